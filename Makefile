@@ -1,0 +1,70 @@
+# Needs GNU make and Python 3.11 or newer, nothing else. `make PYTHON=python3.12 venv` chooses another one.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Tests that break servers on purpose stay out of the everyday run.
+TEST_WORKERS ?= auto
+
+# A caller's own virtual environment or search path must not reach into ours.
+unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
+
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test check chaos bench format dist constraints clean
+
+help:
+	@echo "make venv         a virtual environment in $(VENV) with everything installed"
+	@echo "make demo         the demo on a private Postgres"
+	@echo "make test         all tests but those marked chaos"
+	@echo "make check        format, lint, types, import contracts, architecture"
+	@echo "make chaos        the tests that break processes, servers and the network"
+	@echo "make bench        the benchmarks"
+	@echo "make format       rewrite the code in the house format"
+	@echo "make dist         wheel and sdist in dist/"
+	@echo "make constraints  pin what is installed now in constraints.txt"
+	@echo "make clean        remove what the others made"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("chancy needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 venv")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@touch $@
+
+demo: venv
+	$(BIN)/chancy demo
+
+test: venv
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) -m 'not chaos'
+
+check: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/architecture
+
+chaos: venv
+	$(BIN)/python -m pytest -m chaos
+
+bench: venv
+	$(BIN)/python -m benchmarks.run
+
+format: venv
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+dist: venv
+	rm -rf dist
+	$(BIN)/python -m build
+
+constraints: venv
+	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

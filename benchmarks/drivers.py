@@ -1,0 +1,151 @@
+"""asyncpg against psycopg, through our own sessions: ``python benchmarks/drivers.py [DSN]``.
+
+Without a DSN a server is started for it, with fsync on. The drivers take turns within each
+round, so that a noisy machine disturbs both; only the ratios count. Each figure is the median
+of five rounds. Runs on asyncio's loop and, if it is installed, on uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from importlib.util import find_spec
+from uuid import UUID, uuid4
+
+from chancy.embedded import PostgresServer
+from chancy.postgres.drivers import Name, driver
+from chancy.postgres.drivers.base import Connection
+
+NAMES: tuple[Name, ...] = ("asyncpg", "psycopg")
+ROUNDS = 5
+IDS = [uuid4() for _ in range(5_000)]
+TEXTS = ['{"args": [1, 2, "three"], "kwargs": {}}'] * len(IDS)
+
+TABLE = """
+create table if not exists driver_rows (
+    id uuid primary key, small smallint, big bigint, name text, args text, number int
+) with (fillfactor = 50)"""
+FILL = """
+insert into driver_rows
+select gen_random_uuid(), i % 100, i, 'module.function', repeat('x', 60), i
+from generate_series(1, 5000) i"""
+INSERT = "insert into driver_inserts select * from unnest($1::uuid[], $2::text[])"
+READ = "select id, small, big, name, args, number from driver_rows limit 500"
+UPDATE = """
+update driver_rows r set number = r.number + 1 from unnest($1::uuid[]) as given(id)
+where r.id = given.id returning r.id"""
+
+
+async def ones(session: Connection) -> float:
+    """Round trips a second."""
+    return await rate(session, 2_000, lambda: session.fetch("select 1"))
+
+
+async def parameters(session: Connection) -> float:
+    """Round trips a second with three parameters."""
+    sql = "select $1::uuid, $2::text, $3::int"
+    return await rate(session, 2_000, lambda: session.fetch(sql, IDS[0], "a text", 42))
+
+
+async def inserts(session: Connection) -> float:
+    """Rows a second, 5,000 to a statement."""
+    await session.fetch("truncate driver_inserts")
+    return 5_000 * await rate(session, 5, lambda: session.fetch(INSERT, IDS, TEXTS))
+
+
+async def reads(session: Connection) -> float:
+    """Rows a second, 500 to a statement."""
+    return 500 * await rate(session, 100, lambda: session.fetch(READ))
+
+
+async def updates(session: Connection) -> float:
+    """Rows a second, 500 to a statement."""
+    rows = await session.fetch("select id from driver_rows order by id limit 500")
+    ids: list[UUID] = [row[0] for row in rows]
+    return 500 * await rate(session, 20, lambda: session.fetch(UPDATE, ids))
+
+
+async def rate(session: Connection, calls: int, call: Callable[[], Awaitable[object]]) -> float:
+    """Calls a second, after two that prepare the statement."""
+    for _ in range(2):
+        await call()
+    started = time.perf_counter()
+    for _ in range(calls):
+        await call()
+    return calls / (time.perf_counter() - started)
+
+
+async def notify(listener: Connection, sender: Connection) -> tuple[float, float]:
+    """Milliseconds from the call of NOTIFY to its payload: the median and the 99th percentile."""
+    await listener.listen("driver_news")
+    took: list[float] = []
+    for _ in range(300):
+        waiting = asyncio.create_task(listener.notifications(5))
+        await asyncio.sleep(0)
+        started = time.perf_counter()
+        await sender.fetch("notify driver_news")
+        await waiting
+        took.append(1_000 * (time.perf_counter() - started))
+    took.sort()
+    return took[len(took) // 2], took[len(took) * 99 // 100]
+
+
+CASES = {
+    "select 1": ones,
+    "three parameters": parameters,
+    "insert 5,000 (uuid, text)": inserts,
+    "read 500 x 6 columns": reads,
+    "update 500 returning": updates,
+}
+
+
+async def measure(dsn: str) -> dict[str, dict[Name, list[float]]]:
+    """Every case, the drivers alternating."""
+    found: dict[str, dict[Name, list[float]]] = {}
+    sessions = {name: await driver(name).connect(dsn, application_name="bench") for name in NAMES}
+    senders = {name: await driver(name).connect(dsn, application_name="bench") for name in NAMES}
+    first = sessions["asyncpg"]
+    await first.fetch(TABLE)
+    await first.fetch("truncate driver_rows")
+    await first.fetch(FILL)
+    await first.fetch("create table if not exists driver_inserts (id uuid, args text)")
+    await first.fetch("analyze")
+    for number in range(ROUNDS):
+        for name in NAMES if number % 2 else reversed(NAMES):
+            for case, run in CASES.items():
+                figure = await run(sessions[name])
+                found.setdefault(case, {}).setdefault(name, []).append(figure)
+            median, tail = await notify(sessions[name], senders[name])
+            found.setdefault("notify p50 ms", {}).setdefault(name, []).append(median)
+            found.setdefault("notify p99 ms", {}).setdefault(name, []).append(tail)
+    await first.fetch("drop table driver_rows, driver_inserts")
+    for session in (*sessions.values(), *senders.values()):
+        await session.close()
+    return found
+
+
+def report(loop: str, found: dict[str, dict[Name, list[float]]]) -> None:
+    """One line for each case."""
+    print(f"\n{loop:28}{'asyncpg':>12}{'psycopg':>12}{'ratio':>8}")
+    for case, figures in found.items():
+        ours, theirs = (statistics.median(figures[name]) for name in NAMES)
+        digits = 2 if case.startswith("notify") else 0
+        print(f"{case:28}{ours:12,.{digits}f}{theirs:12,.{digits}f}{ours / theirs:8.2f}")
+
+
+def main(dsn: str) -> None:
+    report("asyncio", asyncio.run(measure(dsn)))
+    if find_spec("uvloop") is not None:
+        report("uvloop", import_module("uvloop").run(measure(dsn)))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(sys.argv[1])
+    else:
+        with PostgresServer() as server:
+            main(server.dsn())

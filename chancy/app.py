@@ -1,0 +1,297 @@
+"""The application: the one place where broker, registry and plugins are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+from uuid import UUID
+
+from chancy.broker import Broker, Cancellation, JobFilter, QueueCounts, WorkerRecord
+from chancy.clock import Clock, SystemClock
+from chancy.codec import DEFAULT_MAX_PAYLOAD
+from chancy.errors import BrokerError, ConfigurationError
+from chancy.hooks import Hooks
+from chancy.intake import CHUNK, Intake, chunks
+from chancy.job import Job, QueuedJob
+from chancy.plugin import Plugin
+from chancy.postgres import schema as tables
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers.base import Connection
+from chancy.queue import Queue
+from chancy.reference import Reference, References
+from chancy.registry import Registry
+
+if TYPE_CHECKING:
+    from chancy.postgres.sync import SyncPostgresBroker
+
+
+class Chancy:
+    """An application of chancy: pushes jobs, and tells what becomes of them.
+
+    Used as ``async with Chancy(dsn) as chancy`` or, with the ``sync_…`` calls, as
+    ``with Chancy(dsn) as chancy``.
+
+    :param dsn: where Postgres is; the environment variable ``CHANCY_DSN`` unless given.
+    :param schema: the schema of the tables. Applications in two schemas do not see each other.
+    :param queues: declared by each worker that starts, if they are not there yet.
+    :param plugins: put over the default ones; a plugin replaces the one of its identifier.
+    :param no_default_plugins: use ``plugins`` alone: without any, nothing is retried or rescued.
+    :param allow: patterns of functions that rows may name although nothing registered them here,
+        for example ``shop.jobs.*``.
+    :param listen_dsn: reaches the server itself, where ``dsn`` goes through a pooler.
+    :param max_payload: bytes that the arguments, the meta, or the result of a job may take.
+    :param driver: ``asyncpg`` or ``psycopg``.
+    :param broker: instead of Postgres, for tests.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str = "chancy",
+        queues: Iterable[Queue] = (),
+        plugins: Iterable[Plugin] = (),
+        no_default_plugins: bool = False,
+        allow: Iterable[str] = (),
+        listen_dsn: str | None = None,
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        driver: Literal["asyncpg", "psycopg"] = "asyncpg",
+        pool_size: int = 10,
+        broker: Broker | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._dsn = dsn or os.environ.get("CHANCY_DSN")
+        self.schema = schema
+        self.queues = tuple(queues)
+        self.clock = clock or SystemClock()
+        self.registry = Registry(allow)
+        self.max_payload = max_payload
+        self.hooks = Hooks(_plugins(plugins, bare=no_default_plugins))
+        self._intake = Intake(self.registry, max_payload=max_payload)
+        self._pool_size = pool_size
+        self._sync: SyncPostgresBroker | None = None
+        self.broker: Broker = broker or PostgresBroker(
+            self.dsn, schema=schema, listen_dsn=listen_dsn, driver=driver, pool_size=pool_size
+        )
+
+    @property
+    def dsn(self) -> str:
+        """The DSN, or `ConfigurationError` if there is none."""
+        if not self._dsn:
+            raise ConfigurationError("no DSN: pass Chancy(dsn) or set CHANCY_DSN")
+        return self._dsn
+
+    async def __aenter__(self) -> Self:
+        await self.broker.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.broker.close()
+
+    # Pushing
+
+    async def push(
+        self, job: Job, *, within: object | None = None, validate: bool = True
+    ) -> Reference:
+        """Store a job. When this returns the job exists, and a worker has been woken.
+
+        :param within: a connection in a transaction of the caller's: the job exists if that
+            commits. See ``chancy.postgres.transaction.ACCEPTED``.
+        :param validate: False to push a function that this process cannot import.
+        :raises PushError: the job cannot be stored; nothing was written.
+        :raises BrokerError: the database did not take it within 15 seconds.
+        """
+        prepared = self._intake.prepare(job, validate=validate)
+        await self.broker.push([prepared], within=within)
+        return Reference(prepared.id, self.get_job, self.clock)
+
+    async def push_many(
+        self, jobs: Iterable[Job], *, within: object | None = None, validate: bool = True
+    ) -> References:
+        """Store any number of jobs in their order, all or none of them.
+
+        The jobs are taken from the iterable 5,000 at a time, so that a generator of millions
+        needs little memory. They are in one transaction, ``within`` or one of their own.
+        """
+        references = References(self.get_job, self.clock)
+        taken = chunks(jobs, CHUNK)
+        first = self._intake.prepare_all(next(taken, []), validate=validate)
+        second = self._intake.prepare_all(next(taken, []), validate=validate)
+        if not second and within is None:
+            await self.broker.push(first)
+            references.extend([job.id for job in first])
+            return references
+        async with self._transaction(within) as transaction:
+            for chunk in (first, second):
+                await self.broker.push(chunk, within=transaction)
+                references.extend([job.id for job in chunk])
+            for jobs_taken in taken:
+                prepared = self._intake.prepare_all(jobs_taken, validate=validate)
+                await self.broker.push(prepared, within=transaction)
+                references.extend([job.id for job in prepared])
+        return references
+
+    @asynccontextmanager
+    async def _transaction(self, within: object | None) -> AsyncIterator[object]:
+        if within is not None:
+            yield within
+        else:
+            async with self.transaction() as transaction:
+                yield transaction
+
+    def transaction(self) -> AbstractAsyncContextManager[Connection]:
+        """A transaction on a session of the pool, to be passed as ``within``."""
+        return self._postgres("transaction").transaction()
+
+    # Looking
+
+    async def get_job(self, id: UUID) -> QueuedJob | None:
+        """A job, finished or not; None if there is none."""
+        return (await self.broker.get([id])).get(id)
+
+    async def get_jobs(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self.broker.get(ids)
+
+    async def find_jobs(self, wanted: JobFilter) -> Sequence[QueuedJob]:
+        """Jobs by a filter, newest first."""
+        return await self.broker.find(wanted)
+
+    async def cancel(self, *ids: UUID) -> Mapping[UUID, Cancellation]:
+        """Cancel jobs that wait and ask running ones to stop."""
+        return await self.broker.cancel(ids)
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        return await self.broker.counts()
+
+    async def get_workers(self) -> Sequence[WorkerRecord]:
+        return await self.broker.workers()
+
+    # Queues
+
+    async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        """Store a queue if there is none of its name; with ``upsert`` change its settings.
+
+        Workers follow within a second. An existing queue's pause stays as it is.
+        """
+        return await self.broker.declare(queue, upsert=upsert)
+
+    async def get_queues(self) -> Sequence[Queue]:
+        return await self.broker.queues()
+
+    async def pause_queue(self, name: str, *, resume_at: datetime | None = None) -> bool:
+        """Let no more jobs of a queue be claimed, until ``resume_at`` or `resume_queue`."""
+        return await self.broker.pause(name, resume_at=resume_at)
+
+    async def resume_queue(self, name: str) -> bool:
+        return await self.broker.resume(name)
+
+    async def delete_queue(self, name: str) -> bool:
+        """Forget a queue. Its jobs stay, and run once it is declared again."""
+        return await self.broker.delete_queue(name)
+
+    # Tables
+
+    async def migrate(self) -> None:
+        """Bring the tables up to date. Safe to call from many processes at once."""
+        await asyncio.to_thread(tables.upgrade, self.dsn, self.schema)
+
+    async def check_tables(self) -> None:
+        """Raise `SchemaMismatch` unless the tables are at the revision of this version."""
+        broker = self.broker
+        if not isinstance(broker, PostgresBroker):
+            return
+        try:
+            found = tables.revision_of(await broker.fetch(tables.version(self.schema)))
+        except BrokerError as error:
+            if not tables.is_missing(error):
+                raise
+            found = None
+        tables.check(found, self.schema)
+
+    def _postgres(self, what: str) -> PostgresBroker:
+        if not isinstance(self.broker, PostgresBroker):
+            raise ConfigurationError(f"{what} needs the Postgres broker, not {self.broker!r}")
+        return self.broker
+
+    # Without an event loop
+
+    def __enter__(self) -> Self:
+        from chancy.postgres.sync import SyncPostgresBroker
+
+        self._sync = SyncPostgresBroker(self.dsn, schema=self.schema, pool_size=self._pool_size)
+        self._sync.open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        broker, self._sync = self._sync, None
+        if broker is not None:
+            broker.close()
+
+    @property
+    def _sync_broker(self) -> SyncPostgresBroker:
+        if self._sync is None:
+            raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
+        return self._sync
+
+    def sync_push(
+        self, job: Job, *, within: object | None = None, validate: bool = True
+    ) -> Reference:
+        """`push` for code without an event loop."""
+        prepared = self._intake.prepare(job, validate=validate)
+        self._sync_broker.push([prepared], within=within)
+        return Reference(prepared.id, self.get_job, self.clock)
+
+    def sync_push_many(
+        self, jobs: Iterable[Job], *, within: object | None = None, validate: bool = True
+    ) -> References:
+        """`push_many` for code without an event loop."""
+        references = References(self.get_job, self.clock)
+        with self._sync_transaction(within) as transaction:
+            for chunk in chunks(jobs, CHUNK):
+                prepared = self._intake.prepare_all(chunk, validate=validate)
+                self._sync_broker.push(prepared, within=transaction)
+                references.extend([job.id for job in prepared])
+        return references
+
+    @contextmanager
+    def _sync_transaction(self, within: object | None) -> Iterator[Any]:
+        if within is not None:
+            yield within
+        else:
+            with self._sync_broker.transaction() as transaction:
+                yield transaction
+
+    def sync_get_job(self, id: UUID) -> QueuedJob | None:
+        return self._sync_broker.get(id)
+
+    def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        return self._sync_broker.declare(queue, upsert=upsert)
+
+    def sync_migrate(self) -> None:
+        tables.upgrade(self.dsn, self.schema)
+
+
+def _plugins(plugins: Iterable[Plugin], *, bare: bool) -> list[Plugin]:
+    """The default plugins with the given ones put over them, or the given ones alone."""
+    given = list(plugins)
+    if bare:
+        return given
+    from chancy.plugins import standard
+
+    replaced = {plugin.get_identifier() for plugin in given}
+    return [one for one in standard() if one.get_identifier() not in replaced] + given

@@ -1,0 +1,201 @@
+"""One attempt at a job: the claim that allows it, its outcome, and the settlement that ends it.
+
+Claim and Settlement are named tuples because one of each is made for every job that runs: a
+frozen dataclass of this size takes three times as long to make (1.6 µs against 0.5 µs).
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from chancy.states import State
+
+#: Limits of a failure's record, in characters. A record must always be storable.
+MAX_MESSAGE = 4_000
+MAX_TRACE = 16_000
+_MAX_TYPES = 20
+
+
+class Claim(NamedTuple):
+    """The right to run one attempt of one job, fenced by ``(id, lease)``.
+
+    ``arguments``, ``meta`` and ``limits`` are JSON text as the database has it.
+    ``attempt`` counts from 1; ``crashes`` counts the attempts whose worker or child died.
+    """
+
+    id: UUID
+    lease: UUID
+    worker_id: UUID
+    queue: str
+    func: str
+    arguments: str | None
+    attempt: int
+    max_attempts: int
+    crashes: int
+    priority: int
+    position: int
+    meta: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an attempt failed, as plain data that crosses processes and rows.
+
+    :param types: names of the exception's type and its bases, most specific first, as
+        ``module.QualifiedName``.
+    :param message: the exception's text, at most `MAX_MESSAGE` characters.
+    :param trace: the traceback as text, at most `MAX_TRACE` characters, the middle cut out.
+    """
+
+    types: tuple[str, ...]
+    message: str
+    trace: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe an exception. Never raises, whatever the exception's methods do."""
+        types = tuple(
+            storable(f"{base.__module__}.{base.__qualname__}", 200)
+            for base in type(error).__mro__[:_MAX_TYPES]
+            if base is not object
+        )
+        try:
+            message = str(error)
+        except Exception as broken:
+            message = f"(its text cannot be made: {type(broken).__qualname__})"
+        try:
+            trace = "".join(traceback.format_exception(error))
+        except Exception as broken:
+            trace = f"(the traceback cannot be made: {type(broken).__qualname__})"
+        return cls(
+            types=types, message=storable(message, MAX_MESSAGE), trace=storable(trace, MAX_TRACE)
+        )
+
+    @classmethod
+    def named(cls, type_name: str, message: str) -> Failure:
+        """A failure that no exception stands behind."""
+        return cls(types=(type_name,), message=storable(message, MAX_MESSAGE))
+
+    def is_a(self, type_name: str) -> bool:
+        """Whether the exception's type, or a base of it, has this name."""
+        return type_name in self.types
+
+    def as_json(self) -> dict[str, Any]:
+        return {"types": list(self.types), "message": self.message, "trace": self.trace}
+
+
+def storable(text: str, limit: int) -> str:
+    """Make any text storable as ``jsonb`` and harmless in a terminal.
+
+    NUL and other control characters, halves of surrogate pairs, and bidirectional overrides are
+    written as escapes; what is over the limit loses its middle.
+    """
+    if len(text) > limit:
+        half = limit // 2 - 20
+        text = f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character in "\n\t" or character.isprintable() or character == "…"
+        else f"\\x{ord(character):02x}"
+        if ord(character) < 0x100
+        else f"\\u{ord(character):04x}"
+        for character in text
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The function returned. ``result`` is JSON text, or None for None."""
+
+    result: str | None = None
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The function raised, or could not be called."""
+
+    failure: Failure
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The attempt was stopped at its time limit."""
+
+    limit_s: float
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryExceeded:
+    """The attempt was stopped at its memory limit."""
+
+    limit_bytes: int
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The attempt was stopped because somebody asked for it."""
+
+    why: str
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The function asked to be run again later."""
+
+    until: datetime | timedelta
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The attempt did not start, or was interrupted by us. It costs the job nothing."""
+
+    why: str
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The process that ran the attempt died without a word."""
+
+    why: str
+    elapsed_s: float = 0.0
+
+
+Outcome = Returned | Raised | TimedOut | MemoryExceeded | Cancelled | Snoozed | Released | Lost
+
+
+class Settlement(NamedTuple):
+    """How an attempt ends: the only instruction a broker takes for a running job.
+
+    :param state: what the job becomes; one of ``TRANSITIONS[State.RUNNING]``.
+    :param delay_s: seconds from now, by the database's clock, until a SCHEDULED job is due.
+    :param run_at: the moment it is due, instead of a delay.
+    :param failure: appended to the job's errors.
+    :param result: JSON text.
+    :param refund: the attempt does not count: `attempt` goes down by one.
+    :param crashed: `crashes` goes up by one.
+    :param meta: JSON text of keys to be put over the job's meta.
+    """
+
+    id: UUID
+    lease: UUID
+    state: State
+    delay_s: float | None = None
+    run_at: datetime | None = None
+    failure: Failure | None = None
+    result: str | None = None
+    refund: bool = False
+    crashed: bool = False
+    meta: str | None = None

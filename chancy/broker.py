@@ -1,0 +1,254 @@
+"""What a store of jobs must do.
+
+A broker is the only part that knows tables. Every call may be repeated: after
+`BrokerUnavailable` its outcome is unknown, and the caller makes it again.
+``chancy.testing.conformance`` holds every implementation to the words of this page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+from uuid import UUID
+
+from chancy.attempt import Claim, Settlement
+from chancy.job import QueuedJob
+from chancy.notice import Notice
+from chancy.queue import Queue
+from chancy.states import State
+
+
+class Capability(StrEnum):
+    """What a broker may or may not offer."""
+
+    #: `push` takes a connection of the caller's, and is part of its transaction.
+    TRANSACTIONAL_PUSH = "transactional push"
+    #: Notices reach other processes.
+    NOTICES = "notices"
+
+
+class PreparedJob(NamedTuple):
+    """A job that passed every check, its values encoded. What `push` stores.
+
+    ``delay_s`` counts from the push by the store's clock; with ``run_at`` it is None.
+    """
+
+    id: UUID
+    queue: str
+    priority: int
+    func: str
+    arguments: str
+    run_at: datetime | None
+    delay_s: float | None
+    max_attempts: int
+    meta: str | None
+
+
+class Promotion(NamedTuple):
+    """What a promotion did."""
+
+    #: Jobs that became pending.
+    promoted: int
+    #: Seconds until the next scheduled job is due, by the store's clock; None if there is none.
+    next_due_s: float | None
+
+
+class Cancellation(StrEnum):
+    """What became of a request to cancel."""
+
+    #: The job waited, and is cancelled now.
+    CANCELLED = "cancelled"
+    #: The job runs: its worker has been asked to stop it.
+    ASKED = "asked"
+    #: The job had finished before.
+    FINISHED = "finished"
+    #: There is no such job.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """A worker as others see it. Times are aware, in UTC, by the store's clock."""
+
+    id: UUID
+    host: str
+    pid: int
+    tags: frozenset[str]
+    queues: tuple[str, ...]
+    version: str
+    started_at: datetime | None = None
+    beat_at: datetime | None = None
+    #: Seconds since the last beat, by the store's clock.
+    silent_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs to list: every given condition must hold. Newest first, by id.
+
+    :param before: only jobs with a smaller id than this: the last of the page before.
+    :param limit: 1 to 1,000 rows.
+    """
+
+    states: frozenset[State] = frozenset()
+    queue: str | None = None
+    func: str | None = None
+    before: UUID | None = None
+    limit: int = 50
+
+
+class QueueCounts(NamedTuple):
+    """Live jobs of one queue by state; each count stops at 100,001."""
+
+    pending: int = 0
+    running: int = 0
+    scheduled: int = 0
+
+
+class Pulse(Protocol):
+    """A worker's heartbeat: blocking, with a connection of its own, called from a thread."""
+
+    def beat(self) -> bool:
+        """Say that the worker lives. False: it was declared dead, and must take a new id."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Subscription(Protocol):
+    """A connection that hears notices."""
+
+    async def receive(self, timeout_s: float) -> list[Notice]:
+        """Wait for at least one notice, at most so long. Raises `BrokerUnavailable`."""
+        ...
+
+    async def probe(self, timeout_s: float) -> list[Notice]:
+        """Send a notice to ourselves and wait for it; returns the others that came meanwhile.
+
+        :raises BrokerUnavailable: it did not come back in time: notices do not arrive here.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Broker(Protocol):
+    """A store of jobs."""
+
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+        """Store jobs in their order, all or none.
+
+        Jobs that are due become PENDING, others SCHEDULED. An id that is unfinished in the store
+        is left as it is. With ``within`` the jobs are part of the caller's transaction.
+        """
+        ...
+
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+    ) -> Sequence[Claim]:
+        """Take up to ``limit`` pending jobs, higher priority first, then in order of position.
+
+        All claims of one call share a new lease. A paused queue and a worker that is not
+        registered get none. A broker may remember how far it has looked; ``thorough`` makes it
+        look from the front. Jobs of a call whose answer was lost are given by a later call.
+        """
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        """End attempts; returns the ids of the stale ones, whose lease is gone.
+
+        A settlement that goes back becomes CANCELLED instead if the job was asked to stop.
+        A batch that was settled before (its answer was lost) is accepted again. One that
+        cannot be stored fails alone: the rest of the batch is settled.
+        """
+        ...
+
+    async def promote(self, limit: int) -> Promotion:
+        """Make up to ``limit`` due SCHEDULED jobs PENDING, the earliest first."""
+        ...
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        """Cancel waiting jobs and ask for the end of running ones."""
+        ...
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        """Jobs by id, finished ones too as long as they are kept."""
+        ...
+
+    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]: ...
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        """Live jobs by queue; queues without jobs are left out."""
+        ...
+
+    async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        """Store a queue if there is none of its name; with ``upsert`` store its settings anyway.
+
+        Returns the queue as it stands. Pausing is never changed for a queue that exists.
+        """
+        ...
+
+    async def queues(self) -> Sequence[Queue]:
+        """All queues by name. A row that cannot be used is repaired with defaults, and logged."""
+        ...
+
+    async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
+        """Pause a queue; False if there is none of this name."""
+        ...
+
+    async def resume(self, queue: str) -> bool: ...
+
+    async def delete_queue(self, queue: str) -> bool:
+        """Forget a queue. Its jobs stay, and run once it is declared again."""
+        ...
+
+    async def register(self, worker: WorkerRecord) -> None:
+        """Add a worker. It lives from now on, as long as it beats."""
+        ...
+
+    async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
+        """Say which queues a worker serves now. False: it was declared dead."""
+        ...
+
+    async def unregister(self, worker_id: UUID) -> None: ...
+
+    async def workers(self) -> Sequence[WorkerRecord]: ...
+
+    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
+        """Claims whose worker is gone, in any order.
+
+        Forgets the workers that have not beaten for ``silent_s`` seconds by the store's clock
+        before it looks: they can neither beat nor claim any more.
+        """
+        ...
+
+    def pulse(self, worker_id: UUID) -> Pulse: ...
+
+    async def subscribe(self) -> Subscription: ...
+
+
+@runtime_checkable
+class SqlStore(Protocol):
+    """A broker that keeps its jobs in Postgres: plugins run statements of their own on it."""
+
+    @property
+    def schema(self) -> str:
+        """The schema of the tables, checked but not quoted."""
+        ...
+
+    async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
+        """Run one statement with ``$1`` placeholders on a session of the pool.
+
+        :raises BrokerError: the server is away, or refuses the statement.
+        """
+        ...

@@ -1,0 +1,106 @@
+"""JSON that both Python and Postgres ``jsonb`` hold without loss or refusal."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from chancy.errors import InvalidArguments, PayloadTooLarge
+
+#: Largest encoded arguments or meta of a job, in bytes of UTF-8, unless the app says otherwise.
+DEFAULT_MAX_PAYLOAD = 1024 * 1024
+
+# jsonb refuses U+0000. json.dumps writes it as \u0000; an even run of backslashes before it
+# means a backslash that is itself escaped.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+_encoder = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=True, separators=(",", ":")
+)
+
+
+def encode(value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
+    """Encode a value as JSON text.
+
+    :param what: how an error names the value, for example ``arguments of mail.send``.
+    :param limit: bytes of UTF-8 that the text may have.
+    :raises InvalidArguments: names the place and the reason: NaN or infinity, a character that
+        Postgres cannot store, a type that JSON does not have, or nesting too deep.
+    :raises PayloadTooLarge: the text is over the limit.
+    """
+    try:
+        text = _encoder.encode(value)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
+        place, reason = _fault(value, "", 0) or ("", str(error))
+        raise InvalidArguments(f"{what}{place} cannot be stored as JSON: {reason}") from None
+    if "\\u0000" in text and _NUL.search(text):
+        place, reason = _fault(value, "", 0) or ("", "it has a NUL character")
+        raise InvalidArguments(f"{what}{place} cannot be stored as JSON: {reason}")
+    if size > limit:
+        raise PayloadTooLarge(
+            f"{what} take {size:,} bytes as JSON, the limit is {limit:,}: store the data "
+            "elsewhere and pass a reference, or raise max_payload"
+        )
+    return text
+
+
+def decode(text: str) -> Any:
+    """Decode JSON text. Raises `InvalidArguments` for anything that is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArguments(f"the stored JSON cannot be decoded: {error}") from None
+
+
+def _fault(value: Any, place: str, depth: int) -> tuple[str, str] | None:
+    """Find the first part of a value that cannot be encoded: its place and the reason."""
+    if depth > 100:
+        return place[:200], "it is nested more than 100 deep, or contains itself"
+    match value:
+        case None | bool():
+            return None
+        case str():
+            return _text_fault(value, place)
+        case float():
+            return None if math.isfinite(value) else (place, f"{value} is not a number of JSON")
+        case int():
+            return _int_fault(value, place)
+        case dict():
+            for key, item in value.items():
+                if isinstance(key, str):
+                    fault = _text_fault(key, f"{place} (key)")
+                else:
+                    fault = (place, f"the key {key!r} is not text")
+                fault = fault or _fault(item, f"{place}[{key!r}]", depth + 1)
+                if fault:
+                    return fault
+            return None
+        case list() | tuple():
+            for index, item in enumerate(value):
+                if fault := _fault(item, f"{place}[{index}]", depth + 1):
+                    return fault
+            return None
+        case _:
+            return place, f"JSON has no type for {type(value).__qualname__}"
+
+
+def _text_fault(value: str, place: str) -> tuple[str, str] | None:
+    if "\x00" in value:
+        return place, "it has a NUL character, which Postgres cannot store"
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        character = value[error.start]
+        return place, f"it has half of a surrogate pair ({character!a}), which is not text"
+    return None
+
+
+def _int_fault(value: int, place: str) -> tuple[str, str] | None:
+    try:
+        str(value)
+    except ValueError:
+        return place, f"the number has {value.bit_length():,} bits, which Python does not print"
+    return None

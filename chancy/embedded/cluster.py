@@ -1,0 +1,74 @@
+"""The data directory of a private Postgres."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from chancy.embedded.binaries import Account, closed_part
+from chancy.errors import ConfigurationError
+
+_SETTINGS = "embedded.conf"
+
+
+def prepare(
+    directory: Path, *, programs: Path, account: Account | None, settings: Mapping[str, str]
+) -> None:
+    """Fill an empty directory with a new cluster, or take the one it holds; set the settings.
+
+    :raises ConfigurationError: if it holds anything else, or the account cannot get there.
+    """
+    fresh = not (directory / "PG_VERSION").exists()
+    if fresh and any(directory.iterdir()):
+        raise ConfigurationError(
+            f"{directory} holds files that are not a Postgres database; "
+            "give an empty directory or one that does not exist yet"
+        )
+    if account is not None:
+        if directory.stat().st_uid != account.uid:
+            os.chown(directory, account.uid, account.gid)
+        if (closed := closed_part(directory, account)) is not None:
+            raise ConfigurationError(
+                f"the user {account.name!r}, which runs Postgres for root, cannot enter "
+                f"{closed}; run `chmod o+x {closed}` or choose a directory below "
+                f"{tempfile.gettempdir()}"
+            )
+    if fresh:
+        _initialise(directory, programs, account)
+    lines = [f"{name} = {_quoted(value)}\n" for name, value in settings.items()]
+    file = directory / _SETTINGS
+    file.write_text("".join(lines))
+    file.chmod(0o644)  # the server's user reads it, whatever our umask is
+
+
+def environment() -> dict[str, str]:
+    """What the programs see: nothing of the machine's locale, zone or PG* variables."""
+    return {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
+
+
+def _initialise(directory: Path, programs: Path, account: Account | None) -> None:
+    options = ["--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres"]
+    done = subprocess.run(
+        [str(programs / "initdb"), *options, "-D", str(directory)],
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        cwd="/",
+        env=environment(),
+        user=account.uid if account else None,
+        group=account.gid if account else None,
+        extra_groups=[] if account else None,
+        start_new_session=True,
+    )
+    if done.returncode != 0:
+        raise ConfigurationError(f"initdb could not fill {directory}:\n{done.stdout}{done.stderr}")
+    with (directory / "postgresql.conf").open("a") as file:
+        file.write(f"include_if_exists = '{_SETTINGS}'\n")
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,163 @@
+"""What every executor does around a call: the function, its arguments, and the outcome of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from chancy import codec
+from chancy.attempt import Failure, Outcome, Raised, Returned
+from chancy.errors import InvalidArguments
+from chancy.executors.base import FindFunction
+
+
+class Callee(NamedTuple):
+    """A function that a claim names. ``coroutine``: calling it runs nothing, awaiting does."""
+
+    path: str
+    function: Callable[..., Any]
+    coroutine: bool
+
+
+def callee(path: str, find: FindFunction) -> Callee:
+    """Look a function up.
+
+    :raises UnknownFunction: it is neither registered nor allowed.
+    :raises InvalidArguments: it is a generator function, whose call would run none of it.
+    """
+    function = find(path)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        kind = "an async generator" if inspect.isasyncgenfunction(function) else "a generator"
+        raise InvalidArguments(
+            f"{path} is {kind} function: calling it would run none of it, so it cannot be a job; "
+            "write a function that loops over it"
+        )
+    return Callee(path, function, inspect.iscoroutinefunction(function))
+
+
+def arguments_of(text: str | None) -> dict[str, Any]:
+    """Decode the keyword arguments of a claim. Raises `InvalidArguments`."""
+    if not text or text == "{}":
+        return {}
+    arguments = codec.decode(text)
+    if type(arguments) is not dict:
+        raise InvalidArguments(
+            f"the stored arguments are {type(arguments).__name__}, not an object: jobs are "
+            "called by keyword"
+        )
+    return arguments
+
+
+async def awaited(value: Awaitable[Any]) -> Any:
+    """Any awaitable as a coroutine, which is what tasks and runners take."""
+    return await value
+
+
+def returned(path: str, value: object, limit: int, began: float) -> Outcome:
+    """The outcome of a call that returned. ``limit``: bytes that the encoded result may have."""
+    elapsed_s = perf_counter() - began
+    if value is None:
+        return Returned(None, elapsed_s)
+    try:
+        text = codec.encode(value, what=f"the result of {path}", limit=limit)
+    except BaseException as error:
+        return Raised(failure_of(error), elapsed_s)
+    return Returned(text, elapsed_s)
+
+
+def raised(error: BaseException, began: float) -> Raised:
+    return Raised(failure_of(error), perf_counter() - began)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """`Failure.of`, also for an exception whose own methods raise SystemExit and the like."""
+    try:
+        return Failure.of(error)
+    except BaseException as broken:
+        return Failure.named(
+            "builtins.BaseException",
+            f"{type(error).__qualname__}, which cannot be described: {type(broken).__qualname__}",
+        )
+
+
+def call_error(called: Callee, arguments: dict[str, Any], error: BaseException) -> BaseException:
+    """What to report when the call itself raised.
+
+    A TypeError of arguments that do not fit becomes `InvalidArguments`; one from inside the
+    function stays. Looked at only after the failure: to bind first takes longer than the rest
+    of a short job.
+    """
+    if not isinstance(error, TypeError):
+        return error
+    try:
+        inspect.signature(called.function).bind(**arguments)
+    except TypeError as misfit:
+        if not _entered(called.function, error):
+            return InvalidArguments(f"{called.path}: {misfit}")
+    except Exception:
+        return error
+    return error
+
+
+def _entered(function: Callable[..., Any], error: BaseException) -> bool:
+    """Whether the body of the function, below its decorators, is in the traceback."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code is code:
+            return True
+        frame = frame.tb_next
+    return False
+
+
+class Stage:
+    """Where calls are made one at a time, from one thread: sync ones at once, async ones by a
+    loop of this thread.
+
+    The loop is kept from call to call, so that clients tied to it stay usable. Tasks that a
+    coroutine leaves behind rest until the next coroutine.
+
+    :param max_result: bytes that an encoded result may have.
+    """
+
+    def __init__(self, max_result: int) -> None:
+        self._max_result = max_result
+        self._runner: asyncio.Runner | None = None
+
+    def run(self, called: Callee, arguments_text: str | None, context: Context) -> Outcome:
+        """Make one call. Never raises, whatever the function does."""
+        began = perf_counter()
+        try:
+            arguments = arguments_of(arguments_text)
+        except BaseException as error:
+            return raised(error, began)
+        try:
+            value = context.run(called.function, **arguments)
+        except BaseException as error:
+            return raised(call_error(called, arguments, error), began)
+        if isinstance(value, Awaitable):
+            try:
+                value = self._wait_for(value, context)
+            except BaseException as error:
+                return raised(error, began)
+        return returned(called.path, value, self._max_result, began)
+
+    def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        try:
+            return self._runner.run(awaited(value), context=context)
+        except (SystemExit, KeyboardInterrupt):
+            # Such an exception breaks the loop off in the middle of its other tasks.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Cancel what is left on the loop and close it."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()

@@ -1,0 +1,68 @@
+"""A list of plugins, checked and compiled into chains of the hooks they override."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from chancy.attempt import Claim, Outcome, Settlement
+from chancy.errors import ConfigurationError
+from chancy.judge import judge
+from chancy.plugin import Plugin
+
+logger = logging.getLogger("chancy.hooks")
+
+Judging = Callable[[Claim, Outcome, Settlement], Settlement]
+
+
+class Hooks:
+    """The hooks of an application.
+
+    :raises ConfigurationError: two plugins have one identifier, or a dependency is missing.
+    """
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        self.plugins = tuple(plugins)
+        by_identifier: dict[str, Plugin] = {}
+        for plugin in self.plugins:
+            _check_plugin(plugin)
+            identifier = plugin.get_identifier()
+            if identifier in by_identifier:
+                raise ConfigurationError(
+                    f"two plugins are called {identifier!r}: {by_identifier[identifier]!r} and "
+                    f"{plugin!r}; pass one of them"
+                )
+            by_identifier[identifier] = plugin
+        for plugin in self.plugins:
+            for dependency in plugin.get_dependencies():
+                if dependency not in by_identifier:
+                    raise ConfigurationError(
+                        f"the plugin {plugin.get_identifier()!r} needs {dependency!r}, which is "
+                        f"not among the plugins: {', '.join(sorted(by_identifier))}"
+                    )
+        self._judging: tuple[tuple[str, Judging], ...] = tuple(
+            (plugin.get_identifier(), plugin.judging)
+            for plugin in self.plugins
+            if type(plugin).judging is not Plugin.judging
+        )
+        self.services: tuple[Plugin, ...] = tuple(
+            plugin for plugin in self.plugins if type(plugin).serve is not Plugin.serve
+        )
+
+    def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
+        """The default verdict, and then each plugin's opinion in their order."""
+        verdict = judge(claim, outcome)
+        for identifier, judging in self._judging:
+            try:
+                changed = judging(claim, outcome, verdict)
+                if changed.id != claim.id or changed.lease != claim.lease:
+                    raise ValueError(f"the settlement is for another claim: {changed}")
+                verdict = changed
+            except Exception:
+                logger.exception("judging_failed plugin=%s job=%s", identifier, claim.id)
+        return verdict
+
+
+def _check_plugin(plugin: object) -> None:
+    if not isinstance(plugin, Plugin):
+        raise ConfigurationError(f"{plugin!r} is not a Plugin: pass instances, not classes")

@@ -1,0 +1,293 @@
+"""Jobs: what is pushed, and what is read back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from uuid import UUID
+
+from chancy.errors import InvalidArguments, PushError
+from chancy.names import check_function_path, check_queue_name, shown
+from chancy.states import State
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+PRIORITIES = range(-100, 101)
+ATTEMPTS = range(1, 10_001)
+#: Attempts a job gets unless it says otherwise: one, and two retries.
+DEFAULT_MAX_ATTEMPTS = 3
+#: The furthest a delay may reach: Postgres and Python both end their calendars later.
+MAX_DELAY = timedelta(days=365_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A function to run, its arguments, and how to run it. A value: `with_…` makes variants.
+
+    :param func: the path of a function at the top level of a module, ``package.module.function``.
+    :param arguments: keyword arguments, of types that JSON has.
+    :param priority: from -100 to 100; higher runs first. Equal priorities run in push order.
+    :param run_at: an aware datetime, or how long after the push by the clock of the database;
+        None and times gone by mean at once.
+    :param max_attempts: attempts that may fail before the job fails for good.
+    :param meta: data for plugins, one key each; kept with the job.
+    :param id: makes a repeated push of the same job a no-op while the job is unfinished;
+        a UUIDv7 is made at push if there is none.
+    """
+
+    func: str
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    queue: str = "default"
+    priority: int = 0
+    run_at: datetime | timedelta | None = None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    id: UUID | None = None
+
+    @classmethod
+    def from_func(cls, func: Callable[..., object], /, **arguments: Any) -> Job:
+        """A job that calls a function with keyword arguments.
+
+        A function decorated with `job` brings its settings along.
+        :raises InvalidArguments: the function does not take these arguments.
+        """
+        factory = getattr(func, "job", None)
+        if not isinstance(factory, JobFactory):
+            factory = JobFactory[...](func, cls(func=path_of(func)))
+        return factory(**arguments)
+
+    def with_arguments(self, **arguments: Any) -> Job:
+        """The same job with these keyword arguments put over the ones it has."""
+        return replace(self, arguments={**self.arguments, **arguments})
+
+    def with_queue(self, queue: str) -> Job:
+        return replace(self, queue=queue)
+
+    def with_priority(self, priority: int) -> Job:
+        return replace(self, priority=priority)
+
+    def with_run_at(self, run_at: datetime | timedelta | float | None) -> Job:
+        """The same job at an aware datetime, or so long (timedelta, seconds) after its push."""
+        return replace(self, run_at=_moment(run_at))
+
+    def with_max_attempts(self, max_attempts: int) -> Job:
+        return replace(self, max_attempts=max_attempts)
+
+    def with_meta(self, **meta: Any) -> Job:
+        """The same job with these keys put over the meta it has."""
+        return replace(self, meta={**self.meta, **meta})
+
+    def with_id(self, id: UUID) -> Job:
+        return replace(self, id=id)
+
+
+def check_job(job: Job) -> None:
+    """Raise `PushError` if a field other than the arguments cannot be stored."""
+    check_function_path(job.func)
+    check_queue_name(job.queue)
+    _check_number("priority", job.priority, PRIORITIES, job.func)
+    _check_number("max_attempts", job.max_attempts, ATTEMPTS, job.func)
+    if job.run_at is not None:
+        check_run_at(job.run_at, job.func)
+    if job.id is not None:
+        _check_id(job.id, job.func)
+
+
+def _check_number(name: str, value: object, allowed: range, func: str) -> None:
+    if type(value) is not int or value not in allowed:
+        raise PushError(
+            f"job {func}: {name}={shown(value)} must be a whole number "
+            f"from {allowed[0]} to {allowed[-1]:,}"
+        )
+
+
+def _check_id(id: object, func: str) -> None:
+    if not isinstance(id, UUID):
+        raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
+
+
+def check_run_at(run_at: object, func: str) -> None:
+    match run_at:
+        case datetime() if run_at.tzinfo is None:
+            raise PushError(
+                f"job {func}: run_at={run_at!r} has no time zone, so it names no moment: "
+                "use datetime.now(timezone.utc), or .astimezone()"
+            )
+        case datetime():
+            return
+        case timedelta():
+            if abs(run_at) > MAX_DELAY:
+                raise PushError(f"job {func}: run_at={run_at!r} is over {MAX_DELAY.days:,} days")
+        case _:
+            raise PushError(
+                f"job {func}: run_at={shown(run_at)} must be an aware datetime or a timedelta"
+            )
+
+
+def _moment(run_at: datetime | timedelta | float | None) -> datetime | timedelta | None:
+    if isinstance(run_at, int | float):
+        try:
+            return timedelta(seconds=run_at)
+        except (OverflowError, ValueError) as error:
+            raise PushError(f"run_at={run_at!r} seconds is not a delay: {error}") from None
+    return run_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job as the database has it at one moment. Times are aware, in UTC."""
+
+    id: UUID
+    func: str
+    arguments: Mapping[str, Any] | None
+    queue: str
+    priority: int
+    state: State
+    attempt: int
+    max_attempts: int
+    crashes: int
+    run_at: datetime | None
+    worker_id: UUID | None
+    meta: Mapping[str, Any]
+    errors: tuple[Mapping[str, Any], ...]
+    result: Any
+    pushed_at: datetime
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    stop_asked_at: datetime | None
+
+
+class JobFactory(Generic[P]):
+    """Makes jobs of one function; hangs on the function as ``.job``.
+
+    Called with the function's own arguments it gives a `Job`; type checkers hold the call
+    against the signature. ``with_…`` gives a factory with other settings.
+    """
+
+    __slots__ = ("_names", "_signature", "func", "template")
+
+    def __init__(self, func: Callable[..., object], template: Job) -> None:
+        self.func = func
+        self.template = template
+        self._signature = inspect.signature(func)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+                raise InvalidArguments(
+                    f"{template.func} takes {parameter} by position only: jobs are called by "
+                    "keyword, so give the parameter a name that can be used"
+                )
+        self._names = frozenset(self._signature.parameters)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """A job with these arguments. Raises `InvalidArguments` if the function takes others."""
+        if args or kwargs.keys() != self._names:
+            try:
+                bound = self._signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise InvalidArguments(f"{self.template.func}: {error}") from None
+            arguments: dict[str, Any] = {}
+            for name, value in bound.arguments.items():
+                kind = self._signature.parameters[name].kind
+                arguments |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+        else:
+            arguments = dict(kwargs)
+        template = self.template
+        return Job(
+            func=template.func,
+            arguments=arguments,
+            queue=template.queue,
+            priority=template.priority,
+            run_at=template.run_at,
+            max_attempts=template.max_attempts,
+            meta=template.meta,
+        )
+
+    def _with(self, template: Job) -> Self:
+        return type(self)(self.func, template)
+
+    def with_queue(self, queue: str) -> Self:
+        return self._with(self.template.with_queue(queue))
+
+    def with_priority(self, priority: int) -> Self:
+        return self._with(self.template.with_priority(priority))
+
+    def with_run_at(self, run_at: datetime | timedelta | float | None) -> Self:
+        return self._with(self.template.with_run_at(run_at))
+
+    def with_max_attempts(self, max_attempts: int) -> Self:
+        return self._with(self.template.with_max_attempts(max_attempts))
+
+    def with_meta(self, **meta: Any) -> Self:
+        return self._with(self.template.with_meta(**meta))
+
+
+class JobFunction(Protocol[P, R_co]):
+    """A function decorated with `job`: still the function, with a factory at ``.job``."""
+
+    __name__: str
+    __qualname__: str
+    __module__: str
+
+    @property
+    def job(self) -> JobFactory[P]: ...
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+#: Every function decorated in this process, by path.
+DECORATED: dict[str, Callable[..., Any]] = {}
+
+
+def path_of(func: object) -> str:
+    """The path under which a worker finds a function."""
+    module = getattr(func, "__module__", None)
+    name = getattr(func, "__qualname__", None)
+    if not module or not name:
+        raise InvalidArguments(f"{shown(func)} is not a function that a worker could import")
+    return f"{module}.{name}"
+
+
+@overload
+def job(func: Callable[P, R_co], /) -> JobFunction[P, R_co]: ...
+@overload
+def job(
+    *,
+    queue: str = ...,
+    priority: int = ...,
+    run_at: datetime | timedelta | float | None = ...,
+    max_attempts: int = ...,
+    meta: Mapping[str, Any] | None = ...,
+) -> Callable[[Callable[P, R_co]], JobFunction[P, R_co]]: ...
+def job(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    queue: str = "default",
+    priority: int = 0,
+    run_at: datetime | timedelta | float | None = None,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    meta: Mapping[str, Any] | None = None,
+) -> Any:
+    """Make a function a job: it stays callable, and ``func.job(...)`` makes jobs of it.
+
+    Sync and async functions alike. Settings are the defaults of its jobs; see `Job`.
+    """
+
+    def decorate(func: Callable[..., Any]) -> Any:
+        template = Job(
+            func=path_of(func),
+            queue=check_queue_name(queue),
+            priority=priority,
+            run_at=_moment(run_at),
+            max_attempts=max_attempts,
+            meta=dict(meta or {}),
+        )
+        DECORATED[template.func] = func
+        cast("Any", func).job = JobFactory(func, template)
+        return func
+
+    return decorate if func is None else decorate(func)

@@ -1,0 +1,110 @@
+"""The default verdict on an outcome. Pure: plugins change verdicts by their `judging` hook."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import assert_never
+
+from chancy.attempt import (
+    Cancelled,
+    Claim,
+    Failure,
+    Lost,
+    MemoryExceeded,
+    Outcome,
+    Raised,
+    Released,
+    Returned,
+    Settlement,
+    Snoozed,
+    TimedOut,
+)
+from chancy.states import State
+
+#: Deaths of a worker or child in the middle of a job after which the job fails for good.
+MAX_CRASHES = 3
+#: Times that workers which do not know a job's function hand it on before it fails for good.
+#: With doubling delays from one second this covers a deploy of two minutes.
+MAX_UNKNOWN = 7
+
+UNKNOWN_FUNCTION = "chancy.errors.UnknownFunction"
+
+
+def judge(claim: Claim, outcome: Outcome) -> Settlement:
+    """Decide what an outcome means when no plugin has an opinion.
+
+    Whatever failed fails for good: retrying is the retry plugin's. A function that this worker
+    does not know is handed on without cost, since another deploy may know it. A death counts a
+    crash and not an attempt, up to `MAX_CRASHES`.
+    """
+    match outcome:
+        case Returned(result):
+            return Settlement(claim.id, claim.lease, State.SUCCEEDED, result=result)
+        case Raised(failure) if failure.is_a(UNKNOWN_FUNCTION):
+            return _unknown(claim, failure)
+        case Raised(failure):
+            return _failed(claim, failure)
+        case TimedOut(limit_s):
+            message = f"stopped at its time limit of {limit_s:g} s"
+            return _failed(claim, Failure.named("chancy.TimedOut", message))
+        case MemoryExceeded(limit_bytes):
+            message = f"stopped at its memory limit of {limit_bytes:,} bytes"
+            return _failed(claim, Failure.named("chancy.MemoryExceeded", message))
+        case Cancelled(why):
+            failure = Failure.named("chancy.Cancelled", why)
+            return Settlement(claim.id, claim.lease, State.CANCELLED, failure=failure)
+        case Snoozed(until):
+            delay_s = until.total_seconds() if isinstance(until, timedelta) else None
+            run_at = None if isinstance(until, timedelta) else until
+            return Settlement(
+                claim.id,
+                claim.lease,
+                State.SCHEDULED,
+                delay_s=delay_s,
+                run_at=run_at,
+                refund=True,
+            )
+        case Released():
+            return Settlement(claim.id, claim.lease, State.PENDING, refund=True)
+        case Lost(why):
+            return _lost(claim, why)
+        case _:
+            assert_never(outcome)
+
+
+def _failed(claim: Claim, failure: Failure) -> Settlement:
+    return Settlement(claim.id, claim.lease, State.FAILED, failure=failure)
+
+
+def _lost(claim: Claim, why: str) -> Settlement:
+    crashes = claim.crashes + 1
+    for_good = crashes >= MAX_CRASHES
+    ending = "it fails for good" if for_good else "it is run again"
+    failure = Failure.named("chancy.Lost", f"crash {crashes} of {MAX_CRASHES}: {why}; {ending}")
+    state = State.FAILED if for_good else State.PENDING
+    return Settlement(
+        claim.id, claim.lease, state, failure=failure, refund=not for_good, crashed=True
+    )
+
+
+def _unknown(claim: Claim, failure: Failure) -> Settlement:
+    count = _unknown_count(claim) + 1
+    if count > MAX_UNKNOWN:
+        return _failed(claim, failure)
+    return Settlement(
+        claim.id,
+        claim.lease,
+        State.SCHEDULED,
+        delay_s=2.0 ** (count - 1),
+        refund=True,
+        meta=json.dumps({"unknown_function": count}),
+    )
+
+
+def _unknown_count(claim: Claim) -> int:
+    try:
+        count = json.loads(claim.meta or "{}").get("unknown_function", 0)
+    except (ValueError, AttributeError, RecursionError):
+        return MAX_UNKNOWN
+    return count if isinstance(count, int) else MAX_UNKNOWN

@@ -1,0 +1,235 @@
+"""The broker on Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from uuid import UUID
+
+from chancy.attempt import Claim, Settlement
+from chancy.broker import (
+    Cancellation,
+    Capability,
+    JobFilter,
+    PreparedJob,
+    Promotion,
+    QueueCounts,
+    WorkerRecord,
+)
+from chancy.clock import Backoff
+from chancy.errors import BrokerError, BrokerUnavailable
+from chancy.job import QueuedJob
+from chancy.postgres import rows
+from chancy.postgres.catalog import Catalog
+from chancy.postgres.claims import Claims
+from chancy.postgres.drivers import DEFAULT, Name, driver
+from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Pool, Row
+from chancy.postgres.dsn import redacted
+from chancy.postgres.link import Link
+from chancy.postgres.pulse import PostgresPulse
+from chancy.postgres.settlements import Settlements
+from chancy.postgres.statements import Statements
+from chancy.postgres.subscription import PostgresSubscription
+from chancy.postgres.transaction import fetch_within
+from chancy.queue import Queue
+
+#: Seconds for which a push goes on trying while the server is away or refuses for the moment.
+PUSH_PATIENCE_S = 15.0
+
+
+class PostgresBroker:
+    """Jobs in tables of one schema. See `chancy.broker.Broker` for what each call promises.
+
+    :param dsn: URI or key=value form; several hosts for a cluster that fails over.
+    :param listen_dsn: reaches the server itself where ``dsn`` goes through a pooler.
+    :param driver: ``asyncpg`` or ``psycopg``.
+    :param pool_size: sessions for callers, at most. The work of workers has its own.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        schema: str = "chancy",
+        listen_dsn: str | None = None,
+        driver: Name = DEFAULT,
+        pool_size: int = 10,
+    ) -> None:
+        self.dsn = dsn
+        self.sql = Statements(schema)
+        self._listen_dsn = listen_dsn or dsn
+        self._driver = _driver(driver)
+        self._pool_size = pool_size
+        self._pool: Pool | None = None
+        self._opening = asyncio.Lock()
+        self._claim_link = self._link("claims")
+        self._settle_link = self._link("settlements")
+        self._upkeep_link = self._link("upkeep")
+        self._claims = Claims(self._claim_link, self.sql)
+        self._settlements = Settlements(self._settle_link, self.sql)
+        self._catalog = Catalog(self.fetch, self.sql)
+        self._upkeep = Catalog(self._upkeep_link.fetch, self.sql)
+
+    def __repr__(self) -> str:
+        return f"PostgresBroker({redacted(self.dsn)!r}, schema={self.schema!r})"
+
+    @property
+    def schema(self) -> str:
+        return self.sql.schema
+
+    def _link(self, purpose: str) -> Link:
+        return Link(self._driver, self.dsn, application_name=f"chancy {purpose}")
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.TRANSACTIONAL_PUSH, Capability.NOTICES})
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A session of the pool in a transaction, to be passed as ``within``."""
+        async with self._open_pool().connection() as connection, connection.transaction():
+            yield connection
+
+    def _open_pool(self) -> Pool:
+        if self._pool is None:
+            raise BrokerUnavailable(f"{self!r} is not open: use `async with Chancy(dsn)`")
+        return self._pool
+
+    async def open(self) -> None:
+        """Open the pool. Raises `BrokerUnavailable` if the server cannot be reached."""
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await self._driver.pool(
+                    self.dsn, application_name="chancy", min_size=1, max_size=self._pool_size
+                )
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        for link in (self._claim_link, self._settle_link, self._upkeep_link):
+            await link.close()
+        if pool is not None:
+            await pool.close()
+
+    async def fetch(
+        self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
+    ) -> Sequence[Row]:
+        """Run one statement on a session of the pool."""
+        async with self._open_pool().connection() as connection:
+            return await connection.fetch(sql, *params, deadline_s=deadline_s)
+
+    async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+        if not jobs:
+            return
+        if within is not None:
+            await fetch_within(within, self.sql.push, *columns(jobs), False)
+            return
+        backoff, give_up_at = Backoff(), time.monotonic() + PUSH_PATIENCE_S
+        while True:
+            try:
+                if backoff.failures:
+                    jobs = await self._not_there(jobs)
+                if jobs:
+                    await self.fetch(self.sql.push, *columns(jobs), True)
+                return
+            except BrokerError as error:
+                pause = backoff.next_s()
+                if not error.retryable or time.monotonic() + pause > give_up_at:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def _not_there(self, jobs: Sequence[PreparedJob]) -> list[PreparedJob]:
+        """Those of the jobs that an earlier try has not stored."""
+        there = await self.fetch(self.sql.pushed_before, [job.id for job in jobs])
+        ids = {row[0] for row in there}
+        return [job for job in jobs if job.id not in ids]
+
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+    ) -> Sequence[Claim]:
+        return await self._claims.claim(queue, worker_id=worker_id, limit=limit, thorough=thorough)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        return await self._settlements.settle(settlements)
+
+    async def promote(self, limit: int) -> Promotion:
+        ((promoted, next_due_s),) = await self._upkeep_link.fetch(self.sql.promote, limit)
+        return Promotion(promoted, next_due_s)
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        wanted = list(dict.fromkeys(ids))
+        found: dict[UUID, Cancellation] = {}
+        backoff = Backoff(base_s=0.01, cap_s=0.5)
+        while wanted:
+            rows = await self.fetch(self.sql.cancel, wanted)
+            found |= {id: Cancellation(what) for id, what in rows if what != "busy"}
+            wanted = [id for id in wanted if id not in found]
+            if wanted:
+                await asyncio.sleep(backoff.next_s())
+        return found
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._catalog.get(ids)
+
+    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
+        return await self._catalog.find(wanted)
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        return await self._catalog.counts()
+
+    async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        return await self._catalog.declare(queue, upsert=upsert)
+
+    async def queues(self) -> Sequence[Queue]:
+        return await self._upkeep.queues()
+
+    async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
+        return await self._catalog.pause(queue, resume_at)
+
+    async def resume(self, queue: str) -> bool:
+        return await self._catalog.resume(queue)
+
+    async def delete_queue(self, queue: str) -> bool:
+        return await self._catalog.delete_queue(queue)
+
+    async def register(self, worker: WorkerRecord) -> None:
+        await self._upkeep.register(worker)
+
+    async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
+        return await self._upkeep.announce(worker_id, queues)
+
+    async def unregister(self, worker_id: UUID) -> None:
+        self._claims.forget(worker_id)
+        await self._upkeep_link.fetch(self.sql.unregister, worker_id)
+
+    async def workers(self) -> Sequence[WorkerRecord]:
+        return await self._catalog.workers()
+
+    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
+        found = await self._upkeep_link.fetch(self.sql.orphans, silent_s, limit)
+        return [rows.orphan(row) for row in found]
+
+    def pulse(self, worker_id: UUID) -> PostgresPulse:
+        return PostgresPulse(self.dsn, self.sql, worker_id)
+
+    async def subscribe(self) -> PostgresSubscription:
+        connection = await self._driver.connect(
+            self._listen_dsn, application_name="chancy listener"
+        )
+        subscription = PostgresSubscription(connection, self.sql)
+        try:
+            await subscription.listen()
+        except BaseException:
+            connection.abort()
+            raise
+        return subscription
+
+
+_driver = driver
+
+
+def columns(jobs: Sequence[PreparedJob]) -> list[list[object]]:
+    """The parameters of the push statement but the last: one list for each field."""
+    return [list(column) for column in zip(*jobs, strict=True)]

@@ -1,0 +1,122 @@
+"""Queues, workers, and jobs as others see them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from chancy.broker import JobFilter, QueueCounts, WorkerRecord
+from chancy.errors import ConfigurationError
+from chancy.job import QueuedJob
+from chancy.names import check_queue_name
+from chancy.postgres import rows
+from chancy.postgres.drivers.base import Row
+from chancy.postgres.statements import Statements
+from chancy.queue import Queue
+
+logger = logging.getLogger("chancy.postgres")
+
+#: A search that reads further than this many seconds allow is given up.
+FIND_DEADLINE_S = 10.0
+
+
+class Fetch(Protocol):
+    """Runs one statement on some session."""
+
+    async def __call__(
+        self, sql: str, *params: object, deadline_s: float = ...
+    ) -> Sequence[Row]: ...
+
+
+class Catalog:
+    """Reads and changes what is not on the hot path."""
+
+    def __init__(self, fetch: Fetch, statements: Statements) -> None:
+        self._fetch = fetch
+        self._sql = statements
+        self._complained: dict[str, list[str]] = {}
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        found = await self._fetch(self._sql.get, list(ids))
+        return {job.id: job for job in map(rows.queued_job, found)}
+
+    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
+        if not 1 <= wanted.limit <= 1_000:
+            raise ConfigurationError(f"limit={wanted.limit} must be from 1 to 1,000 jobs")
+        found = await self._fetch(
+            self._sql.find,
+            sorted(int(state) for state in wanted.states) or None,
+            wanted.queue,
+            wanted.func,
+            wanted.before,
+            wanted.limit,
+            deadline_s=FIND_DEADLINE_S,
+        )
+        return [rows.queued_job(row) for row in found]
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        return rows.counts(await self._fetch(self._sql.counts))
+
+    async def declare(self, queue: Queue, *, upsert: bool) -> Queue:
+        await self._fetch(self._sql.declare, *declaration(queue), upsert)
+        (row,) = await self._fetch(self._sql.queues, queue.name)
+        return rows.queue(row)[0]
+
+    async def queues(self) -> Sequence[Queue]:
+        found = []
+        for row in await self._fetch(self._sql.queues, None):
+            queue, wrong = rows.queue(row)
+            if self._complained.get(queue.name, []) != wrong:
+                self._complained[queue.name] = wrong
+                for complaint in wrong:
+                    logger.error("queue_row_invalid %s", complaint)
+            found.append(queue)
+        return found
+
+    async def pause(self, queue: str, resume_at: datetime | None) -> bool:
+        if resume_at is not None and resume_at.tzinfo is None:
+            raise ConfigurationError(
+                f"resume_at={resume_at!r} has no time zone: pass an aware datetime"
+            )
+        check_queue_name(queue)
+        return bool(await self._fetch(self._sql.pause, queue, resume_at))
+
+    async def resume(self, queue: str) -> bool:
+        return bool(await self._fetch(self._sql.resume, check_queue_name(queue)))
+
+    async def delete_queue(self, queue: str) -> bool:
+        return bool(await self._fetch(self._sql.delete_queue, check_queue_name(queue)))
+
+    async def register(self, worker: WorkerRecord) -> None:
+        await self._fetch(
+            self._sql.register,
+            worker.id,
+            worker.host,
+            worker.pid,
+            sorted(worker.tags),
+            list(worker.queues),
+            worker.version,
+        )
+
+    async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
+        return bool(await self._fetch(self._sql.announce, worker_id, list(queues)))
+
+    async def workers(self) -> Sequence[WorkerRecord]:
+        return [rows.worker(row) for row in await self._fetch(self._sql.workers)]
+
+
+def declaration(queue: Queue) -> list[object]:
+    """The parameters of the declare statement but the last."""
+    return [
+        queue.name,
+        queue.executor,
+        queue.concurrency,
+        sorted(queue.tags),
+        queue.poll_interval_s,
+        queue.keep_finished,
+        queue.paused,
+        queue.resume_at,
+    ]

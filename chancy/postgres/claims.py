@@ -1,0 +1,120 @@
+"""Claiming: with hints, and without losing a claim whose answer was lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from chancy.attempt import Claim
+from chancy.errors import BrokerUnavailable
+from chancy.postgres import rows
+from chancy.postgres.lanes import Lanes
+from chancy.postgres.link import Link
+from chancy.postgres.statements import Statements
+
+logger = logging.getLogger("chancy.postgres")
+
+#: Seconds for which a claim without an answer may still be carried out by the server: the lock
+#: timeout of the claim (2 s) and the time until the server notices that its client is gone.
+_UNKNOWN_FOR_S = 30.0
+#: A claim does not wait for locks longer than 2 s; a server that needs longer is not well.
+_DEADLINE_S = 10.0
+
+
+@dataclass(slots=True)
+class _Unknown:
+    """A claim whose answer was lost."""
+
+    lease: UUID
+    since: float
+    asked_at: float = 0.0
+
+
+@dataclass(slots=True)
+class _Side:
+    """What is remembered for one worker and one queue."""
+
+    lanes: Lanes = field(default_factory=Lanes)
+    unknown: list[_Unknown] = field(default_factory=list)
+    generation: int = 0
+
+
+class Claims:
+    """The claims of the workers of this process."""
+
+    def __init__(self, link: Link, statements: Statements) -> None:
+        self._link = link
+        self._sql = statements
+        self._sides: dict[tuple[UUID, str], _Side] = {}
+
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool
+    ) -> Sequence[Claim]:
+        side = self._sides.setdefault((worker_id, queue), _Side())
+        if side.unknown:
+            found = await self._recover(side, queue, worker_id)
+            if found:
+                return found
+        if side.generation != self._link.generation:
+            # Another session, perhaps another server, whose sequence may have gone back.
+            side.lanes = Lanes()
+        began = time.monotonic()
+        hints = side.lanes.plan(began, thorough=thorough)
+        lanes, positions = hints or (None, None)
+        lease = uuid.uuid4()
+        try:
+            found = rows.claims(
+                await self._link.fetch(
+                    self._sql.claim,
+                    worker_id,
+                    lease,
+                    queue,
+                    lanes,
+                    positions,
+                    limit,
+                    deadline_s=_DEADLINE_S,
+                ),
+                lease=lease,
+                worker_id=worker_id,
+                queue=queue,
+            )
+        except BaseException as error:
+            if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
+                side.unknown.append(_Unknown(lease, began))
+            raise
+        side.generation = self._link.generation
+        if hints is None:
+            now = time.monotonic()
+            side.lanes.learn_front(found, limit=limit, now=now, took_s=now - began)
+        else:
+            side.lanes.learn(found)
+        return found
+
+    def forget(self, worker_id: UUID) -> None:
+        """Drop what is remembered of a worker that has left."""
+        for key in [key for key in self._sides if key[0] == worker_id]:
+            del self._sides[key]
+
+    async def _recover(self, side: _Side, queue: str, worker_id: UUID) -> list[Claim]:
+        """The jobs of claims whose answer was lost; asked again until they cannot come any more."""
+        now = time.monotonic()
+        for unknown in list(side.unknown):
+            if now - unknown.asked_at < 1.0:
+                continue
+            found = rows.claims(
+                await self._link.fetch(self._sql.recover, worker_id, unknown.lease),
+                lease=unknown.lease,
+                worker_id=worker_id,
+                queue=queue,
+            )
+            unknown.asked_at = now
+            if found or now - unknown.since > _UNKNOWN_FOR_S:
+                side.unknown.remove(unknown)
+            if found:
+                logger.info("claim_recovered queue=%s jobs=%d", queue, len(found))
+                return found
+        return []

@@ -1,0 +1,113 @@
+"""How psycopg writes and reads values, made equal to what asyncpg does.
+
+Parameters go as text without a type: the server takes the type from the statement, as it
+does for asyncpg. psycopg's own way, a type chosen by the size of an integer or by the first
+element of a list, would give one statement several prepared forms, and none to an empty list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
+from psycopg.pq import Format
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_LATEST = datetime.max.replace(tzinfo=UTC)
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _null(nothing: object) -> str:
+    return "NULL"
+
+
+def _hexadecimal(value: UUID) -> str:
+    return value.hex
+
+
+def _boolean(value: bool) -> str:
+    return "t" if value else "f"
+
+
+_ELEMENTS: dict[type, Callable[[Any], str]] = {
+    type(None): _null,
+    str: _quoted,
+    UUID: _hexadecimal,
+    int: int.__repr__,
+    bool: _boolean,
+    float: float.__repr__,
+    datetime: datetime.isoformat,
+}
+
+
+def _element(kind: type) -> Callable[[Any], str]:
+    """How values of a subclass are written: as those of the class they come from."""
+    for ancestor in kind.__mro__:
+        if ancestor in _ELEMENTS:
+            return _ELEMENTS[ancestor]
+    raise psycopg.DataError(f"a parameter cannot be a list of {kind.__name__}")
+
+
+class _ArrayDumper(Dumper):
+    """A flat list as an array literal."""
+
+    def dump(self, obj: list[Any]) -> Buffer:
+        write = {kind: _element(kind) for kind in set(map(type, obj))}
+        texts: Iterable[str]
+        if len(write) == 1:
+            texts = map(next(iter(write.values())), obj)
+        else:
+            texts = (write[type(value)](value) for value in obj)
+        return _unbroken("{" + ",".join(texts) + "}")
+
+
+class _ScalarDumper(Dumper):
+    def dump(self, obj: Any) -> Buffer:
+        return _element(type(obj))(obj).encode()
+
+
+class _TextDumper(Dumper):
+    def dump(self, obj: str) -> Buffer:
+        return _unbroken(obj)
+
+
+def _unbroken(text: str) -> bytes:
+    # libpq takes a zero byte for the end of the value.
+    if "\0" in text:
+        raise psycopg.DataError("text for Postgres cannot have a zero byte")
+    return text.encode()
+
+
+class _TimestamptzLoader(Loader):
+    """Always in UTC, and clamped: psycopg's own raises for the last hours of the year 9999
+    in a time zone ahead of UTC."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> datetime:
+        microseconds = int.from_bytes(data, "big", signed=True)
+        try:
+            return _EPOCH + timedelta(microseconds=microseconds)
+        except OverflowError:
+            return _LATEST if microseconds > 0 else _EARLIEST
+
+
+def _adapters() -> AdaptersMap:
+    adapters = AdaptersMap(psycopg.adapters)
+    for kind in (int, bool, float, datetime, UUID):
+        adapters.register_dumper(kind, _ScalarDumper)
+    adapters.register_dumper(str, _TextDumper)
+    adapters.register_dumper(list, _ArrayDumper)
+    adapters.register_loader("timestamptz", _TimestamptzLoader)
+    return adapters
+
+
+ADAPTERS = _adapters()

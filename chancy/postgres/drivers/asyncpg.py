@@ -1,0 +1,238 @@
+"""Sessions over asyncpg."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlencode
+
+import asyncpg
+from asyncpg.exceptions import (
+    InterfaceError,
+    InternalClientError,
+    PostgresError,
+)
+
+from chancy.errors import BrokerUnavailable
+from chancy.postgres import dsn as dsns
+from chancy.postgres.drivers import base, sqlstates
+from chancy.postgres.drivers.pool import SessionPool
+from chancy.postgres.drivers.session import Session, connect_failure
+
+# More than all statements of chancy and its plugins together.
+_CACHED_STATEMENTS = 256
+
+# Seconds that a server has to close its side after a goodbye.
+_GOODBYE_S = 1.0
+
+# What asyncpg reads from the query of a URI and not from an argument. Everything else that
+# libpq knows (timeouts, keepalives, channel_binding …) it would send to the server as a setting.
+_URI_PARAMETERS = (
+    "gsslib",
+    "krbsrvname",
+    "service",
+    "ssl_max_protocol_version",
+    "ssl_min_protocol_version",
+    "sslcert",
+    "sslcrl",
+    "sslkey",
+    "sslmode",
+    "sslnegotiation",
+    "sslpassword",
+    "sslrootcert",
+    "target_session_attrs",
+)
+_SERVER_SETTINGS = ("application_name", "options")
+
+
+class _Connection(asyncpg.Connection):
+    """asyncpg leaves the kernel's keepalives as they are: two hours until it looks."""
+
+    __slots__ = ()
+
+    def __init__(self, protocol: Any, transport: Any, *rest: Any, **named: Any) -> None:
+        super().__init__(protocol, transport, *rest, **named)
+        _keep_alive(transport.get_extra_info("socket"))
+
+
+class AsyncpgSession(Session):
+    """One session over asyncpg, with a cache of prepared statements."""
+
+    def __init__(self, connection: _Connection, place: str) -> None:
+        super().__init__(place)
+        self._connection = connection
+        self._listener = self._notified
+        self.server_pid = connection.get_server_pid()
+        connection.add_termination_listener(lambda _: self._inbox.wake())
+        connection.add_log_listener(lambda _, notice: self._noticed(notice.server_source_function))
+
+    async def _fetch(self, sql: str, params: tuple[object, ...]) -> Sequence[base.Row]:
+        records: Any = await self._connection.fetch(sql, *params)
+        return records  # type: ignore[no-any-return]  # a Record is a Sequence in all but name
+
+    async def _fetch_once(self, sql: str) -> Sequence[base.Row]:
+        statement = await self._connection.prepare(sql, name="")
+        records: Any = await statement.fetch()
+        return records  # type: ignore[no-any-return]
+
+    async def _execute(self, sql: str) -> str:
+        return str(await self._connection.execute(sql))
+
+    async def _listen(self, channel: str) -> None:
+        await self._connection.add_listener(channel, self._listener)
+
+    def _notified(self, connection: object, pid: int, channel: str, payload: object) -> None:
+        self._inbox.put(str(payload))
+
+    async def _forget_statements(self) -> None:
+        # No statement goes to the server for this, so it works in a failed transaction too.
+        await self._connection.reload_schema_state()
+
+    def _explain(self, error: Exception) -> tuple[str | None, str] | None:
+        return _explain(error, broken=self._gone)
+
+    @property
+    def _gone(self) -> bool:
+        return self._connection.is_closed()
+
+    def _cut_socket(self) -> None:
+        self._connection.terminate()
+
+    def _release(self) -> None:
+        self._connection.terminate()
+
+    async def close(self) -> None:
+        if not self.closed and not self._busy:
+            with suppress(OSError, TimeoutError, PostgresError, InterfaceError):
+                await self._connection.close(timeout=_GOODBYE_S)
+        self.abort()
+
+
+class AsyncpgDriver:
+    """Opens sessions over asyncpg; behind a pooler it leaves them to psycopg.
+
+    asyncpg parses a statement in one message and runs it in another. Behind a pooler the two
+    may meet different server sessions unless a transaction holds one (measured: a third of
+    psycopg's calls a second) or the statement has no name and no sync in between (0.6 of
+    them). psycopg sends everything at once.
+    """
+
+    name = "asyncpg"
+
+    async def connect(self, dsn: str, *, application_name: str) -> base.Connection:
+        parsed = dsns.parse(dsn)
+        session = await _open(parsed, application_name)
+        try:
+            await session.greet(
+                session.server_pid,
+                deadline_s=parsed.connect_timeout_s or base.STATEMENT_DEADLINE_S,
+            )
+        except BaseException:
+            session.abort()
+            raise
+        if not session.pooled:
+            return session
+        await session.close()
+        from chancy.postgres.drivers.psycopg import PsycopgDriver
+
+        return await PsycopgDriver().connect(dsn, application_name=application_name)
+
+    async def pool(
+        self, dsn: str, *, application_name: str, min_size: int, max_size: int
+    ) -> base.Pool:
+        async def connect() -> base.Connection:
+            return await self.connect(dsn, application_name=application_name)
+
+        return await SessionPool.filled(connect, min_size=min_size, max_size=max_size)
+
+
+async def _open(dsn: dsns.Dsn, application_name: str) -> AsyncpgSession:
+    """Try the hosts in turn, each with the whole connect timeout: asyncpg has one for all
+    of them, so that a first host that is silent would hide the others."""
+    failures: list[BrokerUnavailable] = []
+    for host in dsn.hosts or (None,):
+        try:
+            connection = await asyncpg.connect(
+                connection_class=_Connection,
+                statement_cache_size=_CACHED_STATEMENTS,
+                max_cached_statement_lifetime=0,
+                max_cacheable_statement_size=0,
+                **arguments(dsn, host, application_name),
+            )
+        except Exception as error:
+            known = _explain(error, broken=True)
+            if known is None:
+                raise
+            failure = connect_failure(dsn.place, *known)
+            if not isinstance(failure, BrokerUnavailable):
+                raise failure from error
+            failure.__cause__ = error
+            failures.append(failure)
+        else:
+            return AsyncpgSession(connection, dsn.place)
+    if len(failures) == 1:
+        raise failures[0]
+    text = "; ".join(
+        f"{host}: {failure}" for host, failure in zip(dsn.hosts, failures, strict=True)
+    )
+    raise BrokerUnavailable(text) from failures[-1]
+
+
+def arguments(dsn: dsns.Dsn, host: dsns.Host | None, application_name: str) -> dict[str, Any]:
+    """What `asyncpg.connect` takes, from the parameters of libpq."""
+    given = dsn.parameters
+    arguments: dict[str, Any] = {
+        name: given[key]
+        for name, key in (
+            ("user", "user"),
+            ("password", "password"),
+            ("database", "dbname"),
+            ("passfile", "passfile"),
+        )
+        if key in given
+    }
+    query = {name: given[name] for name in _URI_PARAMETERS if name in given}
+    if query.get("sslrootcert") == "system":
+        # libpq's word for the certificates of the system, which asyncpg takes for a file.
+        del query["sslrootcert"]
+        query.pop("sslmode", None)
+        arguments["ssl"] = True
+    if query:
+        arguments["dsn"] = f"postgresql://?{urlencode(query)}"
+    if host is not None:
+        arguments["host"] = host.name or None
+        arguments["port"] = host.port
+    settings = {"application_name": application_name}
+    settings.update({name: given[name] for name in _SERVER_SETTINGS if name in given})
+    arguments["server_settings"] = settings
+    arguments["timeout"] = dsn.connect_timeout_s
+    return arguments
+
+
+def _explain(error: Exception, *, broken: bool) -> tuple[str | None, str] | None:
+    if isinstance(error, PostgresError):
+        return error.sqlstate, str(error.args[0])
+    if isinstance(error, (OSError, TimeoutError)):
+        return None, str(error) or "timed out"
+    if isinstance(error, InternalClientError) or (broken and type(error) is InterfaceError):
+        return None, str(error.args[0])
+    if isinstance(error, (InterfaceError, ValueError, TypeError, OverflowError)):
+        return sqlstates.DATA_EXCEPTION, str(error.args[0] if error.args else error)
+    return None
+
+
+def _keep_alive(connected: Any) -> None:
+    if connected is None or connected.family == socket.AF_UNIX:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", dsns.KEEPALIVES_IDLE_S),
+        ("TCP_KEEPINTVL", dsns.KEEPALIVES_INTERVAL_S),
+        ("TCP_KEEPCNT", dsns.KEEPALIVES_COUNT),
+        ("TCP_USER_TIMEOUT", dsns.TCP_USER_TIMEOUT_MS),
+    ):
+        # The names that this system does not have are left out.
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

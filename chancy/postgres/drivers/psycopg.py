@@ -1,0 +1,215 @@
+"""Sessions over psycopg 3."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import psycopg.sql
+from psycopg import AsyncConnection, AsyncRawCursor, pq, waiting
+from psycopg.abc import RV, PQGen
+
+from chancy.postgres import dsn as dsns
+from chancy.postgres.drivers import base, sqlstates
+from chancy.postgres.drivers.adaptation import ADAPTERS
+from chancy.postgres.drivers.pool import SessionPool
+from chancy.postgres.drivers.session import Session, connect_failure
+
+# A statement is prepared when it comes for the second time.
+_PREPARE_THRESHOLD = 1
+_PREPARED_STATEMENTS = 256
+
+# libpq gives no SQLSTATE for a connection that the server refused, only the server's words.
+_REFUSALS = (
+    ("password authentication failed", "28P01"),
+    ("no pg_hba.conf entry", "28000"),
+    ("no password supplied", "28P01"),
+    ('role "', "28000"),
+    ('database "', "3D000"),
+)
+
+
+def _trusted(sql: Any) -> Any:
+    """psycopg's types ask for a literal; our statements come from files."""
+    return sql
+
+
+class _Connection(AsyncConnection[tuple[Any, ...]]):
+    """A connection that does not answer a cancellation with a cancel request: psycopg would
+    wait up to ten seconds for a server that may be gone."""
+
+    async def wait(
+        self, gen: PQGen[RV], interval: float = 60.0, timeout: float | None = None
+    ) -> RV:
+        return await waiting.wait_async(gen, self.pgconn.socket, interval=60.0)
+
+
+class PsycopgSession(Session):
+    """One session over psycopg, with prepared statements unless a pooler is in between."""
+
+    def __init__(self, connection: _Connection, place: str) -> None:
+        super().__init__(place)
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._fd = self._pgconn.socket
+        self._cursor = AsyncRawCursor(connection)
+        self._reading = False
+        self.server_pid = self._pgconn.backend_pid
+        # In place of psycopg's own handler, which would keep every payload without a bound.
+        self._pgconn.notify_handler = self._notified
+        connection.add_notice_handler(lambda notice: self._noticed(notice.source_function))
+
+    async def _fetch(self, sql: str, params: tuple[object, ...]) -> Sequence[base.Row]:
+        cursor = self._cursor
+        await cursor.execute(_trusted(sql), params, binary=True)
+        if cursor.pgresult is None or cursor.pgresult.status != pq.ExecStatus.TUPLES_OK:
+            return ()
+        return await cursor.fetchall()
+
+    async def _fetch_once(self, sql: str) -> Sequence[base.Row]:
+        await self._cursor.execute(_trusted(sql), prepare=False, binary=True)
+        return await self._cursor.fetchall()
+
+    async def _execute(self, sql: str) -> str:
+        await self._cursor.execute(_trusted(sql), prepare=False)
+        return self._cursor.statusmessage or ""
+
+    async def _listen(self, channel: str) -> None:
+        name = psycopg.sql.Identifier(channel).as_string(self._connection)
+        await self._execute(f"listen {name}")
+
+    def _notified(self, notification: pq.PGnotify) -> None:
+        self._inbox.put(notification.extra.decode(errors="replace"))
+
+    def _receive(self) -> None:
+        self._reading = True
+        asyncio.get_running_loop().add_reader(self._pgconn.socket, self._drain)
+        # TLS may have read ahead, and what came during a statement is no longer in the socket.
+        self._drain()
+
+    def _rest(self) -> None:
+        if self._reading:
+            self._reading = False
+            asyncio.get_running_loop().remove_reader(self._fd)
+
+    def _drain(self) -> None:
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error:
+            # At once: the number of the closed socket may soon be that of another one.
+            self._rest()
+            self._inbox.wake()
+            return
+        while notification := self._pgconn.notifies():
+            self._notified(notification)
+
+    async def _forget_statements(self) -> None:
+        # After a failed transaction this is not possible and not needed: the driver forgets
+        # its statements when it sees the ROLLBACK.
+        if self._pgconn.transaction_status == pq.TransactionStatus.IDLE:
+            await self._execute("deallocate all")
+
+    def _explain(self, error: Exception) -> tuple[str | None, str] | None:
+        return _explain(error)
+
+    @property
+    def _gone(self) -> bool:
+        return self._pgconn.status == pq.ConnStatus.BAD
+
+    def _cut_socket(self) -> None:
+        if not self._gone:
+            # A shutdown and not a close: the pending call still waits on this descriptor,
+            # and the end of the stream is what wakes it.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as twin:
+                twin.shutdown(socket.SHUT_RDWR)
+
+    def _release(self) -> None:
+        self._pgconn.finish()
+
+    async def close(self) -> None:
+        if not self._busy:
+            self._release()  # says goodbye
+        self.abort()
+
+    def prepare_statements(self) -> None:
+        """Have the server keep the statements that come again. Not behind a pooler."""
+        self._connection.prepare_threshold = _PREPARE_THRESHOLD
+        self._connection.prepared_max = _PREPARED_STATEMENTS
+
+
+class PsycopgDriver:
+    """Opens sessions over psycopg 3."""
+
+    name = "psycopg"
+
+    async def connect(self, dsn: str, *, application_name: str) -> base.Connection:
+        parsed = dsns.parse(dsn)
+        session = await _open(parsed, application_name)
+        try:
+            await session.greet(
+                session.server_pid,
+                deadline_s=parsed.connect_timeout_s or base.STATEMENT_DEADLINE_S,
+            )
+        except BaseException:
+            session.abort()
+            raise
+        if not session.pooled:
+            session.prepare_statements()
+        return session
+
+    async def pool(
+        self, dsn: str, *, application_name: str, min_size: int, max_size: int
+    ) -> base.Pool:
+        async def connect() -> base.Connection:
+            return await self.connect(dsn, application_name=application_name)
+
+        return await SessionPool.filled(connect, min_size=min_size, max_size=max_size)
+
+
+async def _open(dsn: dsns.Dsn, application_name: str) -> PsycopgSession:
+    # Each address of each host has the connect timeout. The limit around all of them is for
+    # the resolver, which has none.
+    limit_s = dsn.connect_timeout_s and 2 * dsn.connect_timeout_s * max(1, len(dsn.hosts))
+    try:
+        async with asyncio.timeout(limit_s):
+            connection = await _Connection.connect(
+                dsn.conninfo(application_name=application_name),
+                autocommit=True,
+                prepare_threshold=None,
+                context=ADAPTERS,
+            )
+    except Exception as error:
+        known = _explain(error)
+        if known is None:
+            raise
+        raise connect_failure(dsn.place, *_refusal(*known)) from error
+    return PsycopgSession(connection, dsn.place)
+
+
+def _refusal(sqlstate: str | None, text: str) -> tuple[str | None, str]:
+    """Tell a server that will not have us from one that is not there."""
+    if sqlstate is None and "FATAL:" in text:
+        said = text.rpartition("FATAL:")[2].strip()
+        for start, code in _REFUSALS:
+            if said.startswith(start):
+                return code, text
+    return sqlstate, text
+
+
+def _explain(error: Exception) -> tuple[str | None, str] | None:
+    if isinstance(error, psycopg.Error):
+        if error.sqlstate is not None:
+            return error.sqlstate, error.diag.message_primary or str(error)
+        text = " ".join(str(error).split())
+        lost = isinstance(error, psycopg.OperationalError)
+        return None if lost else sqlstates.DATA_EXCEPTION, text
+    if isinstance(error, (OSError, TimeoutError)):
+        return None, str(error) or "timed out"
+    if isinstance(error, (ValueError, TypeError, OverflowError)):
+        return sqlstates.DATA_EXCEPTION, str(error)
+    return None

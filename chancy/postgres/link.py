@@ -1,0 +1,48 @@
+"""A connection that is opened when it is needed and replaced when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from chancy.errors import BrokerUnavailable
+from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Row
+
+
+class Link:
+    """One session of the server for one kind of work, shared by the tasks that do it.
+
+    A worker has one link for each kind of its own work, so that neither a slow caller nor a pool
+    that jobs have emptied can keep it from claiming and settling.
+    """
+
+    def __init__(self, driver: Driver, dsn: str, *, application_name: str) -> None:
+        self._driver = driver
+        self._dsn = dsn
+        self._application_name = application_name
+        self._lock = asyncio.Lock()
+        self._connection: Connection | None = None
+        #: Counts the sessions; changes when a new server may be on the other side.
+        self.generation = 0
+
+    async def fetch(
+        self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
+    ) -> Sequence[Row]:
+        """Run one statement. Raises what `Connection.fetch` raises."""
+        async with self._lock:
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = await self._driver.connect(
+                    self._dsn, application_name=self._application_name
+                )
+                self._connection = connection
+                self.generation += 1
+            return await connection.fetch(sql, *params, deadline_s=deadline_s)
+
+    async def close(self) -> None:
+        """Close the session. The next statement opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(BrokerUnavailable):
+                await connection.close()

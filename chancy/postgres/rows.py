@@ -1,0 +1,142 @@
+"""Rows into values. Pure. What somebody wrote into a row by hand must not break its neighbours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from chancy.attempt import Claim
+from chancy.broker import QueueCounts, WorkerRecord
+from chancy.errors import ConfigurationError
+from chancy.job import QueuedJob
+from chancy.queue import (
+    Queue,
+    check_concurrency,
+    check_executor,
+    check_poll_interval,
+    check_tags,
+)
+from chancy.states import State
+
+Row = Sequence[Any]
+T = TypeVar("T")
+
+
+def claims(rows: Iterable[Row], *, lease: UUID, worker_id: UUID, queue: str) -> list[Claim]:
+    """Claims of one call, in the order they are to run: by priority, then by position."""
+    found = [
+        Claim(id, lease, worker_id, queue, func, arguments, attempt, most, crashes, lane, pos, meta)
+        for id, lane, pos, func, arguments, attempt, most, crashes, meta in rows
+    ]
+    found.sort(key=_turn)
+    return found
+
+
+def _turn(claim: Claim) -> tuple[int, int]:
+    return -claim.priority, claim.position
+
+
+def orphan(row: Row) -> Claim:
+    id, lane, pos, func, arguments, attempt, most, crashes, meta, queue, lease, worker_id = row
+    return Claim(
+        id, lease, worker_id, queue, func, arguments, attempt, most, crashes, lane, pos, meta
+    )
+
+
+def queued_job(row: Row) -> QueuedJob:
+    """A job as it stands. JSON that is not of the form we write becomes empty."""
+    (
+        id, func, arguments, queue, priority, state, attempt, max_attempts, crashes, run_at,
+        worker_id, meta, errors, result, pushed_at, claimed_at, finished_at, stop_asked_at,
+    ) = row  # fmt: skip
+    kept = _json(errors)
+    pushed = _utc(pushed_at)
+    return QueuedJob(
+        id=id,
+        func=func,
+        arguments=_object(arguments),
+        queue=queue,
+        priority=priority,
+        state=State(state),
+        attempt=attempt,
+        max_attempts=max_attempts,
+        crashes=crashes,
+        run_at=_utc(run_at),
+        worker_id=worker_id,
+        meta=_object(meta) or {},
+        errors=tuple(one for one in kept if isinstance(one, dict))
+        if isinstance(kept, list)
+        else (),
+        result=_json(result),
+        pushed_at=datetime.min.replace(tzinfo=UTC) if pushed is None else pushed,
+        claimed_at=_utc(claimed_at),
+        finished_at=_utc(finished_at),
+        stop_asked_at=_utc(stop_asked_at),
+    )
+
+
+def queue(row: Row) -> tuple[Queue, list[str]]:
+    """A queue, and what was wrong with its row: each bad field has its default instead."""
+    name, executor, concurrency, tags, poll_interval_s, keep_finished, paused, resume_at = row
+    where = f"queue {name!r}"
+    wrong: list[str] = []
+
+    def sound(value: object, check: Callable[[Any, str], T], default: T) -> T:
+        try:
+            return check(value, where)
+        except ConfigurationError as error:
+            wrong.append(f"{error}; using {default!r}")
+            return default
+
+    return Queue(
+        name=name,
+        executor=sound(executor, check_executor, "process"),
+        concurrency=None if concurrency is None else sound(concurrency, check_concurrency, 1),
+        tags=sound([tag for tag in tags if tag is not None], check_tags, frozenset()),
+        poll_interval_s=sound(poll_interval_s, check_poll_interval, 1.0),
+        keep_finished=keep_finished,
+        paused=paused,
+        resume_at=_utc(resume_at),
+    ), wrong
+
+
+def worker(row: Row) -> WorkerRecord:
+    id, host, pid, tags, queues, version, started_at, beat_at, silent_s = row
+    return WorkerRecord(
+        id=id,
+        host=host,
+        pid=pid,
+        tags=frozenset(tags),
+        queues=tuple(queues),
+        version=version,
+        started_at=_utc(started_at),
+        beat_at=_utc(beat_at),
+        silent_s=silent_s,
+    )
+
+
+def counts(rows: Iterable[Row]) -> dict[str, QueueCounts]:
+    found: dict[str, QueueCounts] = {}
+    for name, state, count in rows:
+        have = found.get(name, QueueCounts())
+        found[name] = have._replace(**{State(state).label: count})
+    return found
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else at.replace(tzinfo=UTC)
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    value = _json(text)
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,124 @@
+"""Settling: fenced, in batches, one bad settlement never holding up the others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from chancy.attempt import Failure, Settlement
+from chancy.errors import StatementFailed
+from chancy.postgres.link import Link
+from chancy.postgres.statements import Statements
+from chancy.states import State
+
+logger = logging.getLogger("chancy.postgres")
+
+#: Settlements of one statement, at most.
+BATCH = 1_000
+
+T = TypeVar("T")
+
+
+class Settlements:
+    """The settlements of the workers of this process."""
+
+    def __init__(self, link: Link, statements: Statements) -> None:
+        self._link = link
+        self._sql = statements
+
+    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        """See `Broker.settle`."""
+        finals = [one for one in settlements if one.state.final]
+        others = [one for one in settlements if not one.state.final]
+        stale: set[UUID] = set()
+        for batch in (*_batches(finals), *_batches(others)):
+            stale |= await self._settle(batch)
+        return frozenset(stale)
+
+    async def _settle(self, batch: Sequence[Settlement]) -> set[UUID]:
+        """Settle a batch of one kind; on a refusal halve it until the bad one stands alone."""
+        try:
+            accepted = await self._accept(batch)
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                first = await self._settle(batch[:middle])
+                return first | await self._settle(batch[middle:])
+            logger.error("settlement_refused job=%s error=%s", batch[0].id, error)
+            accepted = await self._accept([_failed(batch[0], error)])
+        if len(accepted) == len(batch):
+            return set()
+        missing = [one for one in batch if one.id not in accepted]
+        before = await self._link.fetch(
+            self._sql.settled, [one.id for one in missing], [one.lease for one in missing]
+        )
+        return {one.id for one in missing} - {row[0] for row in before}
+
+    async def _accept(self, batch: Sequence[Settlement]) -> set[UUID]:
+        rows = await (self._finish(batch) if batch[0].state.final else self._put_back(batch))
+        return {row[0] for row in rows}
+
+    async def _finish(self, batch: Sequence[Settlement]) -> Sequence[Sequence[Any]]:
+        return await self._link.fetch(
+            self._sql.finish,
+            [one.id for one in batch],
+            [one.lease for one in batch],
+            [int(one.state) for one in batch],
+            _column(batch, lambda one: one.result),
+            _column(batch, _failure),
+            _column(batch, lambda one: one.refund or None),
+            _column(batch, lambda one: one.crashed or None),
+            _column(batch, lambda one: one.meta),
+        )
+
+    async def _put_back(self, batch: Sequence[Settlement]) -> Sequence[Sequence[Any]]:
+        return await self._link.fetch(
+            self._sql.put_back,
+            [one.id for one in batch],
+            [one.lease for one in batch],
+            [int(one.state) for one in batch],
+            [_delay_s(one) for one in batch],
+            [one.run_at for one in batch],
+            _column(batch, _failure),
+            _column(batch, lambda one: one.refund or None),
+            _column(batch, lambda one: one.crashed or None),
+            _column(batch, lambda one: one.meta),
+        )
+
+
+def _batches(settlements: list[Settlement]) -> list[list[Settlement]]:
+    return [settlements[at : at + BATCH] for at in range(0, len(settlements), BATCH)]
+
+
+def _column(
+    batch: Sequence[Settlement], value: Callable[[Settlement], T | None]
+) -> list[T | None] | None:
+    """One value for each settlement; None if there is none at all, which is the usual case."""
+    values = [value(one) for one in batch]
+    return None if values.count(None) == len(values) else values
+
+
+def _failure(settlement: Settlement) -> str | None:
+    failure = settlement.failure
+    return None if failure is None else json.dumps(failure.as_json())
+
+
+def _delay_s(settlement: Settlement) -> float | None:
+    if settlement.state is not State.SCHEDULED or isinstance(settlement.run_at, datetime):
+        return None
+    return settlement.delay_s or 0.0
+
+
+def _failed(settlement: Settlement, error: StatementFailed) -> Settlement:
+    """What is settled instead of a settlement that the server refuses."""
+    failure = Failure.named(
+        "chancy.errors.StatementFailed",
+        f"the settlement as {settlement.state.label} could not be stored: {error}",
+    )
+    return Settlement(settlement.id, settlement.lease, State.FAILED, failure=failure)

@@ -1,0 +1,7 @@
+-- Forgets a queue; its jobs stay. Index: the primary key of queues. Locks: its row. Safe to repeat.
+with deleted as (
+  delete from {schema}.queues
+  where name = $1::text
+  returning 1)
+select pg_notify({schema}.channel(), 'q:')
+from deleted

@@ -1,0 +1,26 @@
+-- Stores jobs in their order and wakes the workers of their queues. Index: the primary key.
+-- No locks but on what it inserts. Safe to repeat while the jobs are unfinished.
+-- $10: whether the notice may be left to another push of the moment; see the function wake.
+with pushed as (
+  insert into {schema}.jobs (
+    id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta)
+  select
+    t.id,
+    nextval('{schema}.positions'),
+    case when t.due > clock_timestamp() then 2 else 0 end,
+    t.queue, t.priority, t.func, t.arguments::jsonb, t.due, t.max_attempts, t.meta::jsonb
+  from (
+    select
+      u.*,
+      coalesce(u.run_at, clock_timestamp() + u.delay_s * interval '1 second') as due
+    from unnest(
+      $1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::text[], $6::timestamptz[],
+      $7::float8[], $8::int[], $9::text[]
+    ) as u (id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta)) as t
+  on conflict (id) do nothing
+  returning queue, state)
+select {schema}.wake(q.queue, $10::boolean)
+from (
+  select distinct p.queue
+  from pushed as p
+  where p.state = 0) as q

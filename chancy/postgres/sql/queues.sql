@@ -1,0 +1,14 @@
+-- All queues, or one by name. Reads a small table whole. No locks. Safe to repeat.
+select
+  name,
+  executor,
+  concurrency,
+  tags,
+  poll_interval_s,
+  keep_finished,
+  paused_at is not null and (resume_at is null or resume_at > clock_timestamp()),
+  {schema}.utc(resume_at)
+from {schema}.queues
+where $1::text is null
+  or name = $1
+order by name

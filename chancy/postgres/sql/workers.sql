@@ -1,0 +1,13 @@
+-- All workers. Reads a small table whole. No locks. Safe to repeat.
+select
+  id,
+  host,
+  pid,
+  tags,
+  queues,
+  version,
+  {schema}.utc(started_at),
+  {schema}.utc(beat_at),
+  extract(epoch from clock_timestamp() - beat_at)::float8
+from {schema}.workers
+order by started_at

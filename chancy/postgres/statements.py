@@ -1,0 +1,65 @@
+"""The statements of ``sql/``, one file each, for one schema."""
+
+from __future__ import annotations
+
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from chancy.names import check_schema_name
+
+
+def quoted(schema: str) -> str:
+    """The schema as an SQL identifier. The name is checked, and quoted all the same."""
+    return '"' + check_schema_name(schema).replace('"', '""') + '"'
+
+
+def placeholders(schema: str) -> dict[str, str]:
+    """What stands between braces in our SQL: the schema as an identifier and as a text."""
+    return {
+        "schema": quoted(schema),
+        "schema_text": "'" + check_schema_name(schema).replace("'", "''") + "'",
+    }
+
+
+def load(folder: Traversable, name: str, schema: str) -> str:
+    """Read one statement, without the comment lines that only people need."""
+    lines = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    statement = "\n".join(line for line in lines if not line.startswith("--"))
+    for placeholder, value in placeholders(schema).items():
+        statement = statement.replace("{" + placeholder + "}", value)
+    return statement
+
+
+class Statements:
+    """The text of every statement of the core."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = check_schema_name(schema)
+        self._folder = resources.files("chancy.postgres") / "sql"
+        self.announce = self._load("announce")
+        self.beat = self._load("beat")
+        self.cancel = self._load("cancel")
+        self.claim = self._load("claim")
+        self.counts = self._load("counts")
+        self.declare = self._load("declare")
+        self.delete_queue = self._load("delete_queue")
+        self.find = self._load("find")
+        self.finish = self._load("finish")
+        self.get = self._load("get")
+        self.notify = self._load("notify")
+        self.orphans = self._load("orphans")
+        self.pause = self._load("pause")
+        self.promote = self._load("promote")
+        self.push = self._load("push")
+        self.pushed_before = self._load("pushed_before")
+        self.put_back = self._load("put_back")
+        self.queues = self._load("queues")
+        self.recover = self._load("recover")
+        self.register = self._load("register")
+        self.resume = self._load("resume")
+        self.settled = self._load("settled")
+        self.unregister = self._load("unregister")
+        self.workers = self._load("workers")
+
+    def _load(self, name: str) -> str:
+        return load(self._folder, name, self.schema)

@@ -1,0 +1,55 @@
+"""Hearing notices on a session of our own, and proving that they arrive."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from chancy.errors import BrokerUnavailable
+from chancy.notice import Kind, Notice, channel, parse
+from chancy.postgres.drivers.base import Connection
+from chancy.postgres.statements import Statements
+
+
+class PostgresSubscription:
+    """Listens on the channel of one schema. Never opens a transaction: a listener in one stops the
+    cleaning of the server's notification queue."""
+
+    def __init__(self, connection: Connection, statements: Statements) -> None:
+        self._connection = connection
+        self._sql = statements
+        self._channel = channel(statements.schema)
+
+    async def listen(self) -> None:
+        await self._connection.listen(self._channel)
+
+    async def receive(self, timeout_s: float) -> list[Notice]:
+        return _notices(await self._connection.notifications(timeout_s))
+
+    async def probe(self, timeout_s: float) -> list[Notice]:
+        nonce = uuid.uuid4().hex
+        deadline = time.monotonic() + timeout_s
+        await self._connection.fetch(
+            self._sql.notify,
+            self._channel,
+            Notice(Kind.PROBE, nonce).payload(),
+            deadline_s=timeout_s,
+        )
+        others: list[Notice] = []
+        while (left := deadline - time.monotonic()) > 0:
+            came = await self.receive(left)
+            others += [one for one in came if one.kind is not Kind.PROBE]
+            if any(one.token == nonce for one in came):
+                return others
+        self._connection.abort()
+        raise BrokerUnavailable(
+            f"a notification sent to ourselves did not arrive within {timeout_s:g} s: is there a "
+            "pooler in between? Pass listen_dsn, a DSN that reaches the server itself"
+        )
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+def _notices(payloads: list[str]) -> list[Notice]:
+    return [notice for notice in map(parse, payloads) if notice is not None]

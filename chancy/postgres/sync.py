@@ -1,0 +1,109 @@
+"""Pushing and looking without an event loop: the same statements on blocking sessions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import psycopg_pool
+
+from chancy.broker import PreparedJob
+from chancy.clock import Backoff
+from chancy.errors import BrokerUnavailable, StatementFailed
+from chancy.job import QueuedJob
+from chancy.postgres import rows
+from chancy.postgres.broker import PUSH_PATIENCE_S, columns
+from chancy.postgres.catalog import declaration
+from chancy.postgres.drivers import sqlstates
+from chancy.postgres.dsn import parse
+from chancy.postgres.statements import Statements
+from chancy.postgres.transaction import fetch_within_sync
+from chancy.queue import Queue
+
+
+class SyncPostgresBroker:
+    """The calls of `PostgresBroker` that services make, for threads without an event loop."""
+
+    def __init__(self, dsn: str, *, schema: str = "chancy", pool_size: int = 10) -> None:
+        self.sql = Statements(schema)
+        self._dsn = parse(dsn)
+        self._pool = psycopg_pool.ConnectionPool(
+            self._dsn.conninfo(application_name="chancy"),
+            min_size=0,
+            max_size=pool_size,
+            timeout=10.0,
+            open=False,
+            kwargs={"autocommit": True, "prepare_threshold": None},
+        )
+
+    def open(self) -> None:
+        """Open the pool. Raises `BrokerUnavailable` if the server cannot be reached."""
+        self._pool.open()
+        try:
+            self.fetch("select 1")
+        except BaseException:
+            self._pool.close()
+            raise
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def fetch(self, sql: str, *params: object) -> list[Any]:
+        """Run one statement on a session of the pool."""
+        with self._errors(), self._pool.connection() as connection:
+            cursor = psycopg.RawCursor(connection)
+            cursor.execute(sql.encode(), params)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+        """See `Broker.push`."""
+        if not jobs:
+            return
+        if within is not None:
+            fetch_within_sync(within, self.sql.push, *columns(jobs), False)
+            return
+        backoff, give_up_at = Backoff(), time.monotonic() + PUSH_PATIENCE_S
+        while True:
+            try:
+                if backoff.failures:
+                    there = self.fetch(self.sql.pushed_before, [job.id for job in jobs])
+                    ids = {row[0] for row in there}
+                    jobs = [job for job in jobs if job.id not in ids]
+                if jobs:
+                    self.fetch(self.sql.push, *columns(jobs), True)
+                return
+            except (BrokerUnavailable, StatementFailed) as error:
+                pause = backoff.next_s()
+                if not error.retryable or time.monotonic() + pause > give_up_at:
+                    raise
+                time.sleep(pause)
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """A session of the pool in a transaction, to be passed as ``within``."""
+        with self._errors(), self._pool.connection() as connection, connection.transaction():
+            yield connection
+
+    def get(self, id: UUID) -> QueuedJob | None:
+        found = self.fetch(self.sql.get, [id])
+        return rows.queued_job(found[0]) if found else None
+
+    def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        self.fetch(self.sql.declare, *declaration(queue), upsert)
+        (row,) = self.fetch(self.sql.queues, queue.name)
+        return rows.queue(row)[0]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg_pool.PoolTimeout, psycopg.InterfaceError) as error:
+            raise BrokerUnavailable(f"{self._dsn.place} cannot be reached: {error}") from error
+        except psycopg.Error as error:
+            if error.sqlstate is None or sqlstates.lost(error.sqlstate):
+                raise BrokerUnavailable(f"{self._dsn.place}: {error}") from error
+            raise StatementFailed(str(error), sqlstate=error.sqlstate) from error

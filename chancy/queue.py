@@ -1,0 +1,111 @@
+"""Queues: where jobs wait, and how a worker runs them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
+
+from chancy.errors import ConfigurationError
+from chancy.names import check_queue_name, shown
+
+ExecutorName = Literal["process", "thread", "async"]
+EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
+
+#: The most jobs of one queue that one worker may run at a time.
+MAX_CONCURRENCY = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queue as it is declared. Workers read it from the database and follow its changes.
+
+    :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``.
+    :param executor: what runs the jobs: ``process`` (children of the worker, the default),
+        ``thread`` or ``async`` (the worker's event loop).
+    :param concurrency: jobs that one worker runs at a time; None takes the executor's default
+        (process: one per core, thread: 16, async: 256).
+    :param tags: patterns (regular expressions, matched against whole tags). A worker serves the
+        queue if each pattern matches one of its tags; ``*`` alone matches every worker.
+    :param poll_interval_s: seconds between looks while notifications do not work; ten times
+        that while they do, at most 5.
+    :param keep_finished: whether finished jobs are kept in the history. Without it a row is
+        deleted once it settles, and its result and state cannot be asked for.
+    :param paused: claimed by nobody. Declaring an existing queue again leaves this as it is.
+    :param resume_at: when a paused queue goes on by itself, by the clock of the database.
+    """
+
+    name: str
+    executor: ExecutorName = "process"
+    concurrency: int | None = None
+    tags: frozenset[str] = frozenset()
+    poll_interval_s: float = 1.0
+    keep_finished: bool = True
+    paused: bool = False
+    resume_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_queue_name(self.name)
+        where = f"queue {self.name!r}"
+        check_executor(self.executor, where)
+        if self.concurrency is not None:
+            check_concurrency(self.concurrency, where)
+        check_poll_interval(self.poll_interval_s, where)
+        object.__setattr__(self, "tags", check_tags(self.tags, where))
+        if self.resume_at is not None and self.resume_at.tzinfo is None:
+            raise ConfigurationError(
+                f"{where}: resume_at={self.resume_at!r} has no time zone: pass an aware datetime"
+            )
+
+    def served_by(self, worker_tags: Iterable[str]) -> bool:
+        """Whether a worker with these tags serves the queue."""
+        have = tuple(worker_tags)
+        return all(
+            pattern == "*" or any(re.fullmatch(pattern, tag) for tag in have)
+            for pattern in self.tags
+        )
+
+
+def check_executor(value: object, where: str) -> ExecutorName:
+    for name in EXECUTORS:
+        if value == name:
+            return name
+    raise ConfigurationError(
+        f"{where}: there is no executor {shown(value)}: use one of {', '.join(EXECUTORS)}"
+    )
+
+
+def check_concurrency(value: object, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CONCURRENCY:
+        return value
+    raise ConfigurationError(
+        f"{where}: concurrency={shown(value)} must be a whole number from 1 to {MAX_CONCURRENCY:,}"
+    )
+
+
+def check_poll_interval(value: object, where: str) -> float:
+    if isinstance(value, int | float) and 0.01 <= value <= 3600:
+        return float(value)
+    raise ConfigurationError(
+        f"{where}: poll_interval_s={shown(value)} must be from 0.01 to 3600 seconds"
+    )
+
+
+def check_tags(value: Iterable[str], where: str) -> frozenset[str]:
+    if isinstance(value, str):
+        raise ConfigurationError(
+            f"{where}: tags must be a set of patterns, not the text {shown(value)}"
+        )
+    patterns = frozenset(value)
+    for pattern in patterns:
+        if pattern == "*":
+            continue
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ConfigurationError(
+                f"{where}: the tag pattern {shown(pattern)} is not a regular expression: {error}"
+            ) from None
+    return patterns

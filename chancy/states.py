@@ -1,0 +1,69 @@
+"""The states of a job and the ways between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+
+
+class State(IntEnum):
+    """Where a job stands. The number is what the tables hold."""
+
+    #: Ready: the next claim of its queue may take it.
+    PENDING = 0
+    #: A worker holds its lease.
+    RUNNING = 1
+    #: Waits for its time: a delay, a retry or a snooze.
+    SCHEDULED = 2
+    #: Waits for a slot or a turn that a plugin gives.
+    HELD = 3
+    #: Ran to its end. Final.
+    SUCCEEDED = 4
+    #: Failed for good. Final.
+    FAILED = 5
+    #: Stopped by request, after its work ended. Final.
+    CANCELLED = 6
+
+    @property
+    def label(self) -> str:
+        """The name in lower case, as pages, logs and the command line show it."""
+        return self.name.lower()
+
+    @property
+    def final(self) -> bool:
+        """Whether the job is finished: its row has moved to ``finished_jobs``."""
+        return self >= State.SUCCEEDED
+
+    @classmethod
+    def parse(cls, label: str) -> State:
+        """The state of a label; raises `ValueError` with the labels there are."""
+        try:
+            return cls[label.upper()]
+        except KeyError:
+            labels = ", ".join(state.label for state in cls)
+            raise ValueError(f"{label!r} is not a state: one of {labels}") from None
+
+
+#: What each state may become. ``None`` stands for a job that does not exist yet.
+TRANSITIONS: Mapping[State | None, frozenset[State]] = MappingProxyType(
+    {
+        None: frozenset({State.PENDING, State.SCHEDULED, State.HELD}),
+        State.SCHEDULED: frozenset({State.PENDING, State.HELD, State.CANCELLED}),
+        State.HELD: frozenset({State.PENDING, State.CANCELLED}),
+        State.PENDING: frozenset({State.RUNNING, State.CANCELLED}),
+        State.RUNNING: frozenset(
+            {
+                State.SUCCEEDED,
+                State.FAILED,
+                State.CANCELLED,
+                State.SCHEDULED,
+                State.PENDING,
+                State.HELD,
+            }
+        ),
+        State.SUCCEEDED: frozenset(),
+        State.FAILED: frozenset({State.PENDING}),
+        State.CANCELLED: frozenset({State.PENDING}),
+    }
+)

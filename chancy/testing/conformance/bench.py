@@ -1,0 +1,123 @@
+"""What the tests of the contract are written with: a broker with a queue and a worker."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from chancy.attempt import Claim, Settlement
+from chancy.broker import Broker, PreparedJob, WorkerRecord
+from chancy.job import QueuedJob
+from chancy.queue import Queue
+from chancy.states import State
+
+PAST = datetime(2001, 1, 1, tzinfo=UTC)
+FUTURE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+_count = itertools.count()
+
+
+def new_id() -> UUID:
+    """A UUIDv7 (RFC 9562) that sorts after every one made before in this process."""
+    milliseconds = time.time_ns() // 1_000_000
+    count = next(_count)
+    random = uuid.uuid4().int & ((1 << 42) - 1)
+    high = milliseconds << 80 | 0x7 << 76 | (count >> 20 & 0xFFF) << 64
+    return UUID(int=high | 0b10 << 62 | (count & 0xFFFFF) << 42 | random)
+
+
+def prepared(
+    *,
+    job_id: UUID | None = None,
+    queue: str = "default",
+    priority: int = 0,
+    func: str = "shop.jobs.work",
+    arguments: str = "{}",
+    run_at: datetime | None = None,
+    delay_s: float | None = None,
+    meta: str | None = None,
+) -> PreparedJob:
+    """A job as `push` takes it."""
+    return PreparedJob(
+        id=job_id or new_id(),
+        queue=queue,
+        priority=priority,
+        func=func,
+        arguments=arguments,
+        run_at=run_at,
+        delay_s=delay_s,
+        max_attempts=3,
+        meta=meta,
+    )
+
+
+def record(worker_id: UUID | None = None, *, host: str = "host", pid: int = 1) -> WorkerRecord:
+    return WorkerRecord(
+        id=worker_id or uuid.uuid4(),
+        host=host,
+        pid=pid,
+        tags=frozenset({"gpu", host}),
+        queues=("default", "other"),
+        version="0.1.0",
+    )
+
+
+def settlement(claim: Claim, state: State) -> Settlement:
+    """The plainest end of an attempt; ``_replace`` adds to it."""
+    return Settlement(claim.id, claim.lease, state)
+
+
+@dataclass(slots=True)
+class Bench:
+    """A broker with one declared queue, ``default``, and one registered worker."""
+
+    broker: Broker
+    worker_id: UUID = field(default_factory=uuid.uuid4)
+
+    async def prepare(self, *queues: Queue) -> None:
+        for queue in queues or (Queue(name="default"),):
+            await self.broker.declare(queue)
+        await self.broker.register(record(self.worker_id))
+
+    async def push(self, *jobs: PreparedJob) -> list[UUID]:
+        await self.broker.push(jobs)
+        return [job.id for job in jobs]
+
+    async def claim(
+        self, limit: int = 100, *, queue: str = "default", thorough: bool = True
+    ) -> Sequence[Claim]:
+        return await self.broker.claim(
+            queue, worker_id=self.worker_id, limit=limit, thorough=thorough
+        )
+
+    async def running(self, *jobs: PreparedJob) -> list[Claim]:
+        """Push jobs, one by default, and claim them: in push order if they are of one priority."""
+        await self.push(*(jobs or (prepared(),)))
+        return list(await self.claim())
+
+    async def settle(self, *settlements: Settlement) -> frozenset[UUID]:
+        return await self.broker.settle(settlements)
+
+    async def job(self, job_id: UUID) -> QueuedJob:
+        return (await self.broker.get([job_id]))[job_id]
+
+    async def state(self, job_id: UUID) -> State | None:
+        found = await self.broker.get([job_id])
+        return found[job_id].state if found else None
+
+
+class Promises:
+    """Base of the parts of the contract."""
+
+    @pytest.fixture
+    async def bench(self, brokers: tuple[Broker, Broker]) -> Bench:
+        bench = Bench(brokers[0])
+        await bench.prepare()
+        return bench

@@ -1,0 +1,154 @@
+"""What `Broker.claim` promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from uuid import UUID
+
+from chancy.broker import Broker
+from chancy.queue import Queue
+from chancy.states import State
+from chancy.testing.conformance.bench import (
+    FUTURE,
+    PAST,
+    Bench,
+    Promises,
+    prepared,
+    record,
+    settlement,
+)
+
+
+class ClaimPromises(Promises):
+    async def test_jobs_of_one_push_come_in_their_order(self, bench: Bench) -> None:
+        ids = await bench.push(*(prepared() for _ in range(20)))
+        assert [claim.id for claim in await bench.claim(thorough=False)] == ids
+
+    async def test_pushes_come_one_after_the_other(self, bench: Bench) -> None:
+        first, second = await bench.push(prepared()), await bench.push(prepared())
+        assert [claim.id for claim in await bench.claim()] == first + second
+
+    async def test_higher_priority_comes_first(self, bench: Bench) -> None:
+        priorities = [0, 5, -100, 100, 5, 0]
+        ids = await bench.push(*(prepared(priority=priority) for priority in priorities))
+        expected = [ids[place] for place in (3, 1, 4, 0, 5, 2)]
+        assert [claim.id for claim in await bench.claim()] == expected
+
+    async def test_urgent_jobs_pass_those_that_were_there_before(self, bench: Bench) -> None:
+        calm = await bench.push(prepared(), prepared())
+        [first] = await bench.claim(limit=1, thorough=False)
+        urgent = await bench.push(prepared(priority=1))
+        rest = await bench.claim()
+        assert [first.id, *(claim.id for claim in rest)] == [calm[0], *urgent, calm[1]]
+
+    async def test_the_limit_holds_across_priorities(self, bench: Bench) -> None:
+        ids = await bench.push(prepared(), prepared(priority=1), prepared(priority=2))
+        assert [claim.id for claim in await bench.claim(limit=2)] == [ids[2], ids[1]]
+        assert [claim.id for claim in await bench.claim(limit=2)] == [ids[0]]
+
+    async def test_a_claim_carries_its_job(self, bench: Bench) -> None:
+        job = prepared(priority=3, arguments='{"n": [1, 2.5, null]}', meta='{"key": "value"}')
+        [claim] = await bench.running(job)
+        assert (claim.id, claim.queue, claim.func) == (job.id, job.queue, job.func)
+        assert (claim.priority, claim.max_attempts) == (3, 3)
+        assert (claim.worker_id, claim.attempt, claim.crashes) == (bench.worker_id, 1, 0)
+        assert json.loads(claim.arguments or "") == {"n": [1, 2.5, None]}
+        assert json.loads(claim.meta or "") == {"key": "value"}
+
+    async def test_a_claimed_job_runs(self, bench: Bench) -> None:
+        [claim] = await bench.running()
+        found = await bench.job(claim.id)
+        assert (found.state, found.attempt) == (State.RUNNING, 1)
+        assert found.worker_id == bench.worker_id
+        assert found.claimed_at is not None
+        assert found.claimed_at >= found.pushed_at
+
+    async def test_a_call_shares_one_lease_and_the_next_has_another(self, bench: Bench) -> None:
+        await bench.push(*(prepared() for _ in range(4)))
+        first, second = await bench.claim(limit=2), await bench.claim(limit=2)
+        assert len({claim.lease for claim in first}) == 1
+        assert len({claim.lease for claim in (*first, *second)}) == 2
+
+    async def test_every_attempt_has_a_lease_of_its_own(self, bench: Bench) -> None:
+        [first] = await bench.running()
+        await bench.settle(settlement(first, State.PENDING))
+        [second] = await bench.claim()
+        assert (second.id, second.attempt) == (first.id, 2)
+        assert second.lease != first.lease
+
+    async def test_a_queue_gives_only_its_own_jobs(self, bench: Bench) -> None:
+        await bench.broker.declare(Queue(name="other"))
+        await bench.push(prepared(queue="other"))
+        assert await bench.claim() == []
+        assert len(await bench.claim(queue="other")) == 1
+
+    async def test_only_pending_jobs_are_claimed(self, bench: Bench) -> None:
+        running, done, held = await bench.running(prepared(), prepared(), prepared())
+        await bench.settle(settlement(done, State.SUCCEEDED), settlement(held, State.HELD))
+        await bench.push(prepared(run_at=FUTURE))
+        assert await bench.claim() == []
+        assert await bench.state(running.id) is State.RUNNING
+
+    async def test_a_paused_queue_gives_none(self, bench: Bench) -> None:
+        await bench.push(prepared())
+        await bench.broker.pause("default")
+        assert await bench.claim() == []
+        await bench.broker.resume("default")
+        assert len(await bench.claim()) == 1
+
+    async def test_a_paused_queue_goes_on_at_its_time(self, bench: Bench) -> None:
+        await bench.push(prepared())
+        await bench.broker.pause("default", resume_at=FUTURE)
+        assert await bench.claim() == []
+        await bench.broker.pause("default", resume_at=PAST)
+        assert len(await bench.claim()) == 1
+
+    async def test_a_worker_that_is_not_registered_gets_none(self, bench: Bench) -> None:
+        await bench.push(prepared())
+        broker = bench.broker
+        assert await broker.claim("default", worker_id=uuid.uuid4(), limit=1) == []
+        assert await bench.state((await bench.claim())[0].id) is State.RUNNING
+
+    async def test_a_thorough_look_finds_jobs_at_their_old_place(self, bench: Bench) -> None:
+        first, second, third = await bench.running(*(prepared() for _ in range(3)))
+        await bench.push(prepared())
+        [last] = await bench.claim(thorough=False)
+        await bench.settle(*(settlement(claim, State.PENDING) for claim in (third, first)))
+        back = await bench.claim(thorough=True)
+        assert [claim.id for claim in back] == [first.id, third.id]
+        assert [claim.position for claim in back] == [first.position, third.position]
+        assert first.position < second.position < third.position < last.position
+
+    async def test_a_claim_of_no_jobs_gives_none(self, bench: Bench) -> None:
+        await bench.push(prepared())
+        assert await bench.claim(limit=0) == []
+
+    async def test_two_claimers_never_share_a_job(self, brokers: tuple[Broker, Broker]) -> None:
+        benches = [Bench(broker) for broker in brokers]
+        for bench in benches:
+            await bench.prepare()
+        ids = await benches[0].push(*(prepared(priority=n % 3) for n in range(300)))
+        claimed: list[UUID] = []
+        while True:
+            claims = await asyncio.gather(
+                *(bench.claim(limit=7) for bench in benches for _ in range(3))
+            )
+            if not any(claims):
+                break
+            claimed += [claim.id for some in claims for claim in some]
+        assert sorted(claimed) == sorted(ids)
+
+    async def test_workers_of_two_brokers_see_the_same_jobs(
+        self, brokers: tuple[Broker, Broker]
+    ) -> None:
+        here, there = brokers
+        await here.declare(Queue(name="default"))
+        worker = record()
+        await here.register(worker)
+        job = prepared()
+        await here.push([job])
+        [claim] = await there.claim("default", worker_id=worker.id, limit=1)
+        assert await here.settle([settlement(claim, State.SUCCEEDED)]) == frozenset()
+        assert (await there.get([job.id]))[job.id].state is State.SUCCEEDED

@@ -1,0 +1,79 @@
+"""What `Broker.get`, `find` and `counts` promise."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from chancy.broker import JobFilter, QueueCounts
+from chancy.errors import ConfigurationError
+from chancy.queue import Queue
+from chancy.states import State
+from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, settlement
+
+
+class ListPromises(Promises):
+    async def test_get_gives_what_is_there(self, bench: Bench) -> None:
+        ids = await bench.push(prepared(), prepared())
+        found = await bench.broker.get([*ids, uuid.uuid4()])
+        assert set(found) == set(ids)
+        assert await bench.broker.get([]) == {}
+
+    async def test_the_newest_are_listed_first(self, bench: Bench) -> None:
+        ids = await bench.push(*(prepared(priority=n) for n in range(3)))
+        assert await self._ids(bench, JobFilter()) == ids[::-1]
+
+    async def test_finished_and_live_jobs_are_one_list(self, bench: Bench) -> None:
+        first, second, third = await bench.running(*(prepared() for _ in range(3)))
+        await bench.settle(settlement(second, State.SUCCEEDED))
+        assert await self._ids(bench, JobFilter()) == [third.id, second.id, first.id]
+
+    async def test_a_page_goes_on_where_the_last_ended(self, bench: Bench) -> None:
+        claims = await bench.running(*(prepared() for _ in range(7)))
+        await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims[::2]))
+        seen: list[object] = []
+        page = await self._ids(bench, JobFilter(limit=3))
+        while page:
+            seen += page
+            page = await self._ids(bench, JobFilter(limit=3, before=page[-1]))
+        assert seen == [claim.id for claim in reversed(claims)]
+
+    async def test_states_are_filtered(self, bench: Bench) -> None:
+        running, failed, done = await bench.running(*(prepared() for _ in range(3)))
+        await bench.settle(settlement(failed, State.FAILED), settlement(done, State.SUCCEEDED))
+        [scheduled] = await bench.push(prepared(run_at=FUTURE))
+        for states, expected in (
+            ({State.RUNNING}, [running.id]),
+            ({State.FAILED}, [failed.id]),
+            ({State.SCHEDULED, State.SUCCEEDED}, [scheduled, done.id]),
+            ({State.HELD}, []),
+        ):
+            assert await self._ids(bench, JobFilter(states=frozenset(states))) == expected
+
+    async def test_queue_and_function_are_filtered_together(self, bench: Bench) -> None:
+        jobs = [prepared(queue=queue, func=func) for queue in ("a", "b") for func in ("m.f", "m.g")]
+        ids = await bench.push(*jobs)
+        assert await self._ids(bench, JobFilter(queue="a")) == [ids[1], ids[0]]
+        assert await self._ids(bench, JobFilter(func="m.g")) == [ids[3], ids[1]]
+        assert await self._ids(bench, JobFilter(queue="b", func="m.f")) == [ids[2]]
+        assert await self._ids(bench, JobFilter(queue="c")) == []
+
+    @pytest.mark.parametrize("limit", [0, -1, 1_001])
+    async def test_a_page_has_a_limit(self, bench: Bench, limit: int) -> None:
+        with pytest.raises(ConfigurationError):
+            await bench.broker.find(JobFilter(limit=limit))
+
+    async def _ids(self, bench: Bench, wanted: JobFilter) -> list[uuid.UUID]:
+        return [job.id for job in await bench.broker.find(wanted)]
+
+    async def test_live_jobs_are_counted_by_queue(self, bench: Bench) -> None:
+        await bench.broker.declare(Queue(name="empty"))
+        running, done = await bench.running(prepared(), prepared())
+        await bench.settle(settlement(done, State.SUCCEEDED))
+        await bench.push(prepared(), prepared(), prepared(run_at=FUTURE), prepared(queue="other"))
+        assert await bench.broker.counts() == {
+            "default": QueueCounts(pending=2, running=1, scheduled=1),
+            "other": QueueCounts(pending=1),
+        }
+        assert await bench.state(running.id) is State.RUNNING

@@ -1,0 +1,93 @@
+"""What a broker promises about notices, where it offers them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chancy.broker import Broker, Capability, Subscription
+from chancy.notice import Kind, Notice
+from chancy.queue import Queue
+from chancy.states import State
+from chancy.testing.conformance.bench import PAST, Bench, Promises, prepared, settlement
+
+#: Seconds until a notice that does not come is given up.
+_PATIENCE_S = 5.0
+
+
+class NoticePromises(Promises):
+    @pytest.fixture
+    async def heard(
+        self, bench: Bench, brokers: tuple[Broker, Broker]
+    ) -> AsyncIterator[Subscription]:
+        """What the other broker hears from now on."""
+        assert Capability.NOTICES in bench.broker.capabilities
+        subscription = await brokers[1].subscribe()
+        await subscription.probe(_PATIENCE_S)
+        yield subscription
+        await subscription.close()
+
+    async def _hears(self, heard: Subscription, notice: Notice) -> bool:
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            if notice in await heard.receive(0.5):
+                return True
+        return False
+
+    async def test_a_push_wakes_its_queue(self, bench: Bench, heard: Subscription) -> None:
+        await bench.push(prepared())
+        assert await self._hears(heard, Notice(Kind.WAKE, "default"))
+
+    async def test_a_push_wakes_each_of_its_queues(self, bench: Bench, heard: Subscription) -> None:
+        await bench.broker.declare(Queue(name="other"))
+        await bench.push(prepared(), prepared(queue="other"), prepared())
+        tokens: set[str] = set()
+        while not {"default", "other"} <= tokens:
+            notices = await heard.receive(_PATIENCE_S)
+            assert notices, tokens
+            tokens |= {notice.token for notice in notices if notice.kind is Kind.WAKE}
+
+    async def test_a_promotion_wakes_its_queue(self, bench: Bench, heard: Subscription) -> None:
+        [claim] = await bench.running()
+        await bench.settle(settlement(claim, State.SCHEDULED)._replace(run_at=PAST))
+        await heard.probe(_PATIENCE_S)
+        await bench.broker.promote(10)
+        assert await self._hears(heard, Notice(Kind.WAKE, "default"))
+
+    async def test_a_release_rewinds_its_queue(self, bench: Bench, heard: Subscription) -> None:
+        [claim] = await bench.running()
+        await bench.settle(settlement(claim, State.PENDING))
+        assert await self._hears(heard, Notice(Kind.REWIND, "default"))
+
+    async def test_every_change_of_a_queue_is_told(self, bench: Bench, heard: Subscription) -> None:
+        changed = Notice(Kind.QUEUES)
+        await bench.broker.declare(Queue(name="new"))
+        assert await self._hears(heard, changed)
+        await bench.broker.declare(Queue(name="new", concurrency=3), upsert=True)
+        assert await self._hears(heard, changed)
+        await bench.broker.pause("new")
+        assert await self._hears(heard, changed)
+        await bench.broker.resume("new")
+        assert await self._hears(heard, changed)
+        await bench.broker.delete_queue("new")
+        assert await self._hears(heard, changed)
+
+    async def test_cancelling_a_running_job_asks_its_worker(
+        self, bench: Bench, heard: Subscription
+    ) -> None:
+        [claim] = await bench.running()
+        await bench.broker.cancel([claim.id])
+        assert await self._hears(heard, Notice(Kind.STOP, str(claim.id)))
+
+    async def test_a_probe_gives_what_came_before_it(
+        self, bench: Bench, heard: Subscription
+    ) -> None:
+        await bench.broker.declare(Queue(name="new"))
+        notices = await heard.probe(_PATIENCE_S)
+        assert Notice(Kind.QUEUES) in notices
+        assert all(notice.kind is not Kind.PROBE for notice in notices)
+
+    async def test_silence_ends_with_the_timeout(self, bench: Bench, heard: Subscription) -> None:
+        assert await heard.receive(0.01) == []

@@ -1,0 +1,299 @@
+"""A broker in memory: the same promises without a database, for tests of applications."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from chancy.attempt import Claim, Settlement
+from chancy.broker import (
+    Cancellation,
+    Capability,
+    JobFilter,
+    PreparedJob,
+    Promotion,
+    Pulse,
+    QueueCounts,
+    Subscription,
+    WorkerRecord,
+)
+from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.job import QueuedJob
+from chancy.notice import Kind, Notice
+from chancy.queue import Queue
+from chancy.states import State
+from chancy.testing.clock import RealTime, StoreClock
+from chancy.testing.store import MemoryStore, Row, check_storable
+
+#: Notices that a subscription keeps for a slow reader: the last ones.
+MAX_NOTICES = 10_000
+_COUNT_CAP = 100_001
+
+
+class MemoryBroker:
+    """A `chancy.broker.Broker` that keeps its jobs in this process and forgets them with it.
+
+    All calls come from one event loop, but for `Pulse.beat`.
+
+    :param clock: gives the time of the store; a `ManualClock` makes jobs due without waiting.
+    :param store: shares the jobs of another `MemoryBroker`, as two connections share a database.
+    """
+
+    def __init__(
+        self, *, clock: StoreClock | None = None, store: MemoryStore | None = None
+    ) -> None:
+        self.store = store or MemoryStore(clock or RealTime())
+        self._subscriptions: list[MemorySubscription] = []
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.NOTICES})
+
+    async def open(self) -> None:
+        """There is nothing to connect to."""
+
+    async def close(self) -> None:
+        for subscription in tuple(self._subscriptions):
+            await subscription.close()
+
+    async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+        if within is not None:
+            raise TypeError(f"within={within!r}: a MemoryBroker has no transactions")
+        for job in jobs:
+            check_storable(job)
+        rows = [self.store.insert(job) for job in jobs]
+        self._wake([row for row in rows if row is not None and row.state is State.PENDING])
+
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+    ) -> Sequence[Claim]:
+        if worker_id not in self.store.workers or not self.store.claimable(queue):
+            return []
+        pending = [
+            row
+            for row in self.store.live.values()
+            if row.state is State.PENDING and row.pushed.queue == queue
+        ]
+        pending.sort(key=lambda row: (-row.pushed.priority, row.position))
+        lease = uuid.uuid4()
+        now = self.store.clock.now()
+        claimed = pending[: max(0, limit)]
+        for row in claimed:
+            row.move(State.RUNNING)
+            row.attempt += 1
+            row.lease, row.worker_id, row.claimed_at = lease, worker_id, now
+        return [row.claim() for row in claimed]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        return frozenset(
+            settlement.id for settlement in settlements if not self.store.settle(settlement)
+        )
+
+    async def promote(self, limit: int) -> Promotion:
+        now = self.store.clock.now()
+        waiting = [
+            (row.run_at, row.pushed.id, row)
+            for row in self.store.live.values()
+            if row.state is State.SCHEDULED and row.run_at is not None
+        ]
+        waiting.sort(key=lambda entry: entry[:2])
+        due = [row for run_at, _, row in waiting if run_at <= now][: max(0, limit)]
+        for row in due:
+            row.move(State.PENDING)
+            row.position = self.store.next_position()
+        self._wake(due)
+        rest = waiting[len(due) :]
+        next_due_s = max(0.0, (rest[0][0] - now).total_seconds()) if rest else None
+        return Promotion(promoted=len(due), next_due_s=next_due_s)
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        return {job_id: self._cancel(job_id) for job_id in ids}
+
+    def _cancel(self, job_id: UUID) -> Cancellation:
+        row = self.store.live.get(job_id)
+        if row is None:
+            kept = job_id in self.store.finished
+            return Cancellation.FINISHED if kept else Cancellation.UNKNOWN
+        if row.state is not State.RUNNING:
+            self.store.cancel(row)
+            return Cancellation.CANCELLED
+        row.stop_asked_at = row.stop_asked_at or self.store.clock.now()
+        self.store.tell(Kind.STOP, str(job_id))
+        return Cancellation.ASKED
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        rows = self.store.finished | self.store.live
+        return {job_id: rows[job_id].as_job() for job_id in ids if job_id in rows}
+
+    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
+        if not 1 <= wanted.limit <= 1_000:
+            raise ConfigurationError(f"limit={wanted.limit} must be from 1 to 1,000 jobs")
+        rows = self.store.finished | self.store.live
+        newest_first = (rows[job_id] for job_id in sorted(rows, reverse=True))
+        found = [row for row in newest_first if _matches(row, wanted)]
+        return [row.as_job() for row in found[: wanted.limit]]
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        by_queue: dict[str, Counter[State]] = {}
+        for row in self.store.live.values():
+            if row.state is not State.HELD:
+                by_queue.setdefault(row.pushed.queue, Counter())[row.state] += 1
+        return {
+            queue: QueueCounts(
+                pending=min(counter[State.PENDING], _COUNT_CAP),
+                running=min(counter[State.RUNNING], _COUNT_CAP),
+                scheduled=min(counter[State.SCHEDULED], _COUNT_CAP),
+            )
+            for queue, counter in by_queue.items()
+        }
+
+    async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        standing = self.store.queues.get(queue.name)
+        if standing is not None and not upsert:
+            return self.store.as_it_stands(standing)
+        if standing is not None:
+            queue = replace(queue, paused=standing.paused, resume_at=standing.resume_at)
+        self._keep(queue)
+        return self.store.as_it_stands(queue)
+
+    async def queues(self) -> Sequence[Queue]:
+        by_name = sorted(self.store.queues.items())
+        return [self.store.as_it_stands(queue) for _, queue in by_name]
+
+    async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
+        return self._set_paused(queue, True, resume_at)
+
+    async def resume(self, queue: str) -> bool:
+        return self._set_paused(queue, False, None)
+
+    def _set_paused(self, name: str, paused: bool, resume_at: datetime | None) -> bool:
+        queue = self.store.queues.get(name)
+        if queue is not None:
+            self._keep(replace(queue, paused=paused, resume_at=resume_at))
+        return queue is not None
+
+    def _keep(self, queue: Queue) -> None:
+        self.store.queues[queue.name] = queue
+        self.store.tell(Kind.QUEUES)
+
+    async def delete_queue(self, queue: str) -> bool:
+        there = self.store.queues.pop(queue, None) is not None
+        if there:
+            self.store.tell(Kind.QUEUES)
+        return there
+
+    async def register(self, worker: WorkerRecord) -> None:
+        now = self.store.clock.now()
+        self.store.workers.setdefault(worker.id, replace(worker, started_at=now))
+        self.store.beats[worker.id] = now
+
+    async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
+        worker = self.store.workers.get(worker_id)
+        if worker is not None:
+            self.store.workers[worker_id] = replace(worker, queues=tuple(queues))
+        return worker is not None
+
+    async def unregister(self, worker_id: UUID) -> None:
+        self.store.workers.pop(worker_id, None)
+
+    async def workers(self) -> Sequence[WorkerRecord]:
+        return [
+            replace(worker, beat_at=self.store.beats[worker.id], silent_s=self._silent_s(worker.id))
+            for worker in self.store.workers.values()
+        ]
+
+    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
+        for worker_id in tuple(self.store.workers):
+            if self._silent_s(worker_id) >= silent_s:
+                del self.store.workers[worker_id]
+        orphaned = [
+            row
+            for row in self.store.live.values()
+            if row.state is State.RUNNING and row.worker_id not in self.store.workers
+        ]
+        return [row.claim() for row in orphaned[: max(0, limit)]]
+
+    def _silent_s(self, worker_id: UUID) -> float:
+        return (self.store.clock.now() - self.store.beats[worker_id]).total_seconds()
+
+    def pulse(self, worker_id: UUID) -> Pulse:
+        return MemoryPulse(self.store, worker_id)
+
+    async def subscribe(self) -> Subscription:
+        subscription = MemorySubscription(self.store)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    def _wake(self, rows: Sequence[Row]) -> None:
+        for queue in dict.fromkeys(row.pushed.queue for row in rows):
+            self.store.tell(Kind.WAKE, queue)
+
+
+def _matches(row: Row, wanted: JobFilter) -> bool:
+    job = row.pushed
+    return (
+        (not wanted.states or row.state in wanted.states)
+        and wanted.queue in (None, job.queue)
+        and wanted.func in (None, job.func)
+        and (wanted.before is None or job.id < wanted.before)
+    )
+
+
+class MemoryPulse:
+    """The heartbeat of one worker."""
+
+    def __init__(self, store: MemoryStore, worker_id: UUID) -> None:
+        self._store = store
+        self._worker_id = worker_id
+
+    def beat(self) -> bool:
+        if self._worker_id not in self._store.workers:
+            return False
+        self._store.beats[self._worker_id] = self._store.clock.now()
+        return True
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class MemorySubscription:
+    """Hears the notices of every broker of a store."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._heard: deque[Notice] = deque(maxlen=MAX_NOTICES)
+        self._event = asyncio.Event()
+        self._open = True
+        store.listeners.append(self._hear)
+
+    def _hear(self, notice: Notice) -> None:
+        self._heard.append(notice)
+        self._event.set()
+
+    async def receive(self, timeout_s: float) -> list[Notice]:
+        if not self._heard and self._open:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._event.wait()
+            except TimeoutError:
+                return []
+        return await self.probe(timeout_s)
+
+    async def probe(self, timeout_s: float) -> list[Notice]:
+        if not self._open:
+            raise BrokerUnavailable("the subscription is closed")
+        heard = list(self._heard)
+        self._heard.clear()
+        self._event.clear()
+        return heard
+
+    async def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._event.set()
+            self._store.listeners.remove(self._hear)

@@ -1,0 +1,233 @@
+"""The tables of a `MemoryBroker`: rows, and the moves between their states."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+from uuid import UUID
+
+from chancy.attempt import Claim, Failure, Settlement
+from chancy.broker import PreparedJob, WorkerRecord
+from chancy.codec import encode
+from chancy.errors import InvalidArguments, StatementFailed
+from chancy.job import QueuedJob
+from chancy.notice import Kind, Notice
+from chancy.queue import Queue
+from chancy.states import TRANSITIONS, State
+from chancy.testing.clock import StoreClock
+
+#: Errors that a row keeps: the last ones.
+MAX_ERRORS = 25
+
+
+@dataclass(slots=True)
+class Row:
+    """A job as a table would hold it. ``lease`` is the last one given; it stays when it ends."""
+
+    pushed: PreparedJob
+    state: State
+    pushed_at: datetime
+    run_at: datetime | None
+    position: int
+    meta: dict[str, Any]
+    attempt: int = 0
+    crashes: int = 0
+    lease: UUID | None = None
+    worker_id: UUID | None = None
+    claimed_at: datetime | None = None
+    finished_at: datetime | None = None
+    stop_asked_at: datetime | None = None
+    errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    result: Any = None
+
+    def move(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state.label} cannot be {state.label}"
+        self.state = state
+
+    def claim(self) -> Claim:
+        assert self.lease is not None
+        assert self.worker_id is not None
+        job = self.pushed
+        return Claim(
+            id=job.id,
+            lease=self.lease,
+            worker_id=self.worker_id,
+            queue=job.queue,
+            func=job.func,
+            arguments=job.arguments,
+            attempt=self.attempt,
+            max_attempts=job.max_attempts,
+            crashes=self.crashes,
+            priority=job.priority,
+            position=self.position,
+            meta=json.dumps(self.meta) if self.meta else None,
+        )
+
+    def as_job(self) -> QueuedJob:
+        job = self.pushed
+        return QueuedJob(
+            id=job.id,
+            func=job.func,
+            arguments=json.loads(job.arguments),
+            queue=job.queue,
+            priority=job.priority,
+            state=self.state,
+            attempt=self.attempt,
+            max_attempts=job.max_attempts,
+            crashes=self.crashes,
+            run_at=self.run_at,
+            worker_id=self.worker_id,
+            meta=dict(self.meta),
+            errors=tuple(self.errors),
+            result=self.result,
+            pushed_at=self.pushed_at,
+            claimed_at=self.claimed_at,
+            finished_at=self.finished_at,
+            stop_asked_at=self.stop_asked_at,
+        )
+
+
+class MemoryStore:
+    """What several `MemoryBroker` share. Used by one event loop."""
+
+    def __init__(self, clock: StoreClock) -> None:
+        self.clock = clock
+        self.live: dict[UUID, Row] = {}
+        self.finished: dict[UUID, Row] = {}
+        self.queues: dict[str, Queue] = {}
+        self.workers: dict[UUID, WorkerRecord] = {}
+        #: When each worker last beat. Apart, since pulses write it from threads of their own.
+        self.beats: dict[UUID, datetime] = {}
+        self.listeners: list[Callable[[Notice], None]] = []
+        self._positions = itertools.count(1)
+
+    def tell(self, kind: Kind, token: str = "") -> None:
+        for listener in tuple(self.listeners):
+            listener(Notice(kind, token))
+
+    def next_position(self) -> int:
+        return next(self._positions)
+
+    def insert(self, job: PreparedJob) -> Row | None:
+        """The new row; None if the id is unfinished here."""
+        if job.id in self.live:
+            return None
+        now = self.clock.now()
+        run_at = job.run_at
+        if job.delay_s is not None:
+            run_at = moment_after(now, job.delay_s)
+        state = State.SCHEDULED if run_at is not None and run_at > now else State.PENDING
+        assert state in TRANSITIONS[None]
+        meta = {} if job.meta is None else read_json(job.meta, "meta")
+        position = self.next_position()
+        row = self.live[job.id] = Row(job, state, now, run_at, position, meta)
+        return row
+
+    def claimable(self, queue: str) -> bool:
+        found = self.queues.get(queue)
+        return found is None or not self.as_it_stands(found).paused
+
+    def as_it_stands(self, queue: Queue) -> Queue:
+        """The queue at this moment: one that was paused goes on when its time has come."""
+        over = queue.resume_at is not None and queue.resume_at <= self.clock.now()
+        return replace(queue, paused=queue.paused and not over)
+
+    def settle(self, settlement: Settlement) -> bool:
+        """Whether the lease of the settlement was good, now or when it was settled before."""
+        candidates = (self.live.get(settlement.id), self.finished.get(settlement.id))
+        row = next((row for row in candidates if row and row.lease == settlement.lease), None)
+        if row is None:
+            return False
+        if row.state is not State.RUNNING:
+            return True
+        try:
+            self._apply(row, settlement)
+        except (InvalidArguments, OverflowError, ValueError) as error:
+            why = Failure.named("chancy.errors.StatementFailed", f"cannot be stored: {error}")
+            self._apply(row, Settlement(row.pushed.id, settlement.lease, State.FAILED, failure=why))
+        return True
+
+    def _apply(self, row: Row, settlement: Settlement) -> None:
+        # Everything that can fail comes first: a row is changed whole or not at all.
+        now = self.clock.now()
+        result = None if settlement.result is None else read_json(settlement.result, "the result")
+        meta = {} if settlement.meta is None else read_json(settlement.meta, "meta")
+        if not isinstance(meta, dict):
+            raise ValueError(f"meta is not an object: {settlement.meta}")
+        run_at = settlement.run_at or moment_after(now, settlement.delay_s or 0.0)
+        error: list[dict[str, Any]] = []
+        if settlement.failure is not None:
+            # What every error record has beside the failure itself.
+            about = {
+                "attempt": row.attempt,
+                "worker_id": str(row.worker_id),
+                "at": now.isoformat(),
+            }
+            error = [settlement.failure.as_json() | about]
+            encode(error, what="the failure")
+        state = settlement.state
+        if row.stop_asked_at and not state.final:
+            state = State.CANCELLED
+        row.move(state)
+        row.meta |= meta
+        row.errors = (row.errors + error)[-MAX_ERRORS:]
+        row.attempt -= settlement.refund
+        row.crashes += settlement.crashed
+        if state.final:
+            row.result = result
+            self.retire(row)
+            return
+        row.worker_id = row.claimed_at = None
+        if state is State.SCHEDULED:
+            row.run_at = run_at
+        elif state is State.PENDING:
+            self.tell(Kind.REWIND, row.pushed.queue)
+
+    def cancel(self, row: Row) -> None:
+        row.move(State.CANCELLED)
+        self.retire(row)
+
+    def retire(self, row: Row) -> None:
+        """Take a row that became final to the history, if its queue keeps one."""
+        row.finished_at = self.clock.now()
+        del self.live[row.pushed.id]
+        queue = self.queues.get(row.pushed.queue)
+        if queue is None or queue.keep_finished:
+            self.finished[row.pushed.id] = row
+
+
+def moment_after(now: datetime, delay_s: float) -> datetime:
+    """Raises OverflowError or ValueError if the calendar has no such moment."""
+    if not math.isfinite(delay_s):
+        raise ValueError(f"{delay_s} seconds is not a delay")
+    return now + timedelta(seconds=delay_s)
+
+
+def read_json(text: str, what: str) -> Any:
+    """JSON text that ``jsonb`` would take; raises `ValueError` or `InvalidArguments` for others."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deep") from None
+    encode(value, what=what, limit=1 << 60)
+    return value
+
+
+def check_storable(job: PreparedJob) -> None:
+    """Raise `StatementFailed` for what a database would refuse."""
+    try:
+        read_json(job.arguments, "arguments")
+        meta = {} if job.meta is None else read_json(job.meta, "meta")
+    except (ValueError, InvalidArguments) as error:
+        raise StatementFailed(f"job {job.func}: {error}", sqlstate="22P02") from None
+    if not isinstance(meta, dict):
+        raise StatementFailed(f"job {job.func}: meta is not an object", sqlstate="22P02")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

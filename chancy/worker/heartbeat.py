@@ -1,0 +1,63 @@
+"""Saying that the worker lives, from a thread that the event loop cannot hold up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from chancy.broker import Pulse
+from chancy.clock import Backoff
+from chancy.errors import ChancyError
+
+logger = logging.getLogger("chancy.worker")
+
+
+class Heartbeat:
+    """Beats at an interval until stopped.
+
+    What it cannot survive: a job that holds the interpreter's lock for longer than the heartbeat
+    timeout. Such jobs belong into the process executor.
+
+    :param declared_dead: called from the thread, once, when the store no longer knows the worker.
+    """
+
+    def __init__(
+        self, pulse: Pulse, *, interval_s: float, declared_dead: Callable[[], None]
+    ) -> None:
+        self._pulse = pulse
+        self._interval_s = interval_s
+        self._declared_dead = declared_dead
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chancy heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end; it closes its connection. Does not wait."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        backoff = Backoff(base_s=0.2, cap_s=self._interval_s)
+        pause = 0.0
+        try:
+            while not self._stopping.wait(pause):
+                pause = self._interval_s
+                try:
+                    if not self._pulse.beat():
+                        self._declared_dead()
+                        return
+                    backoff.reset()
+                except ChancyError as error:
+                    pause = backoff.next_s()
+                    logger.warning("heartbeat_failed next_try_s=%.1f error=%s", pause, error)
+                except Exception:
+                    pause = backoff.next_s()
+                    logger.exception("heartbeat_failed next_try_s=%.1f", pause)
+        finally:
+            self._pulse.close()

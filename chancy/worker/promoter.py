@@ -1,0 +1,40 @@
+"""Scheduled jobs whose time has come."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from chancy.broker import Broker
+from chancy.clock import Clock
+
+#: Jobs of one statement: small enough that a million due at one moment do not block claims.
+BATCH = 1_000
+#: Seconds between looks when nothing is known to be due earlier.
+_LONGEST_S = 1.0
+
+
+class Promoter:
+    """Makes due jobs pending. Every worker does it: their batches do not overlap."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Look now: something was scheduled for soon."""
+        self._hurried.set()
+
+    async def serve(self) -> None:
+        while True:
+            self._hurried.clear()
+            promotion = await self._broker.promote(BATCH)
+            if promotion.promoted >= BATCH:
+                await asyncio.sleep(0)
+                continue
+            pause = _LONGEST_S * random.uniform(0.8, 1.0)
+            if promotion.next_due_s is not None:
+                # Rows that are due but locked are another worker's at this moment.
+                pause = min(pause, max(promotion.next_due_s, 0.02))
+            await self._clock.wait(self._hurried, pause)

@@ -1,0 +1,130 @@
+"""Claiming for one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from uuid import UUID
+
+from chancy.broker import Broker
+from chancy.clock import Backoff, Clock
+from chancy.errors import BrokerError
+from chancy.queue import Queue
+from chancy.worker.runner import Runner
+from chancy.worker.settler import Settler
+
+logger = logging.getLogger("chancy.worker")
+
+#: After a wake-up the queue is looked at this often for a second, since the notice of one push
+#: may stand for another that commits a little later.
+_LADDER_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.37)
+#: With working notifications polling only finds what was not notified of.
+_RELAXED_FACTOR = 10.0
+_RELAXED_MOST_S = 5.0
+
+
+class Puller:
+    """Claims what a runner has room for: when woken, when room appears, and by polling.
+
+    :param listening: whether notices arrive at the moment; polling is relaxed then.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        runner: Runner,
+        broker: Broker,
+        settler: Settler,
+        clock: Clock,
+        *,
+        worker_id: Callable[[], UUID],
+        listening: Callable[[], bool],
+    ) -> None:
+        self.queue = queue
+        self._runner = runner
+        self._broker = broker
+        self._settler = settler
+        self._clock = clock
+        self._worker_id = worker_id
+        self._listening = listening
+        self._woken = asyncio.Event()
+        self._thorough = True
+        self._rung = len(_LADDER_S)
+        self._stopping = False
+        #: Set when the last look from the front found nothing.
+        self.drained = asyncio.Event()
+
+    def wake(self, *, thorough: bool = False) -> None:
+        """Look now. Thorough: from the front, since jobs may have come back there."""
+        self._thorough = self._thorough or thorough
+        self._rung = 0
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Claim no more. A claim that is under way is still given to the runner."""
+        self._stopping = True
+        self._woken.set()
+        self._runner.roomy.set()
+        self._settler.open.set()
+
+    async def serve(self) -> None:
+        """Claim until stopped."""
+        backoff = Backoff(base_s=0.1, cap_s=5.0)
+        while not self._stopping:
+            limit = await self._room()
+            if limit == 0:
+                continue
+            self._woken.clear()
+            thorough, self._thorough = self._thorough, False
+            try:
+                claims = await self._broker.claim(
+                    self.queue.name, worker_id=self._worker_id(), limit=limit, thorough=thorough
+                )
+            except BrokerError as error:
+                self._thorough = True
+                pause = backoff.next_s()
+                logger.warning(
+                    "claiming_postponed queue=%s next_try_s=%.1f error=%s",
+                    self.queue.name,
+                    pause,
+                    error,
+                )
+                await self._clock.wait(self._woken, pause)
+                self._woken.clear()
+                continue
+            backoff.reset()
+            self._runner.give(claims)
+            if claims:
+                self.drained.clear()
+                self._rung = 0
+            elif thorough:
+                self.drained.set()
+            else:
+                self._thorough = self._rung >= len(_LADDER_S)
+            if len(claims) < limit:
+                await self._rest()
+
+    async def _room(self) -> int:
+        """Wait until more may be claimed; returns how many, 0 to ask again."""
+        if not self._settler.open.is_set():
+            await self._clock.wait(self._settler.open, 1.0)
+            return 0
+        room = self._runner.room
+        if room > 0:
+            return room
+        self._runner.roomy.clear()
+        if not await self._clock.wait(self._runner.roomy, 0.5):
+            self._runner.release_stuck()
+        return 0
+
+    async def _rest(self) -> None:
+        if self._rung < len(_LADDER_S):
+            pause = _LADDER_S[self._rung]
+            self._rung += 1
+        else:
+            pause = self.queue.poll_interval_s
+            if self._listening():
+                pause = max(pause, min(pause * _RELAXED_FACTOR, _RELAXED_MOST_S))
+        await self._clock.wait(self._woken, pause * random.uniform(0.8, 1.2))

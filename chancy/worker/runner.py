@@ -1,0 +1,197 @@
+"""Running the claims of one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from chancy.attempt import Cancelled, Claim, Failure, Outcome, Raised, Released, Settlement
+from chancy.clock import Clock
+from chancy.executors.base import Executor
+
+logger = logging.getLogger("chancy.worker")
+
+#: Jobs a consumer runs before it lets others have the loop, if none of them waits for anything.
+_TURN = 64
+#: Claims are held ahead for so many seconds of work at the pace just seen.
+_AHEAD_S = 0.1
+_MOST_AHEAD = 1_000
+#: Claims that have waited so long without any job ending go back, for others to run.
+_PATIENCE_S = 1.0
+
+
+class Runner:
+    """Hands claims to an executor by a fixed set of consumers, and judges the outcomes.
+
+    There is no task for each job: a consumer awaits one job after the other.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        judge: Callable[[Claim, Outcome], Settlement],
+        settle: Callable[[Settlement], None],
+        clock: Clock,
+    ) -> None:
+        self._executor = executor
+        self._judge = judge
+        self._settle = settle
+        self._clock = clock
+        self._waiting: deque[Claim] = deque()
+        self._running: dict[UUID, Claim] = {}
+        self._consumers: set[asyncio.Task[None]] = set()
+        self._sleepers: deque[asyncio.Future[None]] = deque()
+        self._waking = 0
+        self._finished = 0
+        self._pace = 0.0
+        self._paced_at = clock.monotonic()
+        self._paced_finished = 0
+        self._progress_at = clock.monotonic()
+        #: Set when there is room for more claims.
+        self.roomy = asyncio.Event()
+        self.roomy.set()
+        #: Set while nothing waits or runs.
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    @property
+    def capacity(self) -> int:
+        """Claims this runner wants to hold: those it can run, and some ahead if they are quick."""
+        return self._executor.slots + min(_MOST_AHEAD, int(self._pace * _AHEAD_S))
+
+    @property
+    def room(self) -> int:
+        """How many more claims to take now; 0 until it is worth a statement."""
+        self._measure()
+        capacity = self.capacity
+        free = capacity - len(self._waiting) - len(self._running)
+        return free if free >= max(1, capacity // 4) else 0
+
+    @property
+    def held(self) -> int:
+        """Claims in hand: waiting and running."""
+        return len(self._waiting) + len(self._running)
+
+    def give(self, claims: Sequence[Claim]) -> None:
+        """Take claims to run."""
+        if not claims:
+            return
+        if not self._waiting:
+            self._progress_at = self._clock.monotonic()
+        self._waiting.extend(claims)
+        self.idle.clear()
+        self._wake_one()
+
+    def ask_to_stop(self, job_id: UUID, outcome: Outcome) -> bool:
+        """Stop a job that runs here; False if none of this id does."""
+        claim = self._running.get(job_id)
+        if claim is None:
+            return False
+        self._executor.interrupt(claim, outcome)
+        return True
+
+    def release_waiting(self, why: str) -> int:
+        """Give back what has not started."""
+        claims = list(self._waiting)
+        self._waiting.clear()
+        for claim in claims:
+            self._conclude(claim, Released(why))
+        self._note_state()
+        return len(claims)
+
+    def release_stuck(self) -> None:
+        """Give back claims held ahead when the jobs before them turned out to be slow."""
+        late = self._clock.monotonic() - self._progress_at > _PATIENCE_S
+        if late and self._waiting and len(self._running) >= self._executor.slots:
+            self._pace = 0.0
+            released = self.release_waiting("the jobs before it take long")
+            logger.info("claims_released jobs=%d", released)
+
+    def interrupt_all(self, outcome: Outcome) -> int:
+        """Stop everything that runs."""
+        for claim in list(self._running.values()):
+            self._executor.interrupt(claim, outcome)
+        return len(self._running)
+
+    async def close(self) -> None:
+        """End the consumers. Called when nothing waits or runs, or to abandon what does."""
+        for task in self._consumers:
+            task.cancel()
+        if self._consumers:
+            await asyncio.wait(self._consumers)
+        self._consumers.clear()
+
+    def _measure(self) -> None:
+        now = self._clock.monotonic()
+        passed = now - self._paced_at
+        if passed >= 0.05:
+            self._pace = (self._finished - self._paced_finished) / passed
+            self._paced_at, self._paced_finished = now, self._finished
+
+    def _wake_one(self) -> None:
+        """Let one more consumer look for work. It wakes the next one when it has found some, so
+        that jobs which never wait are all run by the first."""
+        if self._waking:
+            return
+        while self._sleepers:
+            sleeper = self._sleepers.popleft()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                self._waking += 1
+                return
+        if len(self._consumers) < self._executor.slots:
+            task = asyncio.create_task(self._consume(), name="chancy consumer")
+            self._consumers.add(task)
+            task.add_done_callback(self._consumers.discard)
+            self._waking += 1
+
+    async def _consume(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting
+        woken = True
+        turn = 0
+        while True:
+            if woken:
+                woken = False
+                self._waking -= 1
+            if not waiting:
+                sleeper: asyncio.Future[None] = loop.create_future()
+                self._sleepers.append(sleeper)
+                await sleeper
+                woken = True
+                turn = 0
+                continue
+            claim = waiting.popleft()
+            if waiting:
+                self._wake_one()
+            self._running[claim.id] = claim
+            try:
+                outcome = await self._executor.run(claim)
+            except Exception as error:
+                logger.exception("executor_failed job=%s", claim.id)
+                outcome = Raised(Failure.of(error))
+            finally:
+                self._running.pop(claim.id, None)
+            self._conclude(claim, outcome)
+            self._note_state()
+            turn += 1
+            if turn >= _TURN:
+                turn = 0
+                await asyncio.sleep(0)
+
+    def _conclude(self, claim: Claim, outcome: Outcome) -> None:
+        if isinstance(outcome, Cancelled):
+            logger.info("job_cancelled job=%s func=%s", claim.id, claim.func)
+        self._settle(self._judge(claim, outcome))
+        self._finished += 1
+        self._progress_at = self._clock.monotonic()
+
+    def _note_state(self) -> None:
+        held = len(self._waiting) + len(self._running)
+        if held == 0:
+            self.idle.set()
+        if not self.roomy.is_set() and self.room > 0:
+            self.roomy.set()

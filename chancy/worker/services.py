@@ -1,0 +1,76 @@
+"""Loops that must go on: each has an owner that restarts it and reports it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from chancy.clock import Backoff, Clock
+from chancy.errors import BrokerUnavailable
+
+logger = logging.getLogger("chancy.worker")
+
+Loop = Callable[[], Awaitable[None]]
+
+#: A loop that went on for so long has recovered: its next failure starts the back-off anew.
+_RECOVERED_AFTER_S = 60.0
+
+
+class Services:
+    """Runs loops beside each other until they are stopped.
+
+    A loop that raises is started again after a back-off. One that returns is done.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        #: How often each loop has failed since it was started.
+        self.failures: dict[str, int] = {}
+
+    def start(self, name: str, loop: Loop) -> None:
+        if name in self._tasks:
+            raise RuntimeError(f"the service {name!r} runs already")
+        self.failures[name] = 0
+        self._tasks[name] = asyncio.create_task(self._keep(name, loop), name=f"chancy {name}")
+
+    async def stop(self, name: str) -> None:
+        """Cancel a loop and wait for its end. Unknown names are fine."""
+        task = self._tasks.pop(name, None)
+        self.failures.pop(name, None)
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def stop_all(self) -> None:
+        """Stop every loop, the last one started first."""
+        for name in reversed(list(self._tasks)):
+            await self.stop(name)
+
+    async def _keep(self, name: str, loop: Loop) -> None:
+        backoff = Backoff(base_s=0.2, cap_s=10.0)
+        while True:
+            began = self._clock.monotonic()
+            try:
+                await loop()
+            except Exception as error:
+                if self._clock.monotonic() - began > _RECOVERED_AFTER_S:
+                    backoff.reset()
+                self.failures[name] += 1
+                pause = backoff.next_s()
+                # An outage is nothing to print a trace for; anything else is.
+                trace = not isinstance(error, BrokerUnavailable)
+                logger.error(
+                    "service_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
+                    name,
+                    self.failures[name],
+                    pause,
+                    type(error).__name__,
+                    error,
+                    exc_info=trace,
+                )
+                await self._clock.sleep(pause)
+            else:
+                return

@@ -1,0 +1,96 @@
+"""Settling in batches, behind the runners."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+from chancy.attempt import Settlement
+from chancy.broker import Broker
+from chancy.clock import Backoff, Clock
+from chancy.errors import BrokerError
+
+logger = logging.getLogger("chancy.worker")
+
+#: Settlements of one call of the broker, at most.
+BATCH = 1_000
+#: Settlements that may wait before claiming stops.
+MOST_WAITING = 5_000
+
+
+class Settler:
+    """Writes settlements as fast as the store takes them: what comes in during one write goes out
+    with the next, so that batches grow with the load and a lone settlement does not wait.
+
+    It never gives a settlement up: while the store is away it holds them, and claiming stops.
+
+    :param on_stale: is told the ids whose lease was gone.
+    """
+
+    def __init__(
+        self, broker: Broker, clock: Clock, *, on_stale: Callable[[frozenset[UUID]], None]
+    ) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._on_stale = on_stale
+        self._waiting: list[Settlement] = []
+        self._writing: list[Settlement] = []
+        self._wake = asyncio.Event()
+        #: Set while more may be claimed: the store takes settlements, and few are waiting.
+        self.open = asyncio.Event()
+        self.open.set()
+        #: Set while nothing waits and nothing is being written.
+        self.empty = asyncio.Event()
+        self.empty.set()
+        #: How many settlements the store has taken.
+        self.settled = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._writing)
+
+    def add(self, settlement: Settlement) -> None:
+        """Take a settlement; it is written soon."""
+        self._waiting.append(settlement)
+        if not self._wake.is_set():
+            self._wake.set()
+            self.empty.clear()
+        if len(self._waiting) > MOST_WAITING:
+            self.open.clear()
+
+    async def serve(self) -> None:
+        """Write settlements until cancelled. What was being written is kept for the next run."""
+        while True:
+            if not self._writing:
+                await self._wake.wait()
+                self._writing = self._waiting[:BATCH]
+                del self._waiting[:BATCH]
+            await self._write()
+            self._writing = []
+            if len(self._waiting) <= MOST_WAITING:
+                self.open.set()
+            if not self._waiting:
+                self._wake.clear()
+                self.empty.set()
+
+    async def _write(self) -> None:
+        backoff = Backoff(base_s=0.1, cap_s=5.0)
+        while True:
+            try:
+                stale = await self._broker.settle(self._writing)
+            except BrokerError as error:
+                self.open.clear()
+                pause = backoff.next_s()
+                logger.warning(
+                    "settling_postponed settlements=%d next_try_s=%.1f error=%s",
+                    len(self),
+                    pause,
+                    error,
+                )
+                await self._clock.sleep(pause)
+            else:
+                self.settled += len(self._writing) - len(stale)
+                if stale:
+                    self._on_stale(stale)
+                return

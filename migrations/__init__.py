@@ -1,0 +1,1 @@
+"""The history of the core tables: env.py, one file per revision in versions/."""

@@ -1,0 +1,35 @@
+-- Everything that is not finished. Small, wide open for vacuum, without foreign keys and triggers.
+-- States: 0 pending, 1 running, 2 scheduled, 3 held. The lease stays on the row after the claim
+-- has ended, so that a settlement whose answer was lost is recognised when it is repeated.
+create table {schema}.jobs (
+  id uuid primary key,
+  pos bigint not null,
+  state smallint not null check (state between 0 and 3),
+  queue text not null,
+  priority smallint not null default 0,
+  func text not null,
+  arguments jsonb,
+  run_at timestamptz,
+  attempt int not null default 0,
+  max_attempts int not null default 1,
+  crashes smallint not null default 0,
+  lease uuid,
+  worker_id uuid,
+  claimed_at timestamptz,
+  deadline_at timestamptz,
+  stop_asked_at timestamptz,
+  unique_key bytea,
+  limits jsonb,
+  meta jsonb,
+  errors jsonb,
+  pushed_at timestamptz not null default clock_timestamp()
+) with (
+  fillfactor = 70,
+  vacuum_truncate = off,
+  toast.vacuum_truncate = off,
+  autovacuum_vacuum_scale_factor = 0,
+  autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0,
+  autovacuum_analyze_scale_factor = 0,
+  autovacuum_analyze_threshold = 50000
+)

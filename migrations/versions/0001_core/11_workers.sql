@@ -1,0 +1,15 @@
+-- One row for each worker that lives. fillfactor 50: a beat stays on its page.
+create table {schema}.workers (
+  id uuid primary key,
+  host text not null,
+  pid int not null,
+  tags text[] not null default '{}',
+  queues text[] not null default '{}',
+  version text not null default '',
+  started_at timestamptz not null default clock_timestamp(),
+  beat_at timestamptz not null default clock_timestamp()
+) with (
+  fillfactor = 50,
+  autovacuum_vacuum_scale_factor = 0,
+  autovacuum_vacuum_threshold = 1000
+)

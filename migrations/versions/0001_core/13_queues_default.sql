@@ -1,0 +1,1 @@
+insert into {schema}.queues (name) values ('default')

@@ -1,0 +1,16 @@
+-- The errors of a job with one more, the last 25 kept. Takes whatever stands in the column.
+-- Without settings of its own, so that it is inlined: it stands in the statement of every finish.
+create function {schema}.with_failure(p_errors jsonb, p_failure text, p_attempt int, p_worker uuid)
+returns jsonb
+language sql volatile
+return case
+  when p_failure is null then p_errors
+  else case
+    when jsonb_typeof(p_errors) is distinct from 'array' then '[]'
+    when jsonb_array_length(p_errors) >= 25 then p_errors - 0
+    else p_errors
+  end || jsonb_build_array(p_failure::jsonb || jsonb_build_object(
+    'attempt', p_attempt,
+    'worker_id', p_worker,
+    'at', to_char(clock_timestamp() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')))
+end

@@ -1,0 +1,1 @@
+select {schema}.make_days(7)

@@ -1,0 +1,13 @@
+"""The policies that ship with chancy, each a plugin."""
+
+from __future__ import annotations
+
+from chancy.plugin import Plugin
+from chancy.plugins.pruner import Pruner
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.retry import Retry
+
+
+def standard() -> list[Plugin]:
+    """The plugins that an application has unless it says otherwise."""
+    return [Retry(), Recovery(), Pruner()]

@@ -1,0 +1,61 @@
+"""Pruner: the history of finished jobs is kept for a number of days."""
+
+from __future__ import annotations
+
+import logging
+import random
+from importlib import resources
+
+from chancy.broker import SqlStore
+from chancy.errors import BrokerError, ConfigurationError
+from chancy.plugin import Plugin, Runtime
+from chancy.postgres.statements import load
+
+logger = logging.getLogger("chancy.pruner")
+
+
+class Pruner(Plugin):
+    """Makes the partitions of the days to come, and drops those of days long gone.
+
+    Every worker does it: both steps find nothing to do when another was first.
+
+    :param keep_days: days (UTC) for which finished jobs are kept, beside today.
+    :param every_s: seconds between two looks.
+    """
+
+    def __init__(self, *, keep_days: int = 7, every_s: float = 3600.0) -> None:
+        if keep_days < 1:
+            raise ConfigurationError(f"keep_days={keep_days} must be at least 1")
+        self.keep_days = keep_days
+        self.every_s = every_s
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "chancy.pruner"
+
+    async def serve(self, runtime: Runtime) -> None:
+        broker = runtime.broker
+        if not isinstance(broker, SqlStore):
+            return
+        while True:
+            await self.prune(broker)
+            await runtime.clock.sleep(self.every_s * random.uniform(0.8, 1.2))
+
+    async def prune(self, broker: SqlStore) -> list[str]:
+        """Make and drop partitions; returns the names of those that were dropped."""
+        folder = resources.files(__name__) / "sql"
+        dropped: list[str] = []
+        for name, days in (("make_days", 7), ("drop_days", self.keep_days)):
+            try:
+                rows = await broker.fetch(load(folder, name, broker.schema), days)
+            except BrokerError as error:
+                # Somebody holds the table, or another worker does the same: the next look will do.
+                if not error.retryable:
+                    raise
+                logger.info("prune_postponed step=%s error=%s", name, error)
+                continue
+            if name == "drop_days":
+                dropped = [row[0] for row in rows]
+        if dropped:
+            logger.info("pruned partitions=%s", ",".join(dropped))
+        return dropped

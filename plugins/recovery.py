@@ -1,0 +1,59 @@
+"""Recovery: jobs of workers that are gone are run again."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+from chancy.attempt import Lost
+from chancy.plugin import Plugin, Runtime
+
+logger = logging.getLogger("chancy.recovery")
+
+
+class Recovery(Plugin):
+    """Looks for claims of workers that stopped beating, and files each as `Lost`.
+
+    Every worker sweeps: the claims are settled by their leases, so that two sweeps at one moment
+    do no harm.
+
+    :param sweep_s: seconds between two sweeps.
+    :param batch: claims taken back by one statement.
+    """
+
+    def __init__(self, *, sweep_s: float = 5.0, batch: int = 500) -> None:
+        self.sweep_s = sweep_s
+        self.batch = batch
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "chancy.recovery"
+
+    async def serve(self, runtime: Runtime) -> None:
+        # A sweep right at the start would judge workers by the silence of an outage that has
+        # just ended, before they could beat again.
+        pause = runtime.heartbeat_timeout_s
+        while True:
+            await runtime.clock.sleep(min(pause, self.sweep_s) * random.uniform(0.8, 1.2))
+            pause = max(0.0, pause - self.sweep_s)
+            if pause == 0.0:
+                await self.sweep(runtime)
+
+    async def sweep(self, runtime: Runtime) -> int:
+        """Take back every orphaned claim; returns how many were."""
+        rescued = 0
+        while True:
+            orphans = await runtime.broker.orphans(
+                silent_s=runtime.heartbeat_timeout_s, limit=self.batch
+            )
+            if not orphans:
+                return rescued
+            settlements = []
+            for claim in orphans:
+                lost = Lost(f"worker {claim.worker_id} stopped beating while it ran the job")
+                settlements.append(runtime.judge(claim, lost))
+            stale = await runtime.broker.settle(settlements)
+            rescued += len(orphans) - len(stale)
+            logger.warning("rescued jobs=%d stale=%d", len(orphans) - len(stale), len(stale))
+            if len(orphans) < self.batch:
+                return rescued

@@ -1,0 +1,41 @@
+"""The files of the repository, as the architecture tests see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# Made by tools, not written by us.
+_SKIPPED = {"build", "dist", "node_modules", "__pycache__"}
+
+
+def files(*suffixes: str, below: tuple[str, ...] = (".",)) -> Iterator[Path]:
+    """Every file once: links and hidden directories of tools are not entered.
+
+    :param suffixes: such as ``.py``; none means every file.
+    """
+    for start in below:
+        yield from _walk(ROOT / start, suffixes)
+
+
+def _walk(path: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    if path.is_symlink() or path.name in _SKIPPED:
+        return
+    if path.is_file():
+        if not suffixes or path.suffix in suffixes:
+            yield path
+    elif path == ROOT or path.name in {".ci", ".github"} or not path.name.startswith("."):
+        for part in sorted(path.iterdir()) if path.is_dir() else ():
+            yield from _walk(part, suffixes)
+
+
+def code(*below: str) -> Iterator[Path]:
+    """The Python modules of the product, or of some folders."""
+    return files(".py", below=below or ("chancy", "plugins", "migrations"))
+
+
+def shown(path: Path) -> str:
+    """A path as it stands in messages."""
+    return str(path.relative_to(ROOT))

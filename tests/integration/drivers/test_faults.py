@@ -1,0 +1,260 @@
+"""Broken lines: what is silent ends at the deadline, what is lost is said to be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import psutil
+import pytest
+
+from chancy.embedded import free_port
+from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
+from chancy.postgres.drivers.base import Connection, Driver
+from tests.integration.drivers.conftest import run
+from tests.proxy import Proxy
+
+# What a caller may see on top of the deadline.
+SLACK_S = 0.3
+
+
+@pytest.fixture
+async def proxied(chosen: Driver, proxy: Proxy, empty_dsn: str) -> AsyncIterator[Connection]:
+    connection = await chosen.connect(proxy.dsn(empty_dsn), application_name="proxied")
+    yield connection
+    await connection.close()
+    proxy.close()
+
+
+@pytest.fixture
+def silence() -> Iterator[int]:
+    """The port of a server that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["select 1", f"select {'1 + ' * 100_000} 1", f"select length('{'x' * 20_000_000}')"],
+    ids=["short", "long", "longer than any buffer"],
+)
+async def test_a_silent_server_ends_the_call_at_its_deadline(
+    proxied: Connection, proxy: Proxy, sql: str
+) -> None:
+    proxy.black_hole()
+    started = time.monotonic()
+    with pytest.raises(BrokerUnavailable, match=r"no answer within 0\.4 s"):
+        await proxied.fetch(sql, deadline_s=0.4)
+    assert 0.4 <= time.monotonic() - started < 0.4 + SLACK_S
+    assert proxied.closed
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await proxied.fetch("select 1")
+
+
+async def test_a_silent_server_does_not_hold_a_cancelled_call(
+    proxied: Connection, proxy: Proxy
+) -> None:
+    proxy.black_hole()
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await proxied.fetch("select 1")
+    assert time.monotonic() - started < 0.2 + SLACK_S
+    assert proxied.closed
+
+
+async def test_a_silent_server_does_not_hold_close(proxied: Connection, proxy: Proxy) -> None:
+    proxy.black_hole()
+    started = time.monotonic()
+    await proxied.close()
+    assert time.monotonic() - started < 1 + SLACK_S
+    assert proxied.closed
+
+
+async def test_the_deadline_of_one_call_is_not_that_of_the_next(session: Connection) -> None:
+    await session.fetch("select 1", deadline_s=0.3)
+    await session.fetch("select pg_sleep(0.5)", deadline_s=5)
+    await session.fetch("select 1", deadline_s=30)
+    with pytest.raises(BrokerUnavailable, match=r"within 0\.2 s"):
+        await session.fetch("select pg_sleep(1.5)", deadline_s=0.2)
+
+
+async def test_an_answer_that_waited_for_a_blocked_loop_is_taken(session: Connection) -> None:
+    late = asyncio.create_task(_value(session, "select 1", deadline_s=0.2))
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # noqa: ASYNC251  # nothing is read, and the deadline passes
+    assert await late == 1
+    assert not session.closed
+
+
+async def _value(session: Connection, sql: str, *, deadline_s: float) -> object:
+    rows = await session.fetch(sql, deadline_s=deadline_s)
+    return rows[0][0]
+
+
+async def test_a_coroutine_that_is_thrown_away_takes_the_session_with_it(
+    session: Connection,
+) -> None:
+    async def work() -> None:
+        async with session.transaction():
+            await session.fetch("select 1")
+
+    thrown = work()
+    thrown.send(None)
+    thrown.close()
+    assert session.closed
+
+
+async def test_abort_wakes_a_pending_call(session: Connection) -> None:
+    sleeping = asyncio.create_task(run(session, "select pg_sleep(1.5)"))
+    await asyncio.sleep(0)
+    session.abort()
+    with pytest.raises(BrokerUnavailable):
+        await asyncio.wait_for(sleeping, SLACK_S)
+    session.abort()
+    assert session.closed
+
+
+async def test_a_reset_line_is_lost(proxied: Connection, proxy: Proxy) -> None:
+    sleeping = asyncio.create_task(run(proxied, "select pg_sleep(1.5)"))
+    await asyncio.sleep(0)
+    proxy.cut()
+    with pytest.raises(BrokerUnavailable, match="database"):
+        await sleeping
+    assert proxied.closed
+
+
+async def test_a_commit_whose_answer_is_lost_may_stand(
+    proxied: Connection, session: Connection, proxy: Proxy
+) -> None:
+    await session.fetch("create table things (id int)")
+    proxy.cut_reply_after(lambda sent: b"commit\0" in sent)
+
+    async def work() -> None:
+        async with proxied.transaction():
+            await proxied.fetch("insert into things values (1)")
+
+    with pytest.raises(BrokerUnavailable):
+        await work()
+    assert proxied.closed
+    assert len(await session.fetch("select id from things")) == 1
+
+
+async def test_an_exception_inside_a_lost_transaction_comes_out(
+    proxied: Connection, proxy: Proxy
+) -> None:
+    async def work() -> None:
+        async with proxied.transaction():
+            proxy.black_hole()
+            await proxied.fetch("select 1", deadline_s=0.1)
+
+    with pytest.raises(BrokerUnavailable, match=r"within 0\.1 s"):
+        await work()
+
+
+async def test_nobody_listens(chosen: Driver) -> None:
+    dsn = f"postgresql://someone:hunter2@127.0.0.1:{free_port()}/nowhere"
+    with pytest.raises(BrokerUnavailable, match="nowhere") as lost:
+        await chosen.connect(dsn, application_name="test")
+    assert "hunter2" not in str(lost.value)
+
+
+async def test_a_silent_host_has_the_connect_timeout(chosen: Driver, silence: int) -> None:
+    started = time.monotonic()
+    with pytest.raises(BrokerUnavailable):
+        await chosen.connect(
+            f"host=127.0.0.1 port={silence} sslmode=disable connect_timeout=2",
+            application_name="test",
+        )
+    assert time.monotonic() - started < 2 + SLACK_S
+
+
+async def test_a_session_comes_from_the_host_that_answers(
+    chosen: Driver, silence: int, empty_dsn: str
+) -> None:
+    server, database = empty_dsn.rpartition("@")[2].split("/")
+    hosts = f"127.0.0.1:{free_port()},127.0.0.1:{silence},{server}"
+    connection = await chosen.connect(
+        f"postgresql://postgres@{hosts}/{database}?connect_timeout=2&sslmode=disable",
+        application_name="test",
+    )
+    assert (await connection.fetch("select current_database()::text"))[0][0] == database
+    await connection.close()
+
+
+async def test_several_hosts_are_looked_through_for_one_that_writes(
+    chosen: Driver, session: Connection, empty_dsn: str
+) -> None:
+    server, database = empty_dsn.rpartition("@")[2].split("/")
+    await session.fetch(f"alter database {database} set default_transaction_read_only = on")
+    with pytest.raises(BrokerUnavailable):
+        await chosen.connect(
+            f"postgresql://postgres@{server},{server}/{database}", application_name="test"
+        )
+    await session.fetch("set default_transaction_read_only = off")
+    await session.fetch(f"alter database {database} reset default_transaction_read_only")
+
+
+async def test_a_server_without_room_is_unavailable(
+    chosen: Driver, session: Connection, empty_dsn: str
+) -> None:
+    role = f"crowd_{chosen.name}_{time.monotonic_ns()}"
+    await session.fetch(f"create role {role} login connection limit 0")
+    try:
+        with pytest.raises(BrokerUnavailable, match="too many connections"):
+            await chosen.connect(
+                empty_dsn.replace("postgres@", f"{role}@"), application_name="test"
+            )
+    finally:
+        await session.fetch(f"drop role {role}")
+
+
+async def test_a_setting_that_cannot_work_is_no_outage(chosen: Driver, empty_dsn: str) -> None:
+    with pytest.raises((ConfigurationError, BrokerUnavailable), match="sslmode"):
+        await chosen.connect(f"{empty_dsn}?sslmode=perhaps", application_name="test")
+
+
+async def test_an_unknown_setting_is_refused(chosen: Driver, empty_dsn: str) -> None:
+    with pytest.raises((StatementFailed, BrokerUnavailable), match="no_such_setting"):
+        await chosen.connect(
+            f"{empty_dsn}?options=-c%20no_such_setting%3D1", application_name="test"
+        )
+
+
+async def test_the_session_has_the_name_and_the_options_of_the_dsn(
+    chosen: Driver, empty_dsn: str
+) -> None:
+    asked = "select current_setting('application_name'), current_setting('work_mem')"
+    dsn = f"{empty_dsn}?options=-c%20work_mem%3D5MB&keepalives_idle=7&gssencmode=disable"
+    connection = await chosen.connect(dsn, application_name="chancy test")
+    assert list((await connection.fetch(asked))[0]) == ["chancy test", "5MB"]
+    await connection.close()
+    named = await chosen.connect(f"{dsn}&application_name=mine", application_name="chancy test")
+    assert (await named.fetch(asked))[0][0] == "mine"
+    await named.close()
+
+
+async def test_the_kernel_looks_after_idle_lines(proxied: Connection, proxy: Proxy) -> None:
+    # Neither driver shows its socket: it is found among the process's own.
+    assert _keepalives(proxy.port) == [(1, 10, 5, 3, 15_000)]
+    assert not proxied.closed
+
+
+def _keepalives(port: int) -> list[tuple[int, ...]]:
+    tcp = socket.IPPROTO_TCP
+    asked = (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+        (tcp, socket.TCP_KEEPIDLE),
+        (tcp, socket.TCP_KEEPINTVL),
+        (tcp, socket.TCP_KEEPCNT),
+        (tcp, socket.TCP_USER_TIMEOUT),
+    )
+    found: list[tuple[int, ...]] = []
+    for line in psutil.Process().net_connections("tcp"):
+        if line.raddr and line.raddr.port == port:
+            with socket.socket(fileno=os.dup(line.fd)) as twin:
+                found.append(tuple(twin.getsockopt(*option) for option in asked))
+    return found

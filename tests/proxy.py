@@ -1,0 +1,219 @@
+"""A TCP proxy that breaks the line between a client and Postgres on purpose.
+
+It runs in threads, so that a blocked event loop in a test does not stop the network too.
+Each connection has one thread, the only one that touches its sockets: closing a socket that
+another thread reads from would delay the reset until that read returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from enum import Enum
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+from chancy.embedded import free_port
+
+# ReadyForQuery: the server has finished what it was asked, a commit included.
+_READY = b"Z\x00\x00\x00\x05"
+_GLANCE_SECONDS = 0.01
+
+
+class Mode(Enum):
+    """What happens to bytes and to new connections."""
+
+    PASS = "pass"
+    BLACK_HOLE = "black hole"
+
+
+class _Link:
+    """One client's connection and, unless it came into the black hole, the server's end."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket | None) -> None:
+        self.proxy = proxy
+        self.client = client
+        self.server = server
+        self.lossy = server is None  # bytes were lost: the protocol can never go on
+        self.cutting = threading.Event()
+        self.dropped: bytearray | None = None  # the answer that is being kept from the client
+        self.thread = threading.Thread(target=self._run, name="proxy link", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        ends = [end for end in (self.client, self.server) if end is not None]
+        reset = True
+        try:
+            while not self.cutting.is_set():
+                for end in select.select(ends, [], [], _GLANCE_SECONDS)[0]:
+                    data = end.recv(65536)
+                    with self.proxy.lock:
+                        if self.proxy.mode is Mode.BLACK_HOLE:
+                            # Not even an end gets through: the other side must not learn of it.
+                            self.lossy = True
+                            if not data:
+                                ends.remove(end)
+                        elif not data:
+                            reset = False
+                            return
+                        elif self._forward(end, data):
+                            return
+        except OSError:
+            pass
+        finally:
+            for other in (self.client, self.server):
+                if other is not None:
+                    if reset:
+                        linger = struct.pack("ii", 1, 0)
+                        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    other.close()
+
+    def _forward(self, origin: socket.socket, data: bytes) -> bool:
+        """Pass a chunk on. True once the line must be cut."""
+        if self.server is None:
+            return False
+        if origin is self.client:
+            if self.proxy.take_trap(data):
+                self.dropped = bytearray()
+            self.server.sendall(data)
+            return False
+        if self.dropped is None:
+            self.client.sendall(data)
+            return False
+        self.dropped += data
+        if not self.dropped[:-1].endswith(_READY):
+            return False
+        self.proxy.reply_cut.set()
+        return True
+
+
+class Proxy:
+    """Listens on 127.0.0.1, on `port`, and forwards to the target until told otherwise.
+
+    Every method takes effect before it returns. Usable from any thread.
+    """
+
+    def __init__(self, target_host: str, target_port: int) -> None:
+        self.target = (target_host, target_port)
+        self.port = free_port()
+        self.lock = threading.Lock()
+        self.mode = Mode.PASS
+        self.reply_cut = threading.Event()
+        """Set once `cut_reply_after` has thrown an answer away."""
+        self._trap: Callable[[bytes], bool] | None = None
+        self._links: list[_Link] = []
+        self._listener: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self._listen()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def dsn(self, original: str) -> str:
+        """The same DSN by way of this proxy. TLS is off: it must read the protocol."""
+        parts = urlsplit(original)
+        user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        query = f"{parts.query}&sslmode=disable" if parts.query else "sslmode=disable"
+        return urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{self.port}", query=query))
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open through the proxy."""
+        return sum(link.thread.is_alive() for link in self._links)
+
+    def black_hole(self) -> None:
+        """Swallow everything both ways; connections stay open, new ones are accepted too."""
+        with self.lock:
+            self.mode = Mode.BLACK_HOLE
+
+    def cut(self) -> None:
+        """Reset every connection. New ones pass."""
+        self._cut(lambda link: True)
+
+    def refuse(self) -> None:
+        """Refuse new connections. Those that are open stay: `cut` them too if you like."""
+        listener, self._listener = self._listener, None
+        if self._acceptor is not None:
+            self._acceptor.join()
+            self._acceptor = None
+        if listener is not None:
+            listener.close()
+
+    def heal(self) -> None:
+        """Forward again. A connection that lost bytes is reset, as a real network would."""
+        with self.lock:
+            self.mode = Mode.PASS
+            self._trap = None
+        self._cut(lambda link: link.lossy)
+        self._listen()
+
+    def cut_reply_after(self, matches: Callable[[bytes], bool]) -> None:
+        """Lose one answer: of the first message from a client that matches.
+
+        The message reaches the server, the server finishes it (a commit is durable then),
+        its answer is thrown away and the connection reset. `reply_cut` is set afterwards.
+
+        :param matches: is given the bytes as they come, mostly one whole round of the protocol;
+            for example ``lambda sent: b"COMMIT" in sent``.
+        """
+        with self.lock:
+            self.reply_cut.clear()
+            self._trap = matches
+
+    def close(self) -> None:
+        """Stop listening and cut everything."""
+        self.refuse()
+        self.cut()
+
+    def take_trap(self, data: bytes) -> bool:
+        """Whether these bytes spring the trap, which then is gone. For links, under the lock."""
+        if self._trap is None or not self._trap(data):
+            return False
+        self._trap = None
+        return True
+
+    def _cut(self, chosen: Callable[[_Link], bool]) -> None:
+        for link in [link for link in self._links if chosen(link)]:
+            link.cutting.set()
+            link.thread.join()
+        self._links = [link for link in self._links if link.thread.is_alive()]
+
+    def _listen(self) -> None:
+        if self._listener is None:
+            listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+            listener.settimeout(_GLANCE_SECONDS)
+            self._listener = listener
+            self._acceptor = threading.Thread(
+                target=self._accept, args=(listener,), name="proxy", daemon=True
+            )
+            self._acceptor.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while self._listener is listener:
+            with contextlib.suppress(TimeoutError):
+                client, _ = listener.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with self.lock:
+                    lost = self.mode is Mode.BLACK_HOLE
+                try:
+                    server = None if lost else socket.create_connection(self.target)
+                except OSError:
+                    client.close()
+                    continue
+                if server is not None:
+                    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._links = [link for link in self._links if link.thread.is_alive()]
+                self._links.append(_Link(self, client, server))
