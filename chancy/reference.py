@@ -8,7 +8,7 @@ from typing import overload
 from uuid import UUID
 
 from chancy.clock import Clock
-from chancy.errors import WaitTimeout
+from chancy.errors import JobError, WaitTimeout
 from chancy.job import QueuedJob
 from chancy.states import State
 
@@ -46,13 +46,21 @@ class Reference:
 
         Looks every 20 ms at first and every half second in the end.
         :raises WaitTimeout: it was not finished within ``timeout_s`` seconds. It goes on.
+        :raises JobError: it was there and is gone: its queue does not keep finished jobs.
         """
         began = self.clock.monotonic()
         pause = 0.02
+        seen = False
         while True:
             found = await self.get()
             if found is not None and found.state.final:
                 return found
+            if found is None and seen:
+                raise JobError(
+                    f"job {self.id} is gone: its queue does not keep finished jobs, so what "
+                    "became of it cannot be known"
+                )
+            seen = seen or found is not None
             waited = self.clock.monotonic() - began
             if timeout_s is not None and waited + pause > timeout_s:
                 state = "not there" if found is None else found.state.label

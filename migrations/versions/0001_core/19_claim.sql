@@ -55,7 +55,7 @@ begin
   update {schema}.jobs j
   set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,
     worker_id = p_worker, claimed_at = clock_timestamp()
-  where j.ctid = any (array(select tid from pick)) and j.state = 0
+  where j.ctid = any (array(select tid from pick))
   returning j.id, j.priority, j.pos, j.func, j.arguments::text,
     j.attempt, j.max_attempts, j.crashes, j.meta::text;
 end

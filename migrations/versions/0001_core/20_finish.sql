@@ -1,6 +1,8 @@
 -- Ends attempts for good: moves the rows that still hold (id, lease) to finished_jobs, or deletes
 -- them where the queue does not keep its finished jobs. Returns the ids that it accepted.
 -- Index: the primary key of jobs, once for each id. Locks: rows of jobs in the order given.
+-- The conditions on id and state are written so that only the primary key serves them: written
+-- plainly, they let the planner begin with all running jobs once it believes that there are few.
 -- A repeated call accepts nothing, and {schema}.settled then tells what the first one did.
 create function {schema}.finish(
   p_ids uuid[], p_leases uuid[], p_states smallint[], p_results text[], p_failures text[],
@@ -23,7 +25,7 @@ begin
     using unnest(
       p_ids, p_leases, p_states, p_results, p_failures, p_refunds, p_crashes, p_metas
     ) as s (id, lease, state, result, failure, refund, crashed, meta)
-    where j.id = s.id and j.lease = s.lease and j.state = 1
+    where j.id = any (array[s.id]) and j.lease = s.lease and j.state in (1, -1)
     returning j.id, j.pos, s.state, j.queue, j.priority, j.func, j.arguments, j.run_at,
       j.attempt, j.max_attempts, j.crashes, j.lease, j.worker_id, j.claimed_at, j.deadline_at,
       j.stop_asked_at, j.unique_key, j.limits, j.meta, j.errors, j.pushed_at,

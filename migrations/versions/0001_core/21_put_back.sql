@@ -1,6 +1,8 @@
 -- Ends attempts whose jobs go back: to scheduled (2) or to pending (0) at their old place. A job
 -- that was asked to stop is cancelled instead. Returns the ids that it accepted.
 -- Index: the primary key of jobs, once for each id. Locks: rows of jobs in the order given.
+-- The conditions on id and state are written so that only the primary key serves them: written
+-- plainly, they let the planner begin with all running jobs once it believes that there are few.
 -- A repeated call accepts nothing, and {schema}.settled then tells what the first one did.
 create function {schema}.put_back(
   p_ids uuid[], p_leases uuid[], p_states smallint[], p_delays float8[], p_run_ats timestamptz[],
@@ -33,7 +35,7 @@ begin
     from unnest(
       p_ids, p_leases, p_states, p_delays, p_run_ats, p_failures, p_refunds, p_crashes, p_metas
     ) as s (id, lease, state, delay, run_at, failure, refund, crashed, change)
-    where j.id = s.id and j.lease = s.lease and j.state = 1 and j.stop_asked_at is null
+    where j.id = any (array[s.id]) and j.lease = s.lease and j.state in (1, -1) and j.stop_asked_at is null
     returning j.id, j.state, j.queue)
   select array_agg(back.id), array_agg(distinct back.queue) filter (where back.state = 0)
   into v_accepted, v_queues

@@ -27,7 +27,7 @@ begin
     update {schema}.jobs j
     set state = 0, pos = due.pos
     from due
-    where j.ctid = due.tid and j.state = 2
+    where j.ctid = due.tid
     returning j.queue)
   select count(*), array_agg(distinct ready.queue) into promoted, v_queues from ready;
   perform {schema}.wake(q.name, true) from unnest(v_queues) as q (name);

@@ -1,0 +1,1 @@
+"""The plans of the hot statements, as the server makes them."""

@@ -1,0 +1,168 @@
+"""The hot statements touch what they take and no more, however much stands beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.plans import functions
+
+#: Rows that a hot statement takes in these tests.
+BATCH = 100
+#: Nodes that read or order more than the batch. A sort of the batch itself is no Sort of jobs.
+FORBIDDEN = {"Seq Scan", "Bitmap Heap Scan", "Sort", "Incremental Sort", "Hash Join", "Merge Join"}
+#: Small tables, read whole on purpose.
+SMALL = {"queues", "workers"}
+
+FILL = """
+insert into chancy.jobs (id, pos, state, queue, func, arguments, run_at, pushed_at)
+select (%s || lpad(to_hex(n), 12, '0'))::uuid, nextval('chancy.positions'), %s, 'default',
+  'a.b', '{"i": 1}', %s::timestamptz + n * interval '1 ms', clock_timestamp()
+from generate_series(1, %s) as n
+"""
+FILL_FINISHED = """
+insert into chancy.finished_jobs (
+  id, pos, state, queue, priority, func, attempt, max_attempts, crashes, lease, pushed_at)
+select ('00000004-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, n, 4, 'default', 0, 'a.b',
+  1, 3, 0, gen_random_uuid(), clock_timestamp()
+from generate_series(1, %s) as n
+"""
+WORKER = "'11111111-0000-4000-8000-000000000000'::uuid"
+LEASE = "'22222222-0000-4000-8000-000000000000'::uuid"
+CLAIM = f"select id from chancy.claim({WORKER}, {LEASE}, 'default', null, null, {BATCH})"
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(dsn, autocommit=True) as made:
+        made.execute(f"insert into chancy.workers (id, host, pid) values ({WORKER}, 'here', 1)")
+        yield made
+
+
+def fill(connection: psycopg.Connection[Any], *, pending: int, beside: int) -> None:
+    """Put jobs into the tables: so many pending, and as many scheduled and finished beside."""
+    start, ahead = "2026-01-01", "2100-01-01"
+    connection.execute(FILL, ("00000001-0000-7000-8000-", 0, start, pending))
+    connection.execute(FILL, ("00000002-0000-7000-8000-", 2, ahead, beside))
+    connection.execute(FILL_FINISHED, (beside,))
+
+
+def check(connection: psycopg.Connection[Any], label: str) -> dict[str, int]:
+    """Explain every statement of every hot function; returns the pages that each looked at."""
+    pages = {}
+    with connection.transaction(force_rollback=True):
+        claimed = [row[0] for row in connection.execute(CLAIM.encode()).fetchall()]
+        for function, known in values([str(id) for id in claimed]).items():
+            found = functions.statements(connection, f"chancy.{function}")
+            assert found, f"no statement was found in {function}: has its form changed?"
+            for number, statement in enumerate(found):
+                plan = functions.explain(connection, f"chancy.{function}", statement, known)
+                where = f"{function}[{number}] with {label}"
+                _check_plan(plan, where)
+                pages[f"{function}[{number}]"] = functions.buffers(plan)
+    return pages
+
+
+def values(ids: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
+    """The variables of each hot function, for a settlement of these jobs."""
+    states = f"array_fill({{}}::smallint, array[{BATCH}])"
+    batch = {
+        "p_ids": ("uuid[]", f"'{{{','.join(ids)}}}'"),
+        "p_leases": ("uuid[]", f"array_fill({LEASE}, array[{BATCH}])"),
+        "p_results": ("text[]", "null"),
+        "p_failures": ("text[]", "null"),
+        "p_refunds": ("boolean[]", "null"),
+        "p_crashes": ("boolean[]", "null"),
+        "p_metas": ("text[]", "null"),
+        "p_delays": ("float8[]", f"array_fill(1::float8, array[{BATCH}])"),
+        "p_run_ats": ("timestamptz[]", "null"),
+        "v_not_kept": ("text[]", "'{}'"),
+    }
+    claim = {
+        "p_worker": ("uuid", WORKER),
+        "p_lease": ("uuid", LEASE),
+        "p_queue": ("text", "'default'"),
+        "p_lanes": ("smallint[]", "'{5,0}'"),
+        "p_hints": ("bigint[]", "'{0,0}'"),
+        "p_limit": ("int", str(BATCH)),
+    }
+    return {
+        "claim": claim,
+        "promote": {"p_limit": ("int", str(BATCH)), "v_now": ("timestamptz", "clock_timestamp()")},
+        "orphans": {"p_limit": ("int", str(BATCH)), "p_silent_s": ("float8", "60")},
+        "finish": batch | {"p_states": ("smallint[]", states.format(4))},
+        "put_back": batch | {"p_states": ("smallint[]", states.format(2))},
+    }
+
+
+def _check_plan(plan: functions.Plan, where: str) -> None:
+    for node in functions.nodes(plan):
+        if node.get("Relation Name") in SMALL:
+            continue
+        # What the statement itself has just taken may be ordered: it is at most a batch.
+        of_the_batch = all(
+            inner["Node Type"] in ("CTE Scan", "Function Scan", node["Node Type"])
+            for inner in functions.nodes(node)
+        )
+        assert node["Node Type"] not in FORBIDDEN or of_the_batch, f"{where}: {node}"
+    assert functions.touched(plan) <= 4 * BATCH, f"{where} touched {functions.touched(plan)} rows"
+
+
+@pytest.mark.timeout(240)
+def test_hot_statements_at_every_size(connection: psycopg.Connection[Any]) -> None:
+    seen = {"nothing": check(connection, "nothing")}
+    fill(connection, pending=100_000, beside=1_000_000)
+    seen["100,000"] = check(connection, "100,000 pending, not analysed")
+    connection.execute("analyze chancy.jobs")
+    check(connection, "100,000 pending, analysed")
+    fill_more = "00000003-0000-7000-8000-"
+    connection.execute(FILL, (fill_more, 0, "2026-01-01", 900_000))
+    connection.execute("analyze chancy.jobs")
+    seen["1,000,000"] = check(connection, "1,000,000 pending")
+    for statement, few in seen["100,000"].items():
+        many = seen["1,000,000"][statement]
+        assert many <= few * 1.5 + 20, f"{statement} looks at {many} pages of a million, at {few}"
+
+
+def test_hot_statements_when_everything_is_dead(dsn: str) -> None:
+    """After a drain under a held snapshot, and an ANALYZE that says the table is empty."""
+    with (
+        psycopg.connect(dsn, autocommit=True) as connection,
+        psycopg.connect(dsn) as holder,
+    ):
+        connection.execute(
+            f"insert into chancy.workers (id, host, pid) values ({WORKER}, 'here', 1)"
+        )
+        holder.execute("set transaction isolation level repeatable read")
+        holder.execute("select count(*) from chancy.jobs")
+        connection.execute(FILL, ("00000001-0000-7000-8000-", 0, "2026-01-01", 50_000))
+        drain = f"""
+            with claimed as materialized (
+              select array_agg(id) as ids from chancy.claim(
+                {WORKER}, {LEASE}, 'default', '{{0}}', %s, 1000))
+            select chancy.finish(ids, array_fill({LEASE}, array[1000]),
+              array_fill(4::smallint, array[1000]), null, null, null, null, null) from claimed
+        """
+        for batch in range(50):
+            connection.execute(drain.encode(), ([batch * 1000],))
+        connection.execute("vacuum analyze chancy.jobs")
+        left = connection.execute("select count(*) from chancy.jobs").fetchone()
+        assert left == (0,)
+        connection.execute(FILL, ("00000002-0000-7000-8000-", 0, "2026-01-01", BATCH))
+        check(connection, "50,000 dead rows")
+        pages = {}
+        for name, lanes, hints in (("hint", "'{0}'", "'{50000}'"), ("front", "null", "null")):
+            command = (
+                "explain (analyze, buffers, format json) select * from chancy.claim("
+                f"{WORKER}, {LEASE}, 'default', {lanes}, {hints}, 10)"
+            )
+            with connection.transaction(force_rollback=True):
+                row = connection.execute(command.encode()).fetchone()
+                assert row is not None
+                pages[name] = functions.buffers(row[0][0]["Plan"])
+        # The hint is what keeps the claim flat: from the front it walks every dead entry.
+        assert pages["hint"] * 3 < pages["front"], pages
+        assert pages["hint"] < 300, pages
