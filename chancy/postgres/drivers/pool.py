@@ -86,18 +86,13 @@ class SessionPool:
             session = self._idle.pop()
             if not session.closed:
                 return session
-            self._drop_idle()
+            broken, self._idle = self._idle, []
+            for other in broken:
+                other.abort()
         return None
 
     def _give_back(self, session: Connection) -> None:
-        if session.closed:
-            self._drop_idle()
-        elif self._closed:
+        if self._closed:
             session.abort()
         else:
             self._idle.append(session)
-
-    def _drop_idle(self) -> None:
-        idle, self._idle = self._idle, []
-        for session in idle:
-            session.abort()

@@ -70,6 +70,25 @@ async def test_a_type_comes_from_the_statement(session: Connection) -> None:
     assert list(rows[0]) == [7, '{"a": 1}', 4]
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("bigint", [1, 100_000, 2**40, None]),
+        ("bigint[]", [[1], [100_000], [2**40], [], [None]]),
+        ("uuid[]", [[ID], [], [None]]),
+    ],
+)
+async def test_a_statement_has_one_prepared_form(
+    session: Connection, kind: str, values: list[object]
+) -> None:
+    for value in values * 3:
+        await session.fetch(f"select $1::{kind}", value)
+    prepared = await session.fetch(
+        "select from pg_prepared_statements where starts_with(statement, 'select $1::')"
+    )
+    assert len(prepared) == 1
+
+
 async def test_infinite_moments_are_clamped(session: Connection) -> None:
     rows = await session.fetch("select 'infinity'::timestamptz, '-infinity'::timestamptz")
     late, early = rows[0]

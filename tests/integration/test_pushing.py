@@ -1,0 +1,282 @@
+"""Pushing: what exists when a push returns, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import psycopg
+import pytest
+
+from chancy import (
+    BrokerUnavailable,
+    Chancy,
+    InvalidArguments,
+    Job,
+    JobFilter,
+    PayloadTooLarge,
+    PushError,
+    State,
+)
+from chancy.errors import ConfigurationError
+from chancy.postgres import schema
+from tests import jobs
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    async with Chancy(dsn, pool_size=3) as made:
+        yield made
+
+
+def count(dsn: str, table: str = "chancy.jobs") -> int:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(f"select count(*) from {table}".encode()).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+async def test_a_pushed_job_is_there_when_push_returns(chancy: Chancy, dsn: str) -> None:
+    reference = await chancy.push(jobs.note.job(value=[1, "ü", None, {"a": 1.5}]))
+    assert count(dsn) == 1
+    job = await reference.get()
+    assert job is not None
+    assert job.id == reference.id
+    assert job.id.version == 7
+    assert job.arguments == {"value": [1, "ü", None, {"a": 1.5}]}
+    assert (job.state, job.queue, job.func) == (State.PENDING, "async", "tests.jobs.note")
+    assert (job.attempt, job.max_attempts, job.priority) == (0, 3, 0)
+
+
+def test_the_same_without_an_event_loop(dsn: str) -> None:
+    with Chancy(dsn, pool_size=2) as chancy:
+        reference = chancy.sync_push(jobs.note.job(value=1).with_priority(5))
+        many = chancy.sync_push_many(jobs.note.job(value=n) for n in range(12_000))
+        found = chancy.sync_get_job(reference.id)
+        assert found is not None
+        assert found.priority == 5
+        assert len(many) == 12_000
+        last = chancy.sync_get_job(many[-1].id)
+        assert last is not None
+        assert last.arguments == {"value": 11_999}
+    assert count(dsn) == 12_001
+
+
+async def test_sync_push_in_the_callers_transaction(dsn: str) -> None:
+    with Chancy(dsn) as chancy, psycopg.connect(dsn) as connection:
+        chancy.sync_push(jobs.note.job(value=1), within=connection)
+        connection.rollback()
+        assert count(dsn) == 0
+        chancy.sync_push(jobs.note.job(value=1), within=connection.cursor())
+        connection.commit()
+        assert count(dsn) == 1
+        with pytest.raises(TypeError, match="sync psycopg 3 connection"):
+            chancy.sync_push(jobs.note.job(value=1), within=object())
+
+
+async def test_push_within_a_transaction_of_each_driver(chancy: Chancy, dsn: str) -> None:
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        await chancy.push(jobs.note.job(value=1), within=connection)
+        assert count(dsn) == 0
+        await connection.rollback()
+        await chancy.push(jobs.note.job(value=2), within=connection.cursor())
+        await connection.commit()
+        assert count(dsn) == 1
+    native = await asyncpg.connect(dsn)
+    try:
+        transaction = native.transaction()
+        await transaction.start()
+        await chancy.push_many([jobs.note.job(value=n) for n in range(6_000)], within=native)
+        await transaction.rollback()
+        assert count(dsn) == 1
+        async with native.transaction():
+            await chancy.push(jobs.note.job(value=3), within=native)
+    finally:
+        await native.close()
+    assert count(dsn) == 2
+    with psycopg.connect(dsn) as blocking:
+        await chancy.push(jobs.note.job(value=4), within=blocking)
+    assert count(dsn) == 3
+
+
+async def test_push_within_something_else_is_refused(chancy: Chancy, dsn: str) -> None:
+    with pytest.raises(TypeError, match="psycopg 3 connection or cursor.*asyncpg connection"):
+        await chancy.push(jobs.note.job(value=1), within="postgresql://")
+    assert count(dsn) == 0
+
+
+async def test_push_many_keeps_order_across_chunks(chancy: Chancy, dsn: str) -> None:
+    references = await chancy.push_many(jobs.note.job(value=n) for n in range(11_000))
+    assert len(references) == 11_000
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute(
+            "select id, arguments->>'value' from chancy.jobs order by pos"
+        ).fetchall()
+    assert [int(value) for _, value in rows] == list(range(11_000))
+    assert [id for id, _ in rows] == [reference.id for reference in references]
+    assert references[5:7] == [references[5], references[6]]
+
+
+async def test_push_many_is_all_or_nothing(chancy: Chancy, dsn: str) -> None:
+    def some() -> Iterator[Job]:
+        for n in range(12_000):
+            yield jobs.note.job(value=float("nan") if n == 11_500 else n)
+
+    with pytest.raises(InvalidArguments, match=r"\['value'\].*nan"):
+        await chancy.push_many(some())
+    assert count(dsn) == 0
+    assert len(await chancy.push_many([])) == 0
+
+
+def test_a_million_jobs_need_little_memory(dsn: str) -> None:
+    """Measured in a process of its own; a tenth of the million, above what it starts with."""
+    program = f"""
+import asyncio, resource
+from chancy import Chancy, Job
+async def main():
+    async with Chancy({dsn!r}) as chancy:
+        await chancy.push_many([Job(func="a.b")] * 5_000, validate=False)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        jobs = (Job(func="a.b", arguments={{"i": i}}) for i in range(100_000))
+        references = await chancy.push_many(jobs, validate=False)
+        assert len(references) == 100_000
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50
+    )
+    grown_kib = int(done.stdout)
+    # 16 bytes for each reference, and a chunk or two in flight.
+    assert grown_kib < 20_000, f"{grown_kib} KiB for 100,000 jobs"
+    assert resource.getpagesize() > 0
+
+
+async def test_times(chancy: Chancy) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    cases: list[tuple[Any, State]] = [
+        (None, State.PENDING),
+        (0, State.PENDING),
+        (-5.0, State.PENDING),
+        (datetime(1970, 1, 1, tzinfo=UTC), State.PENDING),
+        (datetime(1, 1, 1, tzinfo=UTC), State.PENDING),
+        (soon, State.SCHEDULED),
+        (soon.astimezone(), State.SCHEDULED),
+        (timedelta(minutes=1), State.SCHEDULED),
+        (0.5, State.SCHEDULED),
+        (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), State.SCHEDULED),
+        (timedelta(days=300_000), State.SCHEDULED),
+    ]
+    for run_at, state in cases:
+        reference = await chancy.push(jobs.note.job(value=1).with_run_at(run_at))
+        assert await reference.status() is state, run_at
+    far = await chancy.push(jobs.note.job(value=1).with_run_at(cases[9][0]))
+    found = await far.get()
+    assert found is not None
+    assert found.run_at == cases[9][0]
+
+
+REFUSED: list[tuple[Job, type[Exception], str]] = [
+    (jobs.note.job(value=float("inf")), InvalidArguments, "inf is not a number of JSON"),
+    (jobs.note.job(value={"a": ["b\x00"]}), InvalidArguments, r"\['value'\]\['a'\]\[0\].*NUL"),
+    (jobs.note.job(value="\ud800"), InvalidArguments, "surrogate"),
+    (jobs.note.job(value={1, 2}), InvalidArguments, "no type for set"),
+    (jobs.note.job(value="x" * 1_100_000), PayloadTooLarge, "1,100,0.. bytes.*1,048,576"),
+    (jobs.note.job(value=1).with_queue("no such name"), PushError, "name of a queue"),
+    (jobs.note.job(value=1).with_queue("q" * 129), PushError, "name of a queue"),
+    (jobs.note.job(value=1).with_queue('"; drop table jobs; --'), PushError, "name of a queue"),
+    (jobs.note.job(value=1).with_priority(101), PushError, "priority=101.*-100 to 100"),
+    (jobs.note.job(value=1).with_priority(1.5), PushError, "whole number"),  # type: ignore[arg-type]
+    (jobs.note.job(value=1).with_max_attempts(0), PushError, "max_attempts=0"),
+    (jobs.note.job(value=1).with_run_at(datetime(2030, 1, 1)), PushError, "no time zone"),  # noqa: DTZ001
+    (jobs.note.job(value=1).with_meta(a="\x00"), InvalidArguments, "meta.*NUL"),
+    (Job(func="f" * 300 + ".g"), PushError, "302 characters"),
+    (Job(func="os.system; drop"), PushError, "not the path of a function"),
+    (Job(func="nowhere.at_all"), PushError, "cannot be imported.*validate=False"),
+    (Job(func="tests.jobs.missing"), PushError, "no function 'missing'"),
+    (Job(func="tests.jobs.asyncio"), PushError, "no function|defined in|not callable"),
+    (Job.from_func(jobs.Holder.method), PushError, "cannot be imported"),
+    (Job(func="__main__.f"), PushError, "script that was started"),
+    (Job.from_func(lambda: None), PushError, "lambda"),
+]
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "message"), REFUSED, ids=[str(i) for i in range(len(REFUSED))]
+)
+async def test_bad_input_is_refused_before_anything_is_written(
+    chancy: Chancy, dsn: str, job: Job, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        await chancy.push_many([jobs.note.job(value=1), job])
+    assert count(dsn) == 0
+
+
+async def test_what_is_no_job_is_refused_with_a_hint(chancy: Chancy, dsn: str) -> None:
+    for thing, hint in (
+        (jobs.note, "push what its .job"),
+        (jobs.note.job, "call it with the arguments"),
+        ("note", "is not a Job"),
+    ):
+        with pytest.raises(PushError, match=hint):
+            await chancy.push(thing)  # type: ignore[arg-type]
+    assert count(dsn) == 0
+
+
+async def test_a_function_of_another_codebase(chancy: Chancy) -> None:
+    reference = await chancy.push(Job(func="elsewhere.jobs.run"), validate=False)
+    assert await reference.status() is State.PENDING
+    plain = await chancy.push(Job.from_func(jobs.undecorated, value=1))
+    assert await plain.status() is State.PENDING
+
+
+async def test_max_payload_is_a_setting(dsn: str) -> None:
+    async with Chancy(dsn, max_payload=3_000_000) as chancy:
+        await chancy.push(jobs.note.job(value="x" * 2_000_000))
+    assert count(dsn) == 1
+
+
+async def test_the_same_id_twice_is_one_job(chancy: Chancy, dsn: str) -> None:
+    id = UUID("01890000-0000-7000-8000-000000000001")
+    for value in (1, 2):
+        await chancy.push(jobs.note.job(value=value).with_id(id))
+    assert count(dsn) == 1
+    found = await chancy.get_job(id)
+    assert found is not None
+    assert found.arguments == {"value": 1}
+
+
+async def test_two_schemas_do_not_see_each_other(dsn: str) -> None:
+    await asyncio.to_thread(schema.upgrade, dsn, "other")
+    async with Chancy(dsn) as one, Chancy(dsn, schema="other") as two:
+        reference = await one.push(jobs.note.job(value=1))
+        assert await two.get_job(reference.id) is None
+        assert await two.find_jobs(JobFilter()) == []
+    assert (count(dsn), count(dsn, "other.jobs")) == (1, 0)
+
+
+@pytest.mark.parametrize("name", ['"; drop schema chancy; --', 'a"b', "É", "x" * 49, "pg_own", ""])
+def test_a_hostile_schema_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be the schema"):
+        Chancy("postgresql://localhost/nothing", schema=name)
+
+
+async def test_a_closed_application_says_so() -> None:
+    chancy = Chancy("postgresql://localhost/nothing")
+    with pytest.raises(BrokerUnavailable, match="is not open: use `async with Chancy"):
+        await chancy.get_workers()
+    with pytest.raises(ConfigurationError, match="with Chancy"):
+        chancy.sync_push(jobs.note.job(value=1))
+
+
+def test_no_dsn_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHANCY_DSN", raising=False)
+    with pytest.raises(ConfigurationError, match="CHANCY_DSN"):
+        Chancy()

@@ -1,0 +1,326 @@
+"""A worker runs what is pushed, in the right order, by the right executor, and ends in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from chancy import Cancellation, Chancy, Job, Queue, State, Worker
+from chancy.errors import ConfigurationError, SchemaMismatch
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.retry import Retry
+from tests import jobs
+from tests.waiting import eventually
+
+QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    jobs.noted.clear()
+    jobs.started.clear()
+    plugins = [Retry(base_s=0.05), Recovery(sweep_s=0.2)]
+    async with Chancy(dsn, queues=QUEUES, plugins=plugins, pool_size=3) as made:
+        yield made
+
+
+async def test_runs_what_is_pushed_before_and_after_its_start(chancy: Chancy) -> None:
+    first = await chancy.push(jobs.note.job(value="before"))
+    async with Worker(chancy) as worker:
+        done = await first.wait(10)
+        assert (done.state, done.result, done.attempt) == (State.SUCCEEDED, "before", 1)
+        assert done.worker_id == worker.worker_id
+        assert done.finished_at is not None
+        await eventually(lambda: worker.listening)
+        second = await chancy.push(jobs.note.job(value="after"))
+        await second.wait(10)
+    assert jobs.noted == ["before", "after"]
+    assert await chancy.get_workers() == []
+
+
+@pytest.mark.parametrize("function", [jobs.pid_of_sync, jobs.pid_of_async])
+async def test_each_executor_runs_sync_and_async_functions(
+    chancy: Chancy, function: object
+) -> None:
+    made: Job = function.job()  # type: ignore[attr-defined]
+    here = [os.getpid(), threading.get_ident()]
+    async with Worker(chancy):
+        ran = {}
+        for queue in ("default", "thread", "async"):
+            reference = await chancy.push(made.with_queue(queue))
+            ran[queue] = (await reference.wait(20)).result
+    assert ran["default"][0] != here[0]
+    assert ran["thread"][0] == here[0]
+    assert ran["thread"][1] != here[1]
+    assert ran["async"][0] == here[0]
+    assert (ran["async"][1] == here[1]) is (function is jobs.pid_of_async)
+
+
+async def test_equal_priorities_run_in_push_order(chancy: Chancy) -> None:
+    await chancy.declare(Queue(name="async", executor="async", concurrency=1))
+    await chancy.push_many(jobs.note.job(value=n) for n in range(300))
+    async with Worker(chancy):
+        await eventually(lambda: len(jobs.noted) == 300)
+    assert jobs.noted == list(range(300))
+
+
+async def test_higher_priorities_run_first(chancy: Chancy) -> None:
+    await chancy.declare(Queue(name="async", executor="async", concurrency=1))
+    levels = [0, 100, -100, 7, 0, -1, 100]
+    await chancy.push_many(jobs.note.job(value=level).with_priority(level) for level in levels)
+    async with Worker(chancy):
+        await eventually(lambda: len(jobs.noted) == len(levels))
+    assert jobs.noted == sorted(levels, reverse=True)
+
+
+async def test_an_urgent_job_overtakes_a_backlog(chancy: Chancy, dsn: str) -> None:
+    await chancy.declare(Queue(name="async", executor="async", concurrency=1))
+    slow = Job.from_func(jobs.nap, seconds=0.01)
+    await chancy.push_many([slow] * 20_000)
+    async with Worker(chancy, shutdown_timeout_s=0):
+        await eventually(lambda: len(jobs.noted) > 20)
+        began = time.monotonic()
+        urgent = await chancy.push(jobs.note.job(value="urgent").with_priority(100))
+        await urgent.wait(10)
+        took = time.monotonic() - began
+        await chancy.pause_queue("async")
+    assert took < 2.0, f"the urgent job waited {took:.2f} s behind a backlog of 200 s"
+
+
+async def test_a_failed_job_is_retried_until_its_attempts_are_used_up(
+    chancy: Chancy, tmp_path: Path
+) -> None:
+    async with Worker(chancy):
+        reference = await chancy.push(
+            jobs.fail_times.job(path=str(tmp_path / "count"), times=2).with_max_attempts(5)
+        )
+        done = await reference.wait(20)
+        assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 3, 2)
+        assert [error["message"] for error in done.errors] == ["failure 1", "failure 2"]
+        assert done.errors[0]["types"][0] == "builtins.ValueError"
+        assert "fail_times" in done.errors[0]["trace"]
+        lost = await (await chancy.push(jobs.fail.job().with_max_attempts(2))).wait(20)
+        assert (lost.state, lost.attempt, len(lost.errors)) == (State.FAILED, 2, 2)
+
+
+async def test_a_scheduled_job_runs_when_it_is_due(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        reference = await chancy.push(jobs.note.job(value="late").with_run_at(0.7))
+        assert await reference.status() is State.SCHEDULED
+        done = await reference.wait(10)
+    assert done.run_at is not None
+    assert done.claimed_at is not None
+    assert timedelta(0) <= done.claimed_at - done.run_at < timedelta(seconds=2)
+
+
+async def test_pause_resume_and_resume_at(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        assert await chancy.pause_queue("async")
+        held = await chancy.push(jobs.note.job(value="held"))
+        other = await chancy.push(jobs.pid_of_sync.job().with_queue("thread"))
+        await other.wait(10)
+        assert await held.status() is State.PENDING
+        await chancy.declare(Queue(name="async", executor="async"), upsert=True)
+        assert [queue.paused for queue in await chancy.get_queues() if queue.name == "async"] == [
+            True
+        ]
+        assert await chancy.resume_queue("async")
+        await held.wait(5)
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        await chancy.pause_queue("async", resume_at=soon)
+        later = await chancy.push(jobs.note.job(value="later"))
+        done = await later.wait(10)
+        assert done.claimed_at is not None
+        assert done.claimed_at >= soon
+    assert not await chancy.pause_queue("nowhere")
+
+
+async def test_running_workers_follow_changes_of_queues(chancy: Chancy) -> None:
+    async with Worker(chancy) as worker:
+        await eventually(lambda: worker.listening)
+        began = time.monotonic()
+        await chancy.declare(Queue(name="new", executor="async"))
+        await (await chancy.push(jobs.note.job(value=1).with_queue("new"))).wait(5)
+        assert time.monotonic() - began < 2.5
+        await chancy.declare(Queue(name="new", executor="thread"), upsert=True)
+
+        async def in_a_thread() -> bool:
+            reference = await chancy.push(jobs.pid_of_sync.job().with_queue("new"))
+            found = (await reference.wait(10)).result
+            return bool(found[1] != threading.get_ident())
+
+        await eventually(in_a_thread)
+        await chancy.delete_queue("new")
+
+        async def unserved() -> bool:
+            return all("new" not in one.queues for one in await chancy.get_workers())
+
+        await eventually(unserved)
+        orphan = await chancy.push(jobs.note.job(value=2).with_queue("new"))
+        await chancy.declare(Queue(name="new", executor="async"))
+        await orphan.wait(5)
+
+
+async def test_tags_decide_who_serves_a_queue(chancy: Chancy) -> None:
+    await chancy.declare(Queue(name="gpu", executor="async", tags=frozenset({"has=gpu"})))
+    await chancy.declare(
+        Queue(name="here", executor="async", tags=frozenset({r"python=3\..*", "os=linux", "*"}))
+    )
+    async with Worker(chancy):
+        waits = await chancy.push(jobs.note.job(value=1).with_queue("gpu"))
+        await (await chancy.push(jobs.note.job(value=2).with_queue("here"))).wait(10)
+        assert await waits.status() is State.PENDING
+        async with Worker(chancy, tags={"has=gpu"}):
+            await waits.wait(10)
+        (one,) = await chancy.get_workers()
+        names = {tag.partition("=")[0] for tag in one.tags}
+        assert names == {"*", "hostname", "worker_id", "python", "arch", "os"}
+
+
+async def test_only_the_named_queues_are_served(chancy: Chancy) -> None:
+    async with Worker(chancy, queues=["async"]):
+        left = await chancy.push(jobs.pid_of_sync.job().with_queue("thread"))
+        await (await chancy.push(jobs.note.job(value=1))).wait(10)
+        assert await left.status() is State.PENDING
+
+
+async def test_an_invalid_queue_row_is_repaired_and_reported(
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into chancy.queues (name, executor, concurrency, tags, poll_interval_s) "
+            "values ('broken', 'os.system', -1, '{(}', 'NaN')"
+        )
+    async with Worker(chancy):
+        reference = await chancy.push(jobs.pid_of_sync.job().with_queue("broken"))
+        assert (await reference.wait(20)).state is State.SUCCEEDED
+    for complaint in ("os.system", "concurrency=-1", "'('", "poll_interval_s=nan"):
+        assert complaint in caplog.text
+
+
+async def test_cancel_of_waiting_and_of_running_jobs(chancy: Chancy) -> None:
+    waiting = await chancy.push(jobs.note.job(value=1).with_run_at(60))
+    assert await chancy.cancel(waiting.id) == {waiting.id: Cancellation.CANCELLED}
+    assert await waiting.status() is State.CANCELLED
+    async with Worker(chancy):
+        running = await chancy.push(jobs.wait_for_ever.job())
+        await eventually(jobs.started.is_set)
+        assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
+        done = await running.wait(10)
+        assert done.state is State.CANCELLED
+        assert done.stop_asked_at is not None
+    assert await chancy.cancel(running.id) == {running.id: Cancellation.FINISHED}
+
+
+async def test_a_burst_ends_when_the_queues_are_empty(chancy: Chancy) -> None:
+    await chancy.push_many(jobs.note.job(value=n) for n in range(500))
+    async with Worker(chancy, burst=True) as worker:
+        await asyncio.wait_for(worker.wait_for_shutdown(), 20)
+    assert len(jobs.noted) == 500
+    assert worker.settled == 500
+
+
+async def test_the_end_gives_running_jobs_back_without_an_attempt(chancy: Chancy) -> None:
+    async with Worker(chancy, shutdown_timeout_s=0.2):
+        reference = await chancy.push(jobs.wait_for_ever.job())
+        await eventually(jobs.started.is_set)
+    back = await reference.get()
+    assert back is not None
+    assert (back.state, back.attempt, back.worker_id) == (State.PENDING, 0, None)
+
+
+async def test_a_worker_declared_dead_begins_anew_and_its_settlement_is_stale(
+    chancy: Chancy, dsn: str
+) -> None:
+    async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=5) as worker:
+        first_id = worker.worker_id
+        reference = await chancy.push(jobs.wait_for_ever.job())
+        await eventually(jobs.started.is_set)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("delete from chancy.workers where id = %s", (first_id,))
+            # Another worker has run it meanwhile: the row holds another lease.
+            connection.execute(
+                "update chancy.jobs set lease = gen_random_uuid() where id = %s", (reference.id,)
+            )
+        await eventually(lambda: worker.stale == 1)
+        await eventually(lambda: worker.worker_id != first_id)
+        await (await chancy.push(jobs.note.job(value="anew"))).wait(10)
+        found = await reference.get()
+        assert found is not None
+        assert found.state is State.RUNNING
+
+
+async def test_an_unknown_function_is_handed_on_without_an_attempt(
+    chancy: Chancy, dsn: str
+) -> None:
+    reference = await chancy.push(
+        Job(func="os.system", arguments={"command": "touch /nowhere"}, queue="async"),
+        validate=False,
+    )
+
+    async def handed_on() -> bool:
+        found = await reference.get()
+        return found is not None and found.meta.get("unknown_function") == 1
+
+    async with Worker(chancy):
+        await eventually(handed_on)
+        found = await reference.get()
+        assert found is not None
+        assert found.attempt == 0
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(
+                "update chancy.jobs set meta = '{\"unknown_function\": 7}', run_at = now()"
+            )
+        done = await reference.wait(10)
+    assert done.state is State.FAILED
+    assert "no job is registered as 'os.system'" in done.errors[-1]["message"]
+
+
+async def test_a_worker_refuses_tables_of_another_version(empty_dsn: str) -> None:
+    async with Chancy(empty_dsn) as chancy:
+        with pytest.raises(SchemaMismatch, match="chancy migrate upgrade"):
+            await Worker(chancy).start()
+        await chancy.migrate()
+        await chancy.check_tables()
+        with psycopg.connect(empty_dsn, autocommit=True) as connection:
+            connection.execute("update chancy.core_version set version_num = '9999'")
+        with pytest.raises(SchemaMismatch, match="9999.*older than the database"):
+            await Worker(chancy).start()
+
+
+async def test_settings_that_cannot_work_are_refused(chancy: Chancy) -> None:
+    with pytest.raises(ConfigurationError, match="at least twice"):
+        Worker(chancy, heartbeat_s=10, heartbeat_timeout_s=15)
+    with pytest.raises(ConfigurationError, match="collections"):
+        Worker(chancy, queues="async")
+
+
+async def test_a_failing_service_is_restarted_and_reported(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from chancy.plugin import Plugin, Runtime
+
+    class Fragile(Plugin):
+        runs = 0
+
+        async def serve(self, runtime: Runtime) -> None:
+            self.runs += 1
+            if self.runs < 3:
+                raise RuntimeError("fragile")
+
+    fragile = Fragile()
+    caplog.set_level(logging.ERROR)
+    async with Chancy(dsn, plugins=[fragile], pool_size=2) as chancy, Worker(chancy):
+        await eventually(lambda: fragile.runs == 3)
+    assert "service_failed" in caplog.text
+    assert "RuntimeError: fragile" in caplog.text

@@ -1,0 +1,68 @@
+"""Functions that the tests push. What they did is seen in lists of this process, or in files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+from chancy import job
+
+#: Arguments of `note` calls, in the order they ran.
+noted: list[object] = []
+started = threading.Event()
+
+
+@job(queue="async")
+async def note(value: object) -> object:
+    noted.append(value)
+    return value
+
+
+@job(queue="async")
+async def wait_for_ever() -> None:
+    started.set()
+    await asyncio.Event().wait()
+
+
+@job(queue="async")
+async def fail(message: str = "no") -> None:
+    raise ValueError(message)
+
+
+@job(queue="async")
+async def fail_times(path: str, times: int) -> int:
+    """Fails so many times, counting in a file."""
+    file = Path(path)
+    count = len(file.read_text()) if file.exists() else 0
+    if count < times:
+        file.write_text("x" * (count + 1))
+        raise ValueError(f"failure {count + 1}")
+    return count
+
+
+@job
+def pid_of_sync() -> list[int]:
+    return [os.getpid(), threading.get_ident()]
+
+
+@job
+async def pid_of_async() -> list[int]:
+    await asyncio.sleep(0)
+    return [os.getpid(), threading.get_ident()]
+
+
+@job(queue="async")
+async def nap(seconds: float) -> None:
+    noted.append(seconds)
+    await asyncio.sleep(seconds)
+
+
+def undecorated(value: int) -> int:
+    return value + 1
+
+
+class Holder:
+    @staticmethod
+    def method() -> None: ...
