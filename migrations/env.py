@@ -14,7 +14,13 @@ options = {
 }
 
 if context.is_offline_mode():
-    context.configure(dialect_name="postgresql", literal_binds=True, **options)
+    context.configure(
+        dialect_name="postgresql",
+        # Any style but those with per cents, which would be doubled in the output.
+        dialect_opts={"paramstyle": "named"},
+        literal_binds=True,
+        **options,
+    )
     with context.begin_transaction():
         context.execute("create schema if not exists " + settings["placeholders"]["schema"])
         context.run_migrations()

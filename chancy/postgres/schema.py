@@ -7,6 +7,7 @@ is one SELECT.
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ HEAD = "0001"
 #: The table that holds the revision; each component with tables of its own has one like it.
 VERSION_TABLE = "core_version"
 
+# Alembic's `context` and `op` are global to a process.
+_alembic = threading.Lock()
+
 _UNDEFINED_TABLE = ("42P01", "3F000")
 
 
@@ -42,21 +46,21 @@ class Revision:
 
 def upgrade(dsn: str, schema: str = "chancy", revision: str = "head") -> None:
     """Bring the tables up to a revision. Several callers at once are safe: one does the work."""
-    with _connected(dsn, schema) as config:
+    with _alembic, _connected(dsn, schema) as config:
         _command("upgrade")(config, revision)
 
 
 def downgrade(dsn: str, schema: str = "chancy", revision: str = "base") -> None:
     """Take the tables back to a revision; ``base`` drops them with all jobs."""
-    with _connected(dsn, schema) as config:
+    with _alembic, _connected(dsn, schema) as config:
         _command("downgrade")(config, revision)
 
 
 def sql(schema: str = "chancy", revision: str = "head") -> str:
     """The statements of an upgrade from nothing, for somebody who runs them by hand."""
     output = io.StringIO()
-    config = _config(schema, output=output)
-    _command("upgrade")(config, revision, sql=True)
+    with _alembic:
+        _command("upgrade")(_config(schema, output=output), revision, sql=True)
     return output.getvalue()
 
 

@@ -1,0 +1,142 @@
+"""The history of the tables: up, down, up again, by many at once, offline, and on each server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from chancy.embedded import PostgresServer
+from chancy.errors import SchemaMismatch
+from chancy.postgres import schema
+
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+
+
+def structure(dsn: str, name: str = "chancy") -> list[str]:
+    """Everything that the schema holds, as text."""
+    query = """
+        select format('%%s %%s %%s', c.relkind, c.relname, c.reloptions) from pg_class c
+        where c.relnamespace = %(schema)s::regnamespace and c.relname not like 'finished_jobs_2%%'
+        union all
+        select format('%%s.%%s %%s %%s', a.attrelid::regclass, a.attname,
+          format_type(a.atttypid, a.atttypmod), a.attnotnull)
+        from pg_attribute a join pg_class c on c.oid = a.attrelid
+        where c.relnamespace = %(schema)s::regnamespace and a.attnum > 0 and c.relkind in ('r', 'p')
+          and c.relname not like 'finished_jobs_2%%'
+        union all
+        select pg_get_functiondef(p.oid) from pg_proc p
+        where p.pronamespace = %(schema)s::regnamespace
+        order by 1
+    """
+    with psycopg.connect(dsn) as connection:
+        return [str(row[0]) for row in connection.execute(query, {"schema": name})]
+
+
+def test_up_down_and_up_again_give_the_same_tables(empty_dsn: str) -> None:
+    assert schema.current(empty_dsn) is None
+    schema.upgrade(empty_dsn)
+    assert schema.current(empty_dsn) == schema.HEAD
+    first = structure(empty_dsn)
+    schema.downgrade(empty_dsn)
+    with psycopg.connect(empty_dsn) as connection:
+        left = connection.execute(
+            "select relname from pg_class where relnamespace = 'chancy'::regnamespace "
+            "and relkind in ('r', 'p', 'S')"
+        ).fetchall()
+    assert left == [("core_version",)]
+    schema.upgrade(empty_dsn)
+    assert structure(empty_dsn) == first
+
+
+def test_the_revision_of_the_code_is_the_newest_of_the_history(empty_dsn: str) -> None:
+    steps = schema.history(empty_dsn)
+    assert steps[-1].revision == schema.HEAD
+    assert not any(step.applied for step in steps)
+    schema.upgrade(empty_dsn)
+    assert all(step.applied for step in schema.history(empty_dsn))
+
+
+def test_many_processes_at_once(empty_dsn: str) -> None:
+    program = f"from chancy.postgres import schema; schema.upgrade({empty_dsn!r})"
+    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert [process.wait(30) for process in processes] == [0, 0, 0]
+    assert schema.current(empty_dsn) == schema.HEAD
+
+
+def test_many_threads_at_once(empty_dsn: str) -> None:
+    with ThreadPoolExecutor() as threads:
+        for done in [threads.submit(schema.upgrade, empty_dsn) for _ in range(6)]:
+            done.result()
+    assert schema.current(empty_dsn) == schema.HEAD
+
+
+def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
+    text = schema.sql()
+    assert "insert into chancy.core_version" in text.lower()
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        connection.execute(text.encode())
+    by_hand = structure(empty_dsn)
+    assert schema.current(empty_dsn) == schema.HEAD
+    schema.downgrade(empty_dsn)
+    schema.upgrade(empty_dsn)
+    assert structure(empty_dsn) == by_hand
+
+
+def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> None:
+    schema.upgrade(empty_dsn, "one")
+    assert schema.current(empty_dsn, "two") is None
+    schema.upgrade(empty_dsn, "two")
+    schema.downgrade(empty_dsn, "one")
+    assert schema.current(empty_dsn, "two") == schema.HEAD
+    assert any('"two".jobs' in line for line in structure(empty_dsn, "two"))
+
+
+def test_the_check_says_what_to_do() -> None:
+    schema.check(schema.HEAD, "chancy")
+    with pytest.raises(SchemaMismatch, match="no tables.*chancy migrate upgrade"):
+        schema.check(None, "chancy")
+    with pytest.raises(SchemaMismatch, match="older than the database"):
+        schema.check("zzzz", "chancy")
+
+
+@pytest.fixture(params=["16", "18", "15"])
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    if request.param == "15" and not DEBIAN_15.is_dir():
+        # The other two come with the wheel; this one only where the system has it.
+        pytest.skip(f"the system has no Postgres 15 in {DEBIAN_15}")
+    bin_path = DEBIAN_15 if request.param == "15" else None
+    version = 16 if bin_path else int(request.param)
+    with PostgresServer(version=version, bin_path=bin_path) as made:
+        yield made
+
+
+def test_on_each_server(server: PostgresServer) -> None:
+    dsn = server.dsn()
+    schema.upgrade(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        worker = "11111111-0000-4000-8000-000000000000"
+        connection.execute(
+            f"insert into chancy.workers (id, host, pid) values ('{worker}', 'h', 1)"
+        )
+        connection.execute(
+            "insert into chancy.jobs (id, pos, state, queue, func) select gen_random_uuid(), "
+            "nextval('chancy.positions'), 0, 'default', 'a.b' from generate_series(1, 10)"
+        )
+        claimed = connection.execute(
+            "select id from chancy.claim(%s, gen_random_uuid(), 'default', null, null, 10)",
+            (worker,),
+        ).fetchall()
+        assert len(claimed) == 10
+        finished = connection.execute(
+            "select count(*) from chancy.finish((select array_agg(id) from chancy.jobs), "
+            "(select array_agg(lease) from chancy.jobs), "
+            "array_fill(4::smallint, array[10]), null, null, null, null, null)"
+        ).fetchone()
+        assert finished == (10,)
+    schema.downgrade(dsn)
