@@ -64,11 +64,16 @@ class Runner:
 
     @property
     def room(self) -> int:
-        """How many more claims to take now; 0 until it is worth a statement."""
+        """How many more claims to take now.
+
+        As long as claims wait here a statement for a few more is not worth it; once none does,
+        every free slot is.
+        """
         self._measure()
         capacity = self.capacity
         free = capacity - len(self._waiting) - len(self._running)
-        return free if free >= max(1, capacity // 4) else 0
+        worth_it = capacity // 4 if self._waiting else 1
+        return free if free >= worth_it else 0
 
     @property
     def held(self) -> int:

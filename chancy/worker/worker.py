@@ -124,7 +124,18 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Register and begin to work. Returns when the queues are served."""
+        """Register and begin to work. Returns when the queues are served.
+
+        If it raises, what had begun has been stopped again.
+        """
+        try:
+            await self._begin()
+        except BaseException:
+            await self.stop()
+            raise
+        logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self._announced))
+
+    async def _begin(self) -> None:
         await self._app.check_tables()
         for queue in self._app.queues:
             await self.broker.declare(queue)
@@ -138,7 +149,6 @@ class Worker:
             self._services.start(
                 f"plugin {plugin.get_identifier()}", functools.partial(plugin.serve, self)
             )
-        logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self._announced))
 
     async def wait_for_shutdown(self) -> None:
         """Wait for SIGTERM, SIGINT or `shut_down`; with ``burst``, for the queues to be empty."""
@@ -192,14 +202,15 @@ class Worker:
             self._heartbeat.start()
 
     async def _unregister(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is None:
+            return
+        heartbeat.stop()
         try:
             await self.broker.unregister(self.worker_id)
         except BrokerError as error:
             logger.warning("unregister_failed id=%s error=%s", self.worker_id, error)
-        if self._heartbeat is not None:
-            await asyncio.to_thread(self._heartbeat.join, 5.0)
+        await asyncio.to_thread(heartbeat.join, 5.0)
 
     def _declared_dead(self) -> None:
         """Others run our jobs now: stop ours, whose settlements are refused, and begin anew."""

@@ -230,6 +230,20 @@ async def test_a_burst_ends_when_the_queues_are_empty(chancy: Chancy) -> None:
     assert worker.settled == 500
 
 
+async def test_every_free_slot_is_used_beside_long_jobs(chancy: Chancy) -> None:
+    await chancy.declare(Queue(name="async", executor="async", concurrency=8))
+    await chancy.push_many([jobs.wait_for_ever.job()] * 7)
+    async with Worker(chancy, shutdown_timeout_s=0):
+
+        async def seven_run() -> bool:
+            counts = (await chancy.counts()).get("async")
+            return counts is not None and counts.running == 7
+
+        await eventually(seven_run)
+        for value in range(3):
+            await (await chancy.push(jobs.note.job(value=value))).wait(5)
+
+
 async def test_the_end_gives_running_jobs_back_without_an_attempt(chancy: Chancy) -> None:
     async with Worker(chancy, shutdown_timeout_s=0.2):
         reference = await chancy.push(jobs.wait_for_ever.job())
