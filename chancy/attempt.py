@@ -65,7 +65,7 @@ class Failure:
         )
         try:
             message = str(error)
-        except Exception as broken:
+        except BaseException as broken:  # a `__str__` that exits or cancels must not get out
             message = f"(its text cannot be made: {type(broken).__qualname__})"
         try:
             trace = "".join(traceback.format_exception(error))
@@ -94,12 +94,11 @@ def storable(text: str, limit: int) -> str:
     NUL and other control characters, halves of surrogate pairs, and bidirectional overrides are
     written as escapes; what is over the limit loses its middle.
     """
-    if len(text) > limit:
-        half = limit // 2 - 20
-        text = f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
+    # A subclass of str must not cross to another process, nor its methods be called here.
+    text = _shortened(str.__str__(text), limit)
     if text.isprintable():
         return text
-    return "".join(
+    escaped = "".join(
         character
         if character in "\n\t" or character.isprintable() or character == "…"
         else f"\\x{ord(character):02x}"
@@ -107,6 +106,14 @@ def storable(text: str, limit: int) -> str:
         else f"\\u{ord(character):04x}"
         for character in text
     )
+    return _shortened(escaped, limit)
+
+
+def _shortened(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2 - 20
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,4 +107,4 @@ def _unknown_count(claim: Claim) -> int:
         count = json.loads(claim.meta or "{}").get("unknown_function", 0)
     except (ValueError, AttributeError, RecursionError):
         return MAX_UNKNOWN
-    return count if isinstance(count, int) else MAX_UNKNOWN
+    return count if isinstance(count, int) and count >= 0 else MAX_UNKNOWN

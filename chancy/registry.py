@@ -69,7 +69,7 @@ class Registry:
             raise UnknownFunction(f"{shown(path)} names no module")
         try:
             module = sys.modules.get(module_name) or importlib.import_module(module_name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a script that exits when it is imported
             raise UnknownFunction(
                 f"the module of {shown(path)} cannot be imported: {type(error).__name__}: {error}"
             ) from error

@@ -69,7 +69,7 @@ class Host:
             cancelled = error
         if self._job is None or self._context is None:
             return
-        if cancelled is not None and _cancel(self._awaits):
+        if cancelled is not None and _cancel(self._awaits, cancelled):
             cancelled = None  # it comes out of what the coroutine waits for, as in any task
         end = await _rest(self._job, self._awaits, self._context, cancelled)
         if not self.end.done():
@@ -81,8 +81,8 @@ def _stand() -> Generator[None, None, None]:
     yield
 
 
-def _cancel(awaited: Any) -> bool:
-    return isinstance(awaited, asyncio.Future) and awaited.cancel()
+def _cancel(awaited: Any, error: asyncio.CancelledError) -> bool:
+    return isinstance(awaited, asyncio.Future) and awaited.cancel(*error.args[:1])
 
 
 @coroutine

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chancy import codec
 from chancy.attempt import Failure, Outcome, Raised, Returned
 from chancy.errors import InvalidArguments
 from chancy.executors.base import FindFunction
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Callee(NamedTuple):
@@ -148,6 +150,8 @@ class Stage:
 
     def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
         if self._runner is None:
+            import asyncio  # a third of what a child that has only plain functions needs to start
+
             self._runner = asyncio.Runner()
         try:
             return self._runner.run(awaited(value), context=context)

@@ -107,13 +107,10 @@ class ThreadPool:
         self._unfinished -= 1
         errand.finish(result)
 
-    async def stop(self, grace_s: float = 1.0) -> None:
+    async def stop(self) -> None:
         """End the threads that are idle. One that is stuck is left behind."""
         for _ in self._threads:
             self._errands.put(None)
-        deadline = asyncio.get_running_loop().time() + grace_s
-        while any(thread.is_alive() for thread in self._threads):
-            if asyncio.get_running_loop().time() > deadline:
-                break
+        while sum(thread.is_alive() for thread in self._threads) > self._unfinished:  # noqa: ASYNC110  an end without a word
             await asyncio.sleep(0.002)
         self._threads = []

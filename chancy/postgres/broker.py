@@ -26,7 +26,7 @@ from chancy.postgres import rows
 from chancy.postgres.catalog import Catalog
 from chancy.postgres.claims import Claims
 from chancy.postgres.drivers import DEFAULT, Name, driver
-from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Pool, Row
+from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Pool, Row
 from chancy.postgres.dsn import redacted
 from chancy.postgres.link import Link
 from chancy.postgres.pulse import PostgresPulse
@@ -45,7 +45,7 @@ class PostgresBroker:
 
     :param dsn: URI or key=value form; several hosts for a cluster that fails over.
     :param listen_dsn: reaches the server itself where ``dsn`` goes through a pooler.
-    :param driver: ``asyncpg`` or ``psycopg``.
+    :param driver: ``asyncpg`` or ``psycopg``, or a driver of one's own.
     :param pool_size: sessions for callers, at most. The work of workers has its own.
     """
 
@@ -55,13 +55,13 @@ class PostgresBroker:
         *,
         schema: str = "chancy",
         listen_dsn: str | None = None,
-        driver: Name = DEFAULT,
+        driver: Name | Driver = DEFAULT,
         pool_size: int = 10,
     ) -> None:
         self.dsn = dsn
         self.sql = Statements(schema)
         self._listen_dsn = listen_dsn or dsn
-        self._driver = _driver(driver)
+        self._driver = _driver(driver) if isinstance(driver, str) else driver
         self._pool_size = pool_size
         self._pool: Pool | None = None
         self._opening = asyncio.Lock()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chancy.errors import BrokerError, ConfigurationError, SchemaMismatch, StatementFailed
+from chancy.errors import BrokerError, BrokerUnavailable, SchemaMismatch, StatementFailed
 from chancy.names import check_schema_name
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.dsn import parse
@@ -161,7 +161,7 @@ def _session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     try:
         connection = psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
-        raise ConfigurationError(f"{parse(dsn).place} cannot be reached: {error}") from error
+        raise BrokerUnavailable(f"{parse(dsn).place} cannot be reached: {error}") from error
     with connection:
         yield connection
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,16 +21,15 @@ from chancy.broker import (
     Subscription,
     WorkerRecord,
 )
-from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.errors import ConfigurationError
 from chancy.job import QueuedJob
-from chancy.notice import Kind, Notice
+from chancy.notice import Kind
 from chancy.queue import Queue
 from chancy.states import State
 from chancy.testing.clock import RealTime, StoreClock
 from chancy.testing.store import MemoryStore, Row, check_storable
+from chancy.testing.subscription import MemorySubscription
 
-#: Notices that a subscription keeps for a slow reader: the last ones.
-MAX_NOTICES = 10_000
 _COUNT_CAP = 100_001
 
 
@@ -259,41 +257,3 @@ class MemoryPulse:
 
     def close(self) -> None:
         """There is nothing to let go of."""
-
-
-class MemorySubscription:
-    """Hears the notices of every broker of a store."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._heard: deque[Notice] = deque(maxlen=MAX_NOTICES)
-        self._event = asyncio.Event()
-        self._open = True
-        store.listeners.append(self._hear)
-
-    def _hear(self, notice: Notice) -> None:
-        self._heard.append(notice)
-        self._event.set()
-
-    async def receive(self, timeout_s: float) -> list[Notice]:
-        if not self._heard and self._open:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._event.wait()
-            except TimeoutError:
-                return []
-        return await self.probe(timeout_s)
-
-    async def probe(self, timeout_s: float) -> list[Notice]:
-        if not self._open:
-            raise BrokerUnavailable("the subscription is closed")
-        heard = list(self._heard)
-        self._heard.clear()
-        self._event.clear()
-        return heard
-
-    async def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._event.set()
-            self._store.listeners.remove(self._hear)

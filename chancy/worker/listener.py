@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from chancy.broker import Broker, Subscription
 from chancy.clock import Backoff, Clock
-from chancy.errors import BrokerError
+from chancy.errors import ChancyError
 from chancy.notice import Notice
 
 logger = logging.getLogger("chancy.worker")
@@ -42,6 +42,8 @@ class Listener:
         self.tried = asyncio.Event()
         #: Whether notices arrive.
         self.hears = False
+        #: Why they do not, the last time that they did not.
+        self.complaint = ""
 
     async def serve(self) -> None:
         """Listen until cancelled, with back-off between tries."""
@@ -49,12 +51,16 @@ class Listener:
         while True:
             try:
                 await self._listen(backoff)
-            except BrokerError as error:
-                pause = backoff.next_s()
-                if self.hears or backoff.failures == 1:
-                    logger.warning("listening_failed polling=true next_try_s=%.1f %s", pause, error)
-                self.hears = False
+            except Exception as error:
+                heard, self.hears = self.hears, False
+                self.complaint = str(error)
                 self.tried.set()
+                # A listen_dsn that is refused is no reason to do without the rest.
+                if not isinstance(error, ChancyError):
+                    raise
+                pause = backoff.next_s()
+                if heard or backoff.failures == 1:
+                    logger.warning("listening_failed polling=true next_try_s=%.1f %s", pause, error)
                 await self._clock.sleep(pause)
 
     async def _listen(self, backoff: Backoff) -> None:

@@ -78,6 +78,12 @@ class Roster:
             for one in self._serving.values()
         )
 
+    def confirm_drained(self) -> None:
+        """Have idle queues looked at now, instead of with the next poll, seconds later."""
+        for one in self._serving.values():
+            if one.runner.idle.is_set() and not one.puller.drained.is_set():
+                one.puller.wake(thorough=True)
+
     async def follow(self, queues: Iterable[Queue]) -> None:
         """Serve these queues, as they are, and no others."""
         wanted = {queue.name: queue for queue in queues}

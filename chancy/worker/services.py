@@ -56,6 +56,10 @@ class Services:
             try:
                 await loop()
             except Exception as error:
+                if name not in self._tasks:
+                    # It was being stopped, and failed at that: it must not begin anew.
+                    logger.warning("service_failed_at_its_end name=%s error=%s", name, error)
+                    return
                 if self._clock.monotonic() - began > _RECOVERED_AFTER_S:
                     backoff.reset()
                 self.failures[name] += 1

@@ -101,9 +101,19 @@ class Worker:
         return self._settler.settled
 
     @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues that are served now, sorted."""
+        return self._roster.names
+
+    @property
     def listening(self) -> bool:
         """Whether notices arrive; otherwise the worker polls."""
         return self._listener.hears
+
+    async def why_polling(self) -> str | None:
+        """Why notices do not arrive; None if they do. Waits until that was tried once."""
+        await self._listener.tried.wait()
+        return None if self._listener.hears else self._listener.complaint
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The verdict on an outcome, plugins included."""
@@ -128,6 +138,9 @@ class Worker:
 
         If it raises, what had begun has been stopped again.
         """
+        await self._app.check_tables()
+        for queue in self._app.queues:
+            await self.broker.declare(queue)
         try:
             await self._begin()
         except BaseException:
@@ -136,9 +149,6 @@ class Worker:
         logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self._announced))
 
     async def _begin(self) -> None:
-        await self._app.check_tables()
-        for queue in self._app.queues:
-            await self.broker.declare(queue)
         await self._register()
         self._services.start("settler", self._settler.serve)
         self._services.start("listener", self._listener.serve)
@@ -203,14 +213,14 @@ class Worker:
 
     async def _unregister(self) -> None:
         heartbeat, self._heartbeat = self._heartbeat, None
-        if heartbeat is None:
-            return
-        heartbeat.stop()
+        if heartbeat is not None:
+            heartbeat.stop()
         try:
             await self.broker.unregister(self.worker_id)
         except BrokerError as error:
             logger.warning("unregister_failed id=%s error=%s", self.worker_id, error)
-        await asyncio.to_thread(heartbeat.join, 5.0)
+        if heartbeat is not None:
+            await asyncio.to_thread(heartbeat.join, 5.0)
 
     def _declared_dead(self) -> None:
         """Others run our jobs now: stop ours, whose settlements are refused, and begin anew."""
@@ -250,6 +260,7 @@ class Worker:
             if self._roster.drained and self._settler.empty.is_set():
                 self._shutdown.set()
                 return
+            self._roster.confirm_drained()
             await self.clock.sleep(0.05)
 
     # Notices

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("chancy.testing.conformance")
+pytest.register_assert_rewrite("chancy.testing.conformance", "tests.contract.machine")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
+import asyncpg
+import psycopg
 import pytest
 
-from chancy.broker import Broker
+from chancy.broker import Broker, Capability
+from chancy.notice import Kind, Notice
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
 from chancy.testing.conformance import BrokerContract
+from chancy.testing.conformance.bench import Bench, prepared
 from chancy.testing.memory import MemoryBroker
 
 
@@ -30,13 +34,66 @@ class PostgresContract(BrokerContract):
     @pytest.fixture
     async def brokers(self, dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
         async with AsyncExitStack() as opened:
-            first, second = (
-                PostgresBroker(dsn, schema="chancy", driver=self.driver) for _ in range(2)
-            )
+            first, second = (PostgresBroker(dsn, driver=self.driver) for _ in range(2))
             for broker in (first, second):
                 opened.push_async_callback(broker.close)
                 await broker.open()
             yield first, second
+
+    async def test_a_push_is_part_of_a_transaction_of_ours(self, bench: Bench) -> None:
+        broker = bench.broker
+        assert isinstance(broker, PostgresBroker)
+        assert Capability.TRANSACTIONAL_PUSH in broker.capabilities
+        kept, lost = prepared(), prepared()
+        async with broker.transaction() as transaction:
+            await broker.push([kept], within=transaction)
+            assert await broker.get([kept.id]) == {}
+        with suppress(ZeroDivisionError):
+            async with broker.transaction() as transaction:
+                await broker.push([lost], within=transaction)
+                raise ZeroDivisionError
+        assert set(await broker.get([kept.id, lost.id])) == {kept.id}
+
+    async def test_a_push_is_part_of_a_transaction_of_psycopg(self, bench: Bench, dsn: str) -> None:
+        kept, lost = prepared(), prepared()
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            await bench.broker.push([kept], within=connection)
+            assert await bench.broker.get([kept.id]) == {}
+            await connection.commit()
+            await bench.broker.push([lost], within=connection)
+            await connection.rollback()
+        with psycopg.connect(dsn) as sync_connection:
+            await bench.broker.push([lost], within=sync_connection)
+            sync_connection.rollback()
+        assert set(await bench.broker.get([kept.id, lost.id])) == {kept.id}
+
+    async def test_a_push_is_part_of_a_transaction_of_asyncpg(self, bench: Bench, dsn: str) -> None:
+        kept, lost = prepared(), prepared()
+        connection = await asyncpg.connect(dsn)
+        try:
+            async with connection.transaction():
+                await bench.broker.push([kept], within=connection)
+                assert await bench.broker.get([kept.id]) == {}
+            transaction = connection.transaction()
+            await transaction.start()
+            await bench.broker.push([lost], within=connection)
+            await transaction.rollback()
+        finally:
+            await connection.close()
+        assert set(await bench.broker.get([kept.id, lost.id])) == {kept.id}
+
+    async def test_garbage_on_the_channel_is_ignored(
+        self, bench: Bench, brokers: tuple[Broker, Broker], dsn: str
+    ) -> None:
+        heard = await brokers[1].subscribe()
+        try:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                for payload in ("", "w", "w:" + "x" * 300, "z:default", "{}", "\x1b[31m", "w:ok"):
+                    connection.execute("select pg_notify(chancy.channel(), %s)", [payload])
+            notices = await heard.probe(5.0)
+            assert notices == [Notice(Kind.WAKE, "ok")]
+        finally:
+            await heard.close()
 
 
 class TestAsyncpg(PostgresContract):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,23 +12,13 @@ import pytest
 
 from chancy.attempt import Claim, Settlement
 from chancy.broker import Broker, PreparedJob, WorkerRecord
+from chancy.identity import new_id
 from chancy.job import QueuedJob
 from chancy.queue import Queue
 from chancy.states import State
 
 PAST = datetime(2001, 1, 1, tzinfo=UTC)
 FUTURE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-
-_count = itertools.count()
-
-
-def new_id() -> UUID:
-    """A UUIDv7 (RFC 9562) that sorts after every one made before in this process."""
-    milliseconds = time.time_ns() // 1_000_000
-    count = next(_count)
-    random = uuid.uuid4().int & ((1 << 42) - 1)
-    high = milliseconds << 80 | 0x7 << 76 | (count >> 20 & 0xFFF) << 64
-    return UUID(int=high | 0b10 << 62 | (count & 0xFFFFF) << 42 | random)
 
 
 def prepared(

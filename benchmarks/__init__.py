@@ -1,0 +1,1 @@
+"""How fast chancy is, beside what the machine and the server allow: see README.md."""

@@ -1,0 +1,46 @@
+"""A client that pushes many jobs from a generator, in a process of its own:
+``python -m benchmarks.client SCHEMA QUEUE COUNT``; the DSN comes by CHANCY_DSN.
+
+Prints one JSON object: its peak memory before and after in MB, and the seconds of the push.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.jobs import noop
+from chancy import Chancy
+
+
+async def push(schema: str, queue: str, count: int) -> dict[str, float]:
+    make = noop.job.with_queue(queue)
+    async with Chancy(schema=schema) as app:
+        await app.push_many([make(number=0)])
+        before_mb, began = peak_mb(), time.perf_counter()
+        references = await app.push_many(make(number=number) for number in range(count))
+        seconds = time.perf_counter() - began
+        assert len(references) == count
+        return {"before_mb": before_mb, "peak_mb": peak_mb(), "seconds": seconds}
+
+
+def peak_mb() -> float:
+    """The most memory this process has had.
+
+    getrusage alone would not do on Linux: it begins with what the parent had when it started us.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+    except FileNotFoundError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / (1024 * 1024 if sys.platform == "darwin" else 1024)
+    return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) / 1024
+
+
+if __name__ == "__main__":
+    schema, queue, count = sys.argv[1:]
+    print(json.dumps(asyncio.run(push(schema, queue, int(count)))))

@@ -1,0 +1,128 @@
+"""The storage floor: our own tables and functions, driven by the least Python there can be.
+
+A claim runs ahead on one session while the batch before it runs; the settlement of the one before
+that is behind on another session. No worker, executor, hook, deadline or retry stands around it:
+what a worker loses against this is the price of what it does beyond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+import uuid
+from collections.abc import Awaitable
+from typing import Any
+
+import asyncpg
+
+from benchmarks.bench import Bench
+from benchmarks.control import SCHEMA
+from benchmarks.measurement import BenchmarkFailed, Measurement
+from benchmarks.tally import per_second
+from chancy import Queue, State
+from chancy.postgres.statements import Statements
+
+_BATCH = 500
+#: Seconds after which a claim looks from the front of the queue again.
+_FRONT_EVERY_S = 1.0
+_REGISTER = "insert into chancy_bench.workers (id, host, pid) values ($1, 'floor', 0)"
+
+
+class _Floor:
+    """One drain."""
+
+    def __init__(self, claims: asyncpg.Connection, settles: asyncpg.Connection) -> None:
+        self._claims = claims
+        self._settles = settles
+        self._sql = Statements(SCHEMA)
+        self._worker = uuid.uuid4()
+        self._hint: int | None = None
+        self._front_at = 0.0
+        self.runs = self.first = self.last = 0
+
+    async def drain(self, queue: str) -> None:
+        """Run everything that is pending, and wait until it is settled."""
+        await self._settles.execute(_REGISTER, self._worker)
+        settling: Awaitable[None] | None = None
+        claiming = asyncio.ensure_future(self._claim(queue))
+        while claim := await claiming:
+            lease, rows = claim
+            claiming = asyncio.ensure_future(self._claim(queue))
+            for row in rows:
+                await self._noop(**json.loads(row["arguments"]))
+            if settling is not None:
+                await settling
+            settling = asyncio.ensure_future(self._settle(lease, [row["id"] for row in rows]))
+        if settling is not None:
+            await settling
+
+    async def _noop(self, number: int) -> None:
+        self.last = time.time_ns()
+        self.first = self.first or self.last
+        self.runs += 1
+
+    async def _claim(self, queue: str) -> tuple[uuid.UUID, list[Any]] | None:
+        while True:
+            now = time.monotonic()
+            if now >= self._front_at:
+                self._hint, self._front_at = None, now + _FRONT_EVERY_S
+            from_front = self._hint is None
+            lanes, hints = (None, None) if from_front else ([0], [self._hint])
+            lease = uuid.uuid4()
+            rows = await self._claims.fetch(
+                self._sql.claim, self._worker, lease, queue, lanes, hints, _BATCH
+            )
+            if rows:
+                self._hint = max(row["pos"] for row in rows)
+                return lease, rows
+            if from_front:
+                return None
+            self._front_at = 0.0  # nothing behind the hint: look at everything before the end
+
+    async def _settle(self, lease: uuid.UUID, ids: list[uuid.UUID]) -> None:
+        states = [int(State.SUCCEEDED)] * len(ids)
+        nothing = [None] * 5
+        rows = await self._settles.fetch(
+            self._sql.finish, ids, [lease] * len(ids), states, *nothing
+        )
+        if len(rows) != len(ids):
+            raise BenchmarkFailed(f"{len(ids) - len(rows)} settlements of the floor were refused")
+
+
+def measure_floor(bench: Bench, queue: Queue, jobs: int, figure: str) -> Measurement:
+    """Drain the jobs that stand in the queue through the floor."""
+    meter = bench.meter()
+    before = _own_cpu_s()
+    floor, emptied = asyncio.run(_run(bench.dsn, queue.name))
+    cpu_s = _own_cpu_s() - before
+    if floor.runs != jobs:
+        raise BenchmarkFailed(f"the floor ran {floor.runs} jobs of {jobs}")
+    return Measurement(
+        figure=figure,
+        unit="jobs/s",
+        value=per_second(jobs, floor.first, floor.last),
+        details={
+            "acknowledged jobs/s": per_second(jobs, floor.first, emptied),
+            "CPU s/10k": 1e4 * cpu_s / jobs,
+            "WAL B/job": meter.wal_bytes() / jobs,
+            **meter.others(),
+        },
+    )
+
+
+async def _run(dsn: str, queue: str) -> tuple[_Floor, int]:
+    claims, settles = [await asyncpg.connect(dsn) for _ in range(2)]
+    try:
+        floor = _Floor(claims, settles)
+        await floor.drain(queue)
+        return floor, time.time_ns()
+    finally:
+        claims.terminate()
+        settles.terminate()
+
+
+def _own_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,184 @@
+"""What the server itself can do, without chancy: the raw limits that our figures are divided by.
+
+One minimal table, and the least that a queue must do with it. All from one client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+
+from benchmarks.bench import Bench
+from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
+
+CLAIM_DELETE = "claim 100 + delete 100 (pgbench)"
+UNNEST = "unnest insert, 5,000 rows a statement"
+COPY = "COPY, 5,000 rows a statement"
+SINGLE = "insert, one by one"
+NOTIFY = "notify until heard"
+INSERT_NOTIFY = "insert and notify until heard"
+
+_BATCH = 5_000
+_ARGUMENTS = '{"number":123456}'
+
+_INSERT = "insert into chancy_bench.raw_jobs (arguments) values ($1::jsonb)"
+_INSERT_MANY = """
+insert into chancy_bench.raw_jobs (arguments) select a::jsonb from unnest($1::text[]) as a"""
+_INSERT_NOTIFY = """
+with pushed as (
+  insert into chancy_bench.raw_jobs (arguments) values ($1::jsonb) returning id)
+select pg_notify('chancy_bench_raw', id::text) from pushed"""
+
+# pgbench takes a statement up to its semicolon or \gset, over several lines.
+_SCRIPT = r"""
+with picked as (
+  select id from chancy_bench.raw_jobs where queue = 'default' and state = 0
+  order by priority, id limit 100 for update skip locked),
+taken as (
+  update chancy_bench.raw_jobs as r set state = 1 from picked where r.id = picked.id
+  returning r.id, r.arguments)
+select coalesce(array_agg(id), '{}') as ids, count(arguments) as taken from taken \gset
+delete from chancy_bench.raw_jobs where id = any(:ids::bigint[]);
+"""
+
+
+def measure(bench: Bench) -> Iterator[Measurement]:
+    """All limits, once."""
+    control = bench.control
+    control.clear()
+    control.run("drop table if exists raw_jobs")
+    control.run(
+        "create table raw_jobs (id bigserial primary key, queue text not null default 'default',"
+        " priority int not null default 0, state smallint not null default 0,"
+        " arguments jsonb not null, pushed_at timestamptz not null default now())"
+    )
+    control.run("create index on raw_jobs (queue, priority, id) where state = 0")
+    bench.rest()
+    if bench.programs is not None:
+        yield _claims(bench, bench.programs)
+    yield from asyncio.run(_client(bench))
+    control.run("drop table raw_jobs")
+
+
+def _claims(bench: Bench, programs: Path) -> Measurement:
+    """Jobs a second through pgbench, each claimed and deleted in batches of 100."""
+    calls = bench.size(800, quick=300)
+    bench.control.run(
+        "insert into raw_jobs (arguments)"
+        " select jsonb_build_object('number', n) from generate_series(1, %s) as n",
+        100 * calls + 1_000,
+    )
+    bench.control.run("vacuum analyze raw_jobs")
+    bench.rest()
+    meter = bench.meter()
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(_SCRIPT)
+        script.flush()
+        options = ["-n", "-M", "prepared", "-c", "1", "-j", "1", "-t", str(calls)]
+        done = subprocess.run(
+            [str(programs / "pgbench"), *options, "-f", script.name, bench.dsn],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    found = re.search(r"^tps = ([\d.]+)", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or found is None:
+        raise BenchmarkFailed(f"pgbench ended with exit code {done.returncode}:\n{done.stderr}")
+    return Measurement(
+        figure=CLAIM_DELETE,
+        unit="jobs/s",
+        value=100 * float(found[1]),
+        details=meter.others(),
+    )
+
+
+async def _client(bench: Bench) -> list[Measurement]:
+    """What needs a client: rows into the table, and notices."""
+    session, listener = [await asyncpg.connect(bench.dsn) for _ in range(2)]
+    try:
+        return [
+            *await _inserts(bench, session),
+            *await _notices(bench, session, listener),
+        ]
+    finally:
+        session.terminate()
+        listener.terminate()
+
+
+async def _inserts(bench: Bench, session: asyncpg.Connection) -> list[Measurement]:
+    texts = [_ARGUMENTS] * _BATCH
+    records = [(_ARGUMENTS,)] * _BATCH
+
+    async def single() -> None:
+        await session.execute(_INSERT, _ARGUMENTS)
+
+    async def unnest() -> None:
+        await session.execute(_INSERT_MANY, texts)
+
+    async def copy() -> None:
+        await session.copy_records_to_table(
+            "raw_jobs", schema_name="chancy_bench", columns=["arguments"], records=records
+        )
+
+    batches = bench.size(20, quick=10, least=1)
+    found: list[Measurement] = []
+    for figure, call, calls, rows in (
+        (SINGLE, single, bench.size(2_000, quick=500), 1),
+        (UNNEST, unnest, batches, _BATCH),
+        (COPY, copy, batches, _BATCH),
+    ):
+        await session.execute("truncate chancy_bench.raw_jobs")
+        meter = bench.meter()
+        rate = rows * await _rate(call, calls)
+        found.append(Measurement(figure=figure, unit="rows/s", value=rate, details=meter.others()))
+    return found
+
+
+async def _rate(call: Callable[[], Awaitable[object]], calls: int) -> float:
+    """Calls a second, after one that prepares the statement."""
+    await call()
+    began = time.perf_counter()
+    for _ in range(calls):
+        await call()
+    return calls / (time.perf_counter() - began)
+
+
+async def _notices(
+    bench: Bench, session: asyncpg.Connection, listener: asyncpg.Connection
+) -> list[Measurement]:
+    """From the call of one session until another one of the same process hears of it."""
+    heard = asyncio.Event()
+    await listener.add_listener("chancy_bench_raw", lambda *_: heard.set())
+    found: list[Measurement] = []
+    for figure, statement, parameters in (
+        (NOTIFY, "select pg_notify('chancy_bench_raw', '1')", ()),
+        (INSERT_NOTIFY, _INSERT_NOTIFY, (_ARGUMENTS,)),
+    ):
+        took_ms: list[float] = []
+        meter = bench.meter()
+        for _ in range(bench.size(500, quick=200)):
+            heard.clear()
+            began = time.perf_counter()
+            await session.execute(statement, *parameters)
+            await heard.wait()
+            took_ms.append(1_000 * (time.perf_counter() - began))
+        found.append(
+            Measurement(
+                figure=figure,
+                unit="ms",
+                value=quantile(took_ms, 0.5),
+                details={
+                    "p95": quantile(took_ms, 0.95),
+                    "p99": quantile(took_ms, 0.99),
+                    **meter.others(),
+                },
+            )
+        )
+    return found

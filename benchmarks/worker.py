@@ -1,0 +1,34 @@
+"""A worker in a process of its own: ``python -m benchmarks.worker SCHEMA QUEUE…``.
+
+The DSN comes by CHANCY_DSN. It ends in good order when its input ends, which it also does when
+the benchmark dies; it makes the file ``ready`` in the tally's directory once it hears notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from benchmarks.tally import DIRECTORY
+from chancy import Chancy, Worker
+
+
+async def serve(schema: str, queues: list[str]) -> None:
+    app = Chancy(schema=schema, allow=["benchmarks.jobs.*"])
+    async with app, Worker(app, queues=queues) as worker:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), worker.shut_down)
+        _announce(worker)
+        await worker.wait_for_shutdown()
+
+
+def _announce(worker: Worker) -> None:
+    if worker.listening:
+        Path(os.environ[DIRECTORY], "ready").touch()
+    else:
+        asyncio.get_running_loop().call_later(0.01, _announce, worker)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], sys.argv[2:]))

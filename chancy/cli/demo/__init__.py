@@ -1,0 +1,1 @@
+"""``chancy demo``: Python's own standard library, indexed by jobs and checked without them."""

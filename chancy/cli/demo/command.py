@@ -1,0 +1,120 @@
+"""The command ``chancy demo``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from chancy.cli import output
+from chancy.cli.exits import NO, complain
+
+if TYPE_CHECKING:
+    from chancy.cli.demo.totals import Totals
+
+T = TypeVar("T")
+
+_FURTHER = """\
+To go on, with a server of yours:
+  chancy migrate upgrade --dsn postgresql://localhost/shop
+  chancy worker --app shop.jobs:chancy --dsn postgresql://localhost/shop
+and docs/tutorial for the rest, examples/quickstart for twenty lines to begin with."""
+
+
+@click.command()
+@click.option(
+    "--dsn",
+    metavar="DSN",
+    help="A server to use, in its schema chancy_demo; a private one otherwise.",
+)
+@click.option("--modules", type=click.IntRange(1), metavar="N", help="Only so many modules.")
+def demo(dsn: str | None, modules: int | None) -> None:
+    """Index Python's standard library: two jobs for each module, checked without a queue.
+
+    Processes parse the modules, the event loop reads and hashes them. Some jobs fail at first and
+    are retried, one fails for good. Every total of what the jobs returned is then computed again
+    directly; exits 1 if they differ.
+
+    \b
+    Example:
+      chancy demo
+      chancy demo --dsn postgresql://localhost/postgres --modules 100
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    # Without a handler Python prints warnings, such as those of the failures that are meant.
+    logging.getLogger("chancy").setLevel(logging.ERROR)
+    began = time.monotonic()
+    from chancy.cli.demo import course, totals
+    from chancy.cli.demo import modules as library
+
+    paths = library.find(modules)
+    click.echo(f"{len(paths):,} modules of {library.stdlib()}, without tests and packages")
+    with tempfile.TemporaryDirectory(prefix="chancy-demo-") as scratch, _server(dsn) as place:
+        planned = course.plan(paths, Path(scratch))
+        run = asyncio.run(_stoppable(course.run(place, planned)))
+    click.echo("checking every total without a queue")
+    by_jobs, direct = totals.of_jobs(run.finished), totals.directly(paths, planned)
+    wrong = by_jobs.differences(direct)
+    _print(by_jobs, direct, wrong)
+    speed = len(run.finished) / run.elapsed_s
+    took = time.monotonic() - began
+    click.echo(f"{speed:,.0f} jobs/s over {run.elapsed_s:.1f} s; {took:.1f} s in all")
+    if dsn is not None:
+        click.echo(f"the jobs stay in schema {course.SCHEMA}, which is yours to drop")
+    if wrong:
+        complain(f"the jobs and the direct computation differ in: {', '.join(wrong)}")
+        sys.exit(NO)
+    click.echo(f"every total is right\n\n{_FURTHER}")
+
+
+@contextmanager
+def _server(dsn: str | None) -> Generator[str]:
+    if dsn is not None:
+        yield dsn
+        return
+    from chancy.embedded import PostgresServer
+
+    click.echo("starting a private Postgres")
+    with PostgresServer() as server:
+        yield server.dsn()
+
+
+async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work; SIGTERM cancels it, as SIGINT does anyway, so that it can clean up."""
+    task = asyncio.create_task(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _print(by_jobs: Totals, direct: Totals, wrong: Sequence[str]) -> None:
+    rows = [
+        (
+            one.name.replace("_", " "),
+            _shown(getattr(by_jobs, one.name)),
+            _shown(getattr(direct, one.name)),
+            "WRONG" if one.name in wrong else "right",
+        )
+        for one in fields(by_jobs)
+    ]
+    output.table(("total", "by jobs", "directly", ""), rows)
+
+
+def _shown(value: int | str) -> str:
+    return f"{value:,}" if isinstance(value, int) else value

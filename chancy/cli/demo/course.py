@@ -1,0 +1,106 @@
+"""The course of the demo against one server: declare, push, work, read back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import click
+
+from chancy.app import Chancy
+from chancy.cli.demo import jobs
+from chancy.cli.demo.progress import shown
+from chancy.errors import WaitTimeout
+from chancy.job import Job, QueuedJob
+from chancy.plugins.retry import Retry
+from chancy.queue import Queue
+from chancy.worker.worker import Worker
+
+SCHEMA = "chancy_demo"
+QUEUES = (
+    Queue(name="parse", executor="process"),
+    Queue(name="read", executor="async", concurrency=64),
+)
+#: One of so many jobs fails at its first attempt.
+FAILING = 50
+_LOOK_EVERY_S = 0.25
+#: Without a finished job for so long something is wrong.
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What came of it."""
+
+    finished: dict[UUID, QueuedJob]
+    elapsed_s: float
+
+
+def plan(modules: Sequence[Path], scratch: Path) -> list[Job]:
+    """A job for each module and queue, some failing once, and one that cannot succeed.
+
+    :param scratch: an empty directory.
+    """
+    planned: list[Job] = []
+    for number, path in enumerate(modules):
+        for factory in (jobs.parse.job, jobs.read.job):
+            if len(planned) % FAILING == FAILING // 2:
+                made = factory(path=str(path), fails_once=str(scratch / f"tried-{number}"))
+            else:
+                made = factory(path=str(path))
+            planned.append(made)
+    hopeless = scratch / "not_python.txt"
+    hopeless.write_text("This file is prose, and no Python at all.\n")
+    planned.append(jobs.parse.job(path=str(hopeless)).with_max_attempts(2))
+    return planned
+
+
+async def run(dsn: str, planned: Sequence[Job]) -> Run:
+    """Run the jobs on a server, in a schema of the demo's own."""
+    chancy = Chancy(dsn, schema=SCHEMA, plugins=[Retry(base_s=0.2)])
+    async with chancy:
+        await chancy.migrate()
+        for queue in QUEUES:
+            await chancy.declare(queue, upsert=True)
+            await chancy.resume_queue(queue.name)
+        async with Worker(chancy, queues=[queue.name for queue in QUEUES]):
+            began = time.monotonic()
+            async with chancy.transaction() as transaction:
+                references = await chancy.push_many(planned, within=transaction)
+            took = time.monotonic() - began
+            click.echo(f"pushed {len(planned):,} jobs in one transaction, in {took:.2f} s")
+            finished = await _finished(chancy, [reference.id for reference in references], planned)
+            return Run(finished=finished, elapsed_s=time.monotonic() - began)
+
+
+async def _finished(
+    chancy: Chancy, ids: Sequence[UUID], planned: Sequence[Job]
+) -> dict[UUID, QueuedJob]:
+    """Read the jobs back as they finish. Those that are left when this is stopped are cancelled."""
+    waiting = dict.fromkeys(ids)
+    finished: dict[UUID, QueuedJob] = {}
+    last = time.monotonic()
+    try:
+        with shown(Counter(job.queue for job in planned)) as show:
+            while waiting:
+                await asyncio.sleep(_LOOK_EVERY_S)
+                found = await chancy.get_jobs(list(waiting))
+                for id, one in found.items():
+                    if one.state.final:
+                        finished[id] = one
+                        del waiting[id]
+                        last = time.monotonic()
+                show(Counter(one.queue for one in finished.values()))
+                if time.monotonic() - last > _PATIENCE_S:
+                    raise WaitTimeout(
+                        f"no job finished for {_PATIENCE_S:g} s; {len(waiting):,} are left"
+                    )
+    finally:
+        if waiting:
+            await chancy.cancel(*waiting)
+    return finished

@@ -1,0 +1,190 @@
+"""``chancy job``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+from uuid import UUID
+
+import click
+
+from chancy.broker import Cancellation, JobFilter
+from chancy.cli import output
+from chancy.cli.exits import NO, complain
+from chancy.cli.options import Target, as_json, on_target
+from chancy.errors import WaitTimeout
+from chancy.job import QueuedJob
+from chancy.reference import Reference
+from chancy.states import State
+
+_STATES = [state.label for state in State]
+
+
+@click.group()
+def job() -> None:
+    """List, show, await and cancel jobs.
+
+    \b
+    Example:
+      chancy job list --state failed
+    """
+
+
+@job.command("list")
+@on_target
+@click.option(
+    "--state", multiple=True, type=click.Choice(_STATES), help="Only this state; again for more."
+)
+@click.option("--queue", metavar="NAME", help="Only this queue.")
+@click.option("--func", metavar="PATH", help="Only this function.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many."
+)
+@click.option(
+    "--before", type=click.UUID, metavar="ID", help="Older than this: the last of a page."
+)
+@as_json
+def list_(
+    target: Target,
+    state: tuple[str, ...],
+    queue: str | None,
+    func: str | None,
+    limit: int,
+    before: UUID | None,
+    json_: bool,
+) -> None:
+    """List jobs, newest first.
+
+    \b
+    Example:
+      chancy job list --state failed --state cancelled --queue mail --limit 10
+      chancy job list --json | jq -r '.[].id'
+    """
+    wanted = JobFilter(
+        states=frozenset(map(State.parse, state)),
+        queue=queue,
+        func=func,
+        limit=limit,
+        before=before,
+    )
+
+    async def main() -> list[QueuedJob]:
+        async with target.opened() as chancy:
+            return list(await chancy.find_jobs(wanted))
+
+    found = asyncio.run(main())
+    if json_:
+        output.script([output.job(one) for one in found])
+        return
+    output.table(
+        ("id", "state", "queue", "function", "attempt", "pushed", "last error"),
+        [
+            (
+                one.id,
+                one.state.label,
+                one.queue,
+                one.func,
+                f"{one.attempt}/{one.max_attempts}",
+                one.pushed_at,
+                one.errors[-1].get("message") if one.errors else None,
+            )
+            for one in found
+        ],
+    )
+    if len(found) == limit:
+        click.echo(f"the next page: --before {found[-1].id}", err=True)
+
+
+@job.command()
+@on_target
+@click.argument("id", type=click.UUID)
+@as_json
+def show(target: Target, id: UUID, json_: bool) -> None:
+    """Show one job with its arguments, errors and result. Exits 1 if there is none.
+
+    \b
+    Example:
+      chancy job show 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
+    """
+
+    async def main() -> QueuedJob | None:
+        async with target.opened() as chancy:
+            return await chancy.get_job(id)
+
+    found = asyncio.run(main())
+    if found is None:
+        complain(f"there is no job {id}")
+        sys.exit(NO)
+    if json_:
+        output.script(output.job(found))
+    else:
+        _describe(found)
+
+
+@job.command()
+@on_target
+@click.argument("id", type=click.UUID)
+@click.option("--timeout", type=float, default=None, metavar="S", help="Seconds to wait, at most.")
+@as_json
+def wait(target: Target, id: UUID, timeout: float | None, json_: bool) -> None:
+    """Wait until a job is finished. Exits 0 if it succeeded, else 1.
+
+    \b
+    Example:
+      chancy job wait 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10 --timeout 60
+    """
+
+    async def main() -> QueuedJob:
+        async with target.opened() as chancy:
+            if await chancy.get_job(id) is None:
+                raise WaitTimeout(f"there is no job {id} to wait for")
+            return await Reference(id, chancy.get_job, chancy.clock).wait(timeout)
+
+    found = asyncio.run(main())
+    if json_:
+        output.script(output.job(found))
+    else:
+        output.line(f"{found.state.label}  {json.dumps(found.result)}")
+    if found.state is not State.SUCCEEDED:
+        sys.exit(NO)
+
+
+@job.command()
+@on_target
+@click.argument("ids", type=click.UUID, nargs=-1, required=True)
+@as_json
+def cancel(target: Target, ids: tuple[UUID, ...], json_: bool) -> None:
+    """Cancel jobs that wait; ask running ones to stop. Exits 1 if one was neither.
+
+    \b
+    Example:
+      chancy job cancel 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
+      chancy job list --state pending --json | jq -r '.[].id' | xargs chancy job cancel
+    """
+
+    async def main() -> dict[UUID, Cancellation]:
+        async with target.opened() as chancy:
+            return dict(await chancy.cancel(*ids))
+
+    found = asyncio.run(main())
+    if json_:
+        output.script({str(id): found[id].value for id in ids})
+    else:
+        output.table(("id", "now"), [(id, found[id].value) for id in ids])
+    if not {*found.values()} <= {Cancellation.CANCELLED, Cancellation.ASKED}:
+        sys.exit(NO)
+
+
+def _describe(one: QueuedJob) -> None:
+    facts: dict[str, Any] = output.job(one)
+    errors = facts.pop("errors")
+    for name, value in facts.items():
+        if value is not None:
+            text = json.dumps(value) if isinstance(value, dict | list) else value
+            output.line(f"{name:14}{text}")
+    for number, error in enumerate(errors, 1):
+        output.line(f"error {number}: {error.get('message', '')}")
+        if error.get("trace"):
+            output.line(f"  {error['trace']}".rstrip().replace("\n", "\n  "))

@@ -1,0 +1,51 @@
+"""Log records on stderr. The library installs no handler: its programs do."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Literal
+
+from chancy.attempt import storable
+
+Format = Literal["text", "json"]
+LEVELS = ("debug", "info", "warning", "error")
+
+_LONGEST = 50_000
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people. What jobs wrote into it cannot speak to the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return storable(super().format(record), _LONGEST)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: ``at`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, ``trace``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["trace"] = self.formatException(record.exc_info)
+        return json.dumps(found, default=str)
+
+
+def install(level: str, format_: Format) -> None:
+    """Send every record from this level on to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonFormatter()
+        if format_ == "json"
+        else TextFormatter("%(asctime)s %(process)d %(levelname)-7s %(name)s %(message)s")
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

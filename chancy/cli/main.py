@@ -1,0 +1,94 @@
+"""``chancy``: the commands, each loaded when it is asked for, and what they exit with."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import click
+
+from chancy.cli.exits import code_of, complain
+
+#: Where each command is, and its line in the help: `chancy --help` loads none of them.
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "bench": ("chancy.cli.bench:bench", "Run the benchmarks of a checkout."),
+    "demo": (
+        "chancy.cli.demo.command:demo",
+        "Index Python's standard library on a private server.",
+    ),
+    "job": ("chancy.cli.jobs:job", "List, show, await and cancel jobs."),
+    "migrate": ("chancy.cli.migrate:migrate", "Make, change and check the tables."),
+    "push": ("chancy.cli.push:push", "Put a job in."),
+    "queue": ("chancy.cli.queues:queue", "List, declare, pause, resume and delete queues."),
+    "worker": ("chancy.cli.worker:worker", "Run jobs; list the workers; check this host's."),
+}
+
+
+class Commands(click.Group):
+    """The top of the tree. Errors of chancy end here, as one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in sorted(_COMMANDS.items())])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # What jobs and applications are imported from, as with `python -m`.
+        here = os.getcwd()
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            complain("interrupted")
+            sys.exit(130)
+        except Exception as error:
+            code = code_of(error)
+            if code is None:
+                raise
+            complain(str(error))
+            sys.exit(code)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="chancy", prog_name="chancy", help="Show the version and exit.")
+def cli() -> None:
+    """A job queue on Postgres.
+
+    Settings come from options, then from the environment (CHANCY_APP, CHANCY_DSN,
+    CHANCY_SCHEMA, CHANCY_LISTEN_DSN, CHANCY_DRIVER, CHANCY_IMPORTS, CHANCY_ALLOW), then from
+    [tool.chancy] in the pyproject.toml of this directory or the nearest one above. The current
+    directory is importable.
+
+    \b
+    Exit codes:
+      0    done
+      1    the answer is no: a job failed, the tables are behind, no healthy worker
+      2    usage or configuration
+      3    the tables are missing, or of another version
+      4    the database cannot be reached
+      130  interrupted
+
+    \b
+    Example:
+      chancy migrate upgrade --dsn postgresql://localhost/shop
+      chancy worker --app shop.jobs:chancy
+    """
+
+
+def main() -> NoReturn:
+    """The program."""
+    cli(prog_name="chancy")
+    raise AssertionError("click exits by itself")

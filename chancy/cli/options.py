@@ -1,0 +1,145 @@
+"""Options that many commands share, and the application they lead to."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from chancy.app import Chancy
+    from chancy.cli.settings import Settings
+
+_OPTIONS = (
+    click.option("--app", metavar="MODULE:NAME", help="The application, pkg.module:attribute."),
+    click.option("--dsn", metavar="DSN", help="Where Postgres is: a URI or key=value pairs."),
+    click.option("--schema", metavar="NAME", help="The schema of the tables (default: chancy)."),
+    click.option("--listen-dsn", metavar="DSN", help="Reaches the server past a pooler."),
+    click.option(
+        "--driver", type=click.Choice(["asyncpg", "psycopg"]), help="What talks to Postgres."
+    ),
+)
+_NAMES = ("app", "dsn", "schema", "listen_dsn", "driver")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a command works on, as its options say."""
+
+    given: Mapping[str, str | None]
+
+    def settings(self) -> Settings:
+        """The options, and what the environment and pyproject.toml say beside them."""
+        from chancy.cli import settings
+
+        return settings.read(self.given)
+
+    def arguments(self) -> list[str]:
+        """The options again, for another process."""
+        return [
+            f"--{name.replace('_', '-')}={value}"
+            for name, value in self.given.items()
+            if value is not None
+        ]
+
+    def application(self) -> Chancy:
+        """The application that is named, or one of the settings alone.
+
+        A DSN from anywhere is what the application finds in ``CHANCY_DSN``. An option that the
+        application then does not follow is an error.
+        """
+        from chancy.cli import application
+        from chancy.errors import ConfigurationError
+
+        settings = self.settings()
+        if not settings.app:
+            return application.make(settings)
+        if settings.dsn:
+            os.environ["CHANCY_DSN"] = settings.dsn
+        chancy = application.find(settings.app)
+        ignored = [
+            f"--{name.replace('_', '-')}"
+            for name, has in (("dsn", chancy.dsn), ("schema", chancy.schema))
+            if self.given.get(name) not in (None, has)
+        ]
+        ignored += [
+            f"--{n.replace('_', '-')}" for n in ("listen_dsn", "driver") if self.given.get(n)
+        ]
+        if ignored:
+            raise ConfigurationError(
+                f"{', '.join(ignored)}: the application {settings.app} sets this itself; "
+                "leave it out, or leave out --app"
+            )
+        return chancy
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[Chancy]:
+        """The application, connected, on tables of this version."""
+        async with self.application() as chancy:
+            await chancy.check_tables()
+            yield chancy
+
+    def schema(self) -> str:
+        """The schema alone, for what needs no database."""
+        settings = self.settings()
+        return self.application().schema if settings.app else settings.schema_name or "chancy"
+
+    def place(self) -> tuple[str, str]:
+        """The DSN and the schema, for what needs no application."""
+        settings = self.settings()
+        if not settings.app and settings.dsn:
+            return settings.dsn, settings.schema_name or "chancy"
+        chancy = self.application()
+        return chancy.dsn, chancy.schema
+
+
+def on_target(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name an application; hand the command a `Target`.
+
+    A group hands its own options down: ``chancy worker --dsn … list`` is heard.
+    """
+
+    @functools.wraps(function)
+    def command(*args: Any, **kwargs: Any) -> None:
+        context = click.get_current_context()
+        own = {name: kwargs.pop(name) for name in _NAMES}
+        above = context.obj.given if isinstance(context.obj, Target) else {}
+        context.obj = Target({n: above.get(n) if own[n] is None else own[n] for n in _NAMES})
+        function(context.obj, *args, **kwargs)
+
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def as_json(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--json``."""
+    return click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")(function)
+
+
+class Moment(click.ParamType[datetime]):
+    """An aware moment in ISO 8601."""
+
+    name = "moment"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a moment like 2030-01-31T09:00:00+01:00", param, ctx)
+        if found.tzinfo is None:
+            self.fail(f"{value!r} has no time zone: write {value}Z for UTC", param, ctx)
+        return found.astimezone(UTC)
+
+
+MOMENT = Moment()

@@ -1,0 +1,139 @@
+"""``chancy push``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chancy.cli import output
+from chancy.cli.exits import NO
+from chancy.cli.options import MOMENT, Target, as_json, on_target
+from chancy.errors import InvalidArguments
+from chancy.job import Job, QueuedJob
+from chancy.names import shown
+from chancy.states import State
+
+if TYPE_CHECKING:
+    from chancy.app import Chancy
+
+
+@click.command()
+@on_target
+@click.argument("func")
+@click.option("--arg", "single", multiple=True, metavar="NAME=JSON", help="One argument.")
+@click.option("--args", "several", metavar="JSON", help="All arguments, as a JSON object.")
+@click.option("--queue", metavar="NAME", help="The queue, instead of the function's own.")
+@click.option("--priority", type=int, help="-100 to 100; higher runs first.")
+@click.option("--delay", type=float, metavar="S", help="Run it so many seconds from now.")
+@click.option("--run-at", type=MOMENT, metavar="ISO", help="Run it at this moment.")
+@click.option("--max-attempts", type=int, help="Attempts that may fail, at most.")
+@click.option("--no-validate", is_flag=True, help="The function need not be importable here.")
+@click.option("--wait", type=float, metavar="S", help="Wait so many seconds for the result.")
+@as_json
+def push(
+    target: Target,
+    func: str,
+    single: tuple[str, ...],
+    several: str | None,
+    delay: float | None,
+    run_at: datetime | None,
+    no_validate: bool,
+    wait: float | None,
+    json_: bool,
+    **settings: Any,
+) -> None:
+    """Put a job in: FUNC is package.module.function.
+
+    Prints the id. With --wait, the state and the result; exits 1 if the job failed, was
+    cancelled, or is not finished by then.
+
+    \b
+    Example:
+      chancy push shop.jobs.send --arg 'to="ann@example.com"' --arg copies=2 --delay 60
+      chancy push shop.jobs.send --args '{"to": "ann@example.com"}' --wait 30
+    """
+    if delay is not None and run_at is not None:
+        raise click.UsageError("--delay and --run-at are two moments: give one of them")
+    arguments = _arguments(single, several)
+    due = run_at if delay is None else timedelta(seconds=delay)
+
+    async def main() -> tuple[str, QueuedJob | None]:
+        async with target.opened() as chancy:
+            job = _job(chancy, func, arguments, validate=not no_validate, due=due, **settings)
+            reference = await chancy.push(job, validate=not no_validate)
+            if wait is None:
+                return str(reference.id), None
+            return str(reference.id), await reference.wait(wait)
+
+    id, finished = asyncio.run(main())
+    _print(id, finished, json_)
+
+
+def _job(
+    chancy: Chancy,
+    func: str,
+    arguments: dict[str, Any],
+    *,
+    validate: bool,
+    due: datetime | timedelta | None,
+    queue: str | None,
+    priority: int | None,
+    max_attempts: int | None,
+) -> Job:
+    """The job with the settings of the function, if it can be seen, and the given ones over."""
+    if validate:
+        chancy.registry.check(func)
+        job = Job.from_func(chancy.registry.find(func), **arguments)
+    else:
+        job = Job(func=func, arguments=arguments)
+    if queue is not None:
+        job = job.with_queue(queue)
+    if priority is not None:
+        job = job.with_priority(priority)
+    if max_attempts is not None:
+        job = job.with_max_attempts(max_attempts)
+    return job if due is None else job.with_run_at(due)
+
+
+def _arguments(single: tuple[str, ...], several: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if several is not None:
+        value = _json(several, "--args")
+        if not isinstance(value, dict):
+            raise click.UsageError("--args must be a JSON object, for example '{\"n\": 1}'")
+        found |= value
+    for text in single:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--arg {shown(text)} must look like NAME=JSON")
+        found[name] = _json(value, f"--arg {name}")
+    return found
+
+
+def _json(text: str, option: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        quoted = json.dumps(text)
+        raise InvalidArguments(
+            f"{option}: {shown(text)} is not JSON ({error}); text needs quotes inside the "
+            f"shell's: '{quoted}'"
+        ) from None
+
+
+def _print(id: str, finished: QueuedJob | None, json_: bool) -> None:
+    if json_:
+        output.script({"id": id} if finished is None else output.job(finished))
+    else:
+        output.line(id)
+        if finished is not None:
+            output.line(f"{finished.state.label}  {json.dumps(finished.result)}")
+            if finished.errors:
+                output.line(finished.errors[-1].get("message", ""))
+    if finished is not None and finished.state is not State.SUCCEEDED:
+        sys.exit(NO)

@@ -1,0 +1,259 @@
+"""``chancy queue``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from chancy.broker import QueueCounts
+from chancy.cli import output
+from chancy.cli.exits import NO, complain
+from chancy.cli.options import MOMENT, Target, as_json, on_target
+from chancy.queue import EXECUTORS, ExecutorName, Queue
+
+if TYPE_CHECKING:
+    from chancy.app import Chancy
+
+T = TypeVar("T")
+
+
+@click.group()
+def queue() -> None:
+    """List, declare, pause, resume and delete queues. Workers follow within a second.
+
+    \b
+    Example:
+      chancy queue declare mail --executor async --concurrency 50
+      chancy queue pause mail --for 600
+    """
+
+
+@queue.command("list")
+@on_target
+@as_json
+def list_(target: Target, json_: bool) -> None:
+    """List queues with their settings and how many jobs they have.
+
+    A count ends at 100,000+. Queues that have jobs but are not declared are listed, too; what is
+    wrong with a row is said on stderr.
+
+    \b
+    Example:
+      chancy queue list
+      chancy queue list --json | jq '.[] | select(.paused) | .name'
+    """
+
+    async def main() -> tuple[list[tuple[Queue, list[str]]], Mapping[str, QueueCounts]]:
+        async with target.opened() as chancy:
+            return await _queues(chancy), await chancy.counts()
+
+    found, counts = asyncio.run(main())
+    names = {one.name for one, _ in found}
+    missing = sorted(counts.keys() - names)
+    if json_:
+        output.script(
+            [
+                {**_facts(one), **_count(counts, one.name), "declared": True, "wrong": wrong}
+                for one, wrong in found
+            ]
+            + [{"name": name, **_count(counts, name), "declared": False} for name in missing]
+        )
+        return
+    rows = [_row(one, counts) for one, _ in found]
+    rows += [[name, "(not declared)", *[None] * 3, "", *_shown(counts, name)] for name in missing]
+    output.table(
+        ("name", "executor", "concurrency", "tags", "poll s", "state", *QueueCounts._fields), rows
+    )
+    for _, wrong in found:
+        for complaint in wrong:
+            complain(complaint)
+
+
+async def _queues(chancy: Chancy) -> list[tuple[Queue, list[str]]]:
+    """The queues, each with what is wrong with its row."""
+    from chancy.postgres import rows
+    from chancy.postgres.broker import PostgresBroker
+
+    broker = chancy.broker
+    if isinstance(broker, PostgresBroker):
+        return [rows.queue(row) for row in await broker.fetch(broker.sql.queues, None)]
+    return [(one, []) for one in await chancy.get_queues()]
+
+
+def _row(one: Queue, counts: Mapping[str, QueueCounts]) -> list[object]:
+    state = "active"
+    if one.paused:
+        state = f"paused until {output.cell(one.resume_at)}" if one.resume_at else "paused"
+    tags = " ".join(sorted(one.tags)) or None
+    return [
+        one.name,
+        one.executor,
+        one.concurrency,
+        tags,
+        f"{one.poll_interval_s:g}",
+        state if one.keep_finished else f"{state}, keeps no history",
+        *_shown(counts, one.name),
+    ]
+
+
+def _shown(counts: Mapping[str, QueueCounts], name: str) -> list[object]:
+    return [output.capped(count) for count in counts.get(name, QueueCounts())]
+
+
+def _count(counts: Mapping[str, QueueCounts], name: str) -> dict[str, int]:
+    return counts.get(name, QueueCounts())._asdict()
+
+
+def _facts(one: Queue) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "executor": one.executor,
+        "concurrency": one.concurrency,
+        "tags": sorted(one.tags),
+        "poll_interval_s": one.poll_interval_s,
+        "keep_finished": one.keep_finished,
+        "paused": one.paused,
+        "resume_at": one.resume_at and one.resume_at.isoformat(),
+    }
+
+
+@queue.command()
+@on_target
+@click.argument("name")
+@click.option(
+    "--executor",
+    type=click.Choice(EXECUTORS),
+    default="process",
+    show_default=True,
+    help="What runs the jobs.",
+)
+@click.option("--concurrency", type=int, help="Jobs that one worker runs at a time.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only workers with such a tag; again for more.",
+)
+@click.option(
+    "--poll-interval",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between looks while notifications fail.",
+)
+@click.option(
+    "--keep-finished/--no-keep-finished",
+    default=True,
+    show_default=True,
+    help="Keep finished jobs in the history.",
+)
+@click.option("--upsert", is_flag=True, help="Change the settings of a queue that is there.")
+@as_json
+def declare(
+    target: Target,
+    name: str,
+    executor: ExecutorName,
+    concurrency: int | None,
+    tags: tuple[str, ...],
+    poll_interval: float,
+    keep_finished: bool,
+    upsert: bool,
+    json_: bool,
+) -> None:
+    """Store a queue, or with --upsert change its settings. A pause stays as it is.
+
+    Exits 1 if the queue is there with other settings and --upsert was not given.
+
+    \b
+    Example:
+      chancy queue declare video --tag 'gpu=.*' --concurrency 1 --upsert
+    """
+    wanted = Queue(
+        name=name,
+        executor=executor,
+        concurrency=concurrency,
+        tags=frozenset(tags),
+        poll_interval_s=poll_interval,
+        keep_finished=keep_finished,
+    )
+    stored = asyncio.run(_with(target, lambda chancy: chancy.declare(wanted, upsert=upsert)))
+    if json_:
+        output.script(_facts(stored))
+    differs = {
+        key
+        for key, value in _facts(wanted).items()
+        if key not in ("paused", "resume_at") and value != _facts(stored)[key]
+    }
+    if differs:
+        complain(f"queue {name!r} is there with another {', '.join(sorted(differs))}: use --upsert")
+        sys.exit(NO)
+    if not json_:
+        output.line(f"queue {name} is declared")
+
+
+@queue.command()
+@on_target
+@click.argument("name")
+@click.option("--resume-at", type=MOMENT, metavar="ISO", help="When it goes on by itself.")
+@click.option("--for", "for_s", type=float, metavar="S", help="Go on after so many seconds.")
+def pause(target: Target, name: str, resume_at: datetime | None, for_s: float | None) -> None:
+    """Let no more jobs of a queue be claimed. What runs goes on.
+
+    \b
+    Example:
+      chancy queue pause mail
+      chancy queue pause mail --for 600
+    """
+    if resume_at is not None and for_s is not None:
+        raise click.UsageError("--resume-at and --for are two moments: give one of them")
+    if for_s is not None:
+        resume_at = datetime.now(UTC) + timedelta(seconds=for_s)
+    until = f" until {output.cell(resume_at)}" if resume_at else ""
+    done = asyncio.run(_with(target, lambda chancy: chancy.pause_queue(name, resume_at=resume_at)))
+    _say(done, name, f"is paused{until}")
+
+
+@queue.command()
+@on_target
+@click.argument("name")
+def resume(target: Target, name: str) -> None:
+    """Let the jobs of a paused queue be claimed again.
+
+    \b
+    Example:
+      chancy queue resume mail
+    """
+    _say(asyncio.run(_with(target, lambda chancy: chancy.resume_queue(name))), name, "is active")
+
+
+@queue.command()
+@on_target
+@click.argument("name")
+def delete(target: Target, name: str) -> None:
+    """Forget a queue. Its jobs stay, and run once it is declared again.
+
+    \b
+    Example:
+      chancy queue delete mail
+    """
+    done = asyncio.run(_with(target, lambda chancy: chancy.delete_queue(name)))
+    _say(done, name, "is deleted; its jobs stay")
+
+
+async def _with(target: Target, act: Callable[[Chancy], Awaitable[T]]) -> T:
+    async with target.opened() as chancy:
+        return await act(chancy)
+
+
+def _say(done: bool, name: str, what: str) -> None:
+    if not done:
+        complain(f"there is no queue {name!r}")
+        sys.exit(NO)
+    output.line(f"queue {name} {what}")

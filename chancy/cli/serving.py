@@ -1,0 +1,86 @@
+"""One worker process of the command line, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chancy.cli import logs
+
+if TYPE_CHECKING:
+    from chancy.app import Chancy
+    from chancy.worker.worker import Worker
+
+logger = logging.getLogger("chancy.cli")
+
+#: Seconds between two beats of a worker that this program runs.
+HEARTBEAT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """How a worker is to be run."""
+
+    queues: tuple[str, ...] | None
+    tags: tuple[str, ...]
+    burst: bool
+    shutdown_timeout: float
+    log_level: str
+    log_format: logs.Format
+
+    def arguments(self) -> list[str]:
+        """The same as options, for a child of the supervisor."""
+        found = [f"--tag={tag}" for tag in self.tags]
+        if self.queues is not None:
+            found.append(f"--queues={','.join(self.queues)}")
+        if self.burst:
+            found.append("--burst")
+        found += [f"--log-level={self.log_level}", f"--log-format={self.log_format}"]
+        return [*found, f"--shutdown-timeout={self.shutdown_timeout}", "--processes=1"]
+
+
+def run(chancy: Chancy, orders: Orders) -> None:
+    """Run a worker until it is told to stop, or with ``burst`` until its queues are empty."""
+    from chancy.worker.supervised import watch_supervisor
+    from chancy.worker.worker import Worker
+
+    async def main() -> None:
+        watch_supervisor(grace_s=orders.shutdown_timeout + 30.0)
+        async with chancy:
+            worker = Worker(
+                chancy,
+                tags=orders.tags,
+                queues=orders.queues,
+                shutdown_timeout_s=orders.shutdown_timeout,
+                heartbeat_s=HEARTBEAT_S,
+                burst=orders.burst,
+            )
+            async with worker:
+                status = asyncio.create_task(_tell(chancy, worker, orders))
+                await worker.wait_for_shutdown()
+                status.cancel()
+                with suppress(asyncio.CancelledError):
+                    await status
+                logger.info(
+                    "stopping pid=%d running jobs have %g s", os.getpid(), orders.shutdown_timeout
+                )
+        logger.info("stopped pid=%d settled=%d stale=%d", os.getpid(), worker.settled, worker.stale)
+
+    asyncio.run(main())
+
+
+async def _tell(chancy: Chancy, worker: Worker, orders: Orders) -> None:
+    """One line of status, once it is known whether notices arrive."""
+    why = await worker.why_polling()
+    logger.info(
+        "serving queues=%s on %r; %s",
+        ",".join(worker.queues) or "(none: declare one, see `chancy queue declare --help`)",
+        chancy.broker,
+        "listening for notices" if why is None else f"polling, because {why}",
+    )
+    for name in set(orders.queues or ()) - set(worker.queues):
+        logger.warning("queue %s is not served: it is not declared, or its tags do not match", name)

@@ -1,0 +1,106 @@
+"""Settings from the environment and from pyproject.toml, each source checked on its own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from chancy.errors import ConfigurationError
+
+
+class Settings(BaseModel):
+    """What says which application a command works on. Every field may be left out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    app: str | None = None
+    dsn: str | None = Field(default=None, repr=False)
+    schema_name: str | None = Field(default=None, alias="schema")
+    listen_dsn: str | None = Field(default=None, repr=False)
+    driver: Literal["asyncpg", "psycopg"] | None = None
+    #: Modules of jobs, imported by a worker that has no app.
+    imports: tuple[str, ...] = ()
+    #: Patterns of functions that rows may name although nothing registered them.
+    allow: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], *, source: str) -> Self:
+        """Check the values of one source. The error names the source, never the values."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigurationError(
+                "; ".join(
+                    _explain(source, one["type"], one["loc"], one["msg"])
+                    for one in error.errors(include_input=False, include_url=False)
+                )
+            ) from None
+
+    def over(self, other: Settings) -> Settings:
+        """These settings, and the other ones where these say nothing."""
+        return other.model_copy(
+            update={name: getattr(self, name) for name in self.model_fields_set}
+        )
+
+
+_LISTS = ("imports", "allow")
+KEYS = tuple(field.alias or name for name, field in Settings.model_fields.items())
+
+
+def read(options: Mapping[str, str | None]) -> Settings:
+    """Options before the environment before pyproject.toml.
+
+    :raises ConfigurationError: a key that is not known, or a value of the wrong kind.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    return (
+        Settings.of(given, source="the options")
+        .over(Settings.of(_environment(), source="the environment"))
+        .over(_file())
+    )
+
+
+def _environment() -> dict[str, Any]:
+    """Variables that are set but empty count as not set."""
+    found: dict[str, Any] = {}
+    for key in KEYS:
+        text = os.environ.get(f"CHANCY_{key.upper()}", "")
+        if text:
+            parts = [part.strip() for part in text.split(",")]
+            found[key] = [part for part in parts if part] if key in _LISTS else text
+    return found
+
+
+def _file() -> Settings:
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            return Settings.of(_table(path), source=str(path))
+    return Settings()
+
+
+def _table(path: Path) -> Mapping[str, Any]:
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("chancy", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{path}: tool.chancy must be a table, [tool.chancy]")
+    return found
+
+
+def _explain(source: str, kind: str, place: tuple[int | str, ...], message: str) -> str:
+    key = ".".join(map(str, place))
+    where = f"{source}: [tool.chancy]" if source.endswith(".toml") else f"{source}:"
+    if kind != "extra_forbidden":
+        return f"{where} {key}: {message}"
+    near = difflib.get_close_matches(key, KEYS, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{where} has an unknown key {key!r}; {hint}Known keys: {', '.join(KEYS)}"

@@ -1,0 +1,51 @@
+"""Notices inside one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from chancy.errors import BrokerUnavailable
+from chancy.notice import Notice
+from chancy.testing.store import MemoryStore
+
+#: Notices that a subscription keeps for a slow reader: the last ones.
+MAX_NOTICES = 10_000
+
+
+class MemorySubscription:
+    """Hears the notices of every broker of a store."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._heard: deque[Notice] = deque(maxlen=MAX_NOTICES)
+        self._event = asyncio.Event()
+        self._open = True
+        store.listeners.append(self._hear)
+
+    def _hear(self, notice: Notice) -> None:
+        self._heard.append(notice)
+        self._event.set()
+
+    async def receive(self, timeout_s: float) -> list[Notice]:
+        if not self._heard and self._open:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._event.wait()
+            except TimeoutError:
+                return []
+        return await self.probe(timeout_s)
+
+    async def probe(self, timeout_s: float) -> list[Notice]:
+        if not self._open:
+            raise BrokerUnavailable("the subscription is closed")
+        heard = list(self._heard)
+        self._heard.clear()
+        self._event.clear()
+        return heard
+
+    async def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._event.set()
+            self._store.listeners.remove(self._hear)

@@ -1,0 +1,157 @@
+"""The supervisor: a small process that runs no jobs, and keeps worker processes running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from asyncio.subprocess import Process
+from collections import deque
+from collections.abc import Sequence
+
+from chancy.clock import Backoff, Clock, SystemClock
+from chancy.worker.supervised import LINE
+
+logger = logging.getLogger("chancy.supervisor")
+
+#: Exit codes after which another try can only end the same way: configuration, tables.
+FINAL = (2, 3)
+#: A worker that lived shorter than this died of its start.
+SHORT_LIFE_S = 10.0
+#: So many short lives within so many seconds are too many.
+MOST_DEATHS = 5
+DEATHS_WITHIN_S = 60.0
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Supervisor:
+    """Runs ``processes`` copies of a command until it is told to stop.
+
+    A copy that dies is started again, with back-off. SIGTERM and SIGINT are handed on as SIGTERM:
+    once for the workers to end in good order, twice for now; the third kills them. Each child is
+    in a session of its own, so that Ctrl-C in a terminal reaches it only this way.
+
+    :param once: a copy that exits with 0 is done (``--burst``).
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        processes: int,
+        once: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._command = tuple(command)
+        self._processes = processes
+        self._once = once
+        self._clock = clock or SystemClock()
+        self._children: dict[int, Process] = {}
+        self._stopping = asyncio.Event()
+        self._asked = 0
+        self._exit_code = 0
+        self._line = -1
+
+    async def run(self) -> int:
+        """Run to the end. Returns the exit code: 0, or the one of a child that cannot live."""
+        loop = asyncio.get_running_loop()
+        for one in _SIGNALS:
+            loop.add_signal_handler(one, self._asked_to_stop, one)
+        self._line, ours = os.pipe()
+        logger.info("supervisor_started pid=%d processes=%d", os.getpid(), self._processes)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(1, self._processes + 1):
+                    group.create_task(self._keep(number), name=f"chancy child {number}")
+        finally:
+            os.close(ours)
+            os.close(self._line)
+            for one in _SIGNALS:
+                loop.remove_signal_handler(one)
+        logger.info("supervisor_stopped pid=%d exit_code=%d", os.getpid(), self._exit_code)
+        return self._exit_code
+
+    async def _keep(self, number: int) -> None:
+        """Have one copy running until its end is meant."""
+        backoff = Backoff(base_s=0.2, cap_s=10.0)
+        short: deque[float] = deque(maxlen=MOST_DEATHS)
+        while not self._stopping.is_set():
+            began = self._clock.monotonic()
+            code, how = await self._live(number)
+            now = self._clock.monotonic()
+            if self._stopping.is_set():
+                logger.info("child_ended number=%d %s", number, how)
+                return
+            if code == 0 and self._once:
+                logger.info("child_done number=%d", number)
+                return
+            if code in FINAL:
+                self._give_up(code, f"child {number} {how}: it would do so again")
+                return
+            if now - began >= SHORT_LIFE_S:
+                backoff.reset()
+                short.clear()
+            else:
+                short.append(now)
+            if len(short) == MOST_DEATHS and now - short[0] < DEATHS_WITHIN_S:
+                last = f"child {number} {how}, for the {MOST_DEATHS}th time within a minute"
+                self._give_up(code if code > 0 else 1, last)
+                return
+            pause = backoff.next_s()
+            logger.error("child_died number=%d next_try_s=%.1f %s", number, pause, how)
+            await self._clock.wait(self._stopping, pause)
+
+    async def _live(self, number: int) -> tuple[int, str]:
+        """The life of one child: its exit code, minus the signal if one killed it."""
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(self._line,),
+                start_new_session=True,
+                env={**os.environ, LINE: str(self._line)},
+            )
+        except OSError as error:
+            return 1, f"could not be started: {error}"
+        self._children[number] = child
+        logger.info("child_started number=%d pid=%d", number, child.pid)
+        if self._stopping.is_set():
+            _signal(child, signal.SIGTERM)
+        try:
+            code = await child.wait()
+        finally:
+            del self._children[number]
+        return code, f"pid={child.pid} {_ending(code)}"
+
+    def _give_up(self, code: int, why: str) -> None:
+        """Stop everything: a child cannot live."""
+        logger.error("supervisor_gives_up exit_code=%d %s", code, why)
+        self._exit_code = self._exit_code or code
+        self._stop()
+
+    def _asked_to_stop(self, received: signal.Signals) -> None:
+        self._asked += 1
+        logger.info("signal_received signal=%s count=%d", received.name, self._asked)
+        self._stop(signal.SIGTERM if self._asked < 3 else signal.SIGKILL)
+
+    def _stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self._stopping.set()
+        for child in self._children.values():
+            _signal(child, how)
+
+
+def _signal(child: Process, how: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended just now
+        child.send_signal(how)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exited with {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

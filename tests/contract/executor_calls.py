@@ -1,0 +1,86 @@
+"""How the tests of the executors call them. Without pytest, for `executor_scripts`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from chancy.attempt import Claim, Outcome, Returned
+from chancy.executors import executor
+from chancy.executors.base import Executor
+from chancy.queue import ExecutorName
+from chancy.registry import Registry
+from tests.contract import executor_jobs, executor_perils
+from tests.waiting import eventually
+
+JOBS = executor_jobs.__name__
+PERILS = executor_perils.__name__
+MAX_PAYLOAD = 100_000
+#: Seconds within which anything here happens, on a busy machine.
+DEADLINE_S = 10.0
+
+
+def find(path: str) -> Callable[..., Any]:
+    return Registry(allow=[f"{JOBS}.*", f"{PERILS}.*"]).find(path)
+
+
+def claim_of(function: str, **arguments: object) -> Claim:
+    """A claim of a function of `executor_jobs` or `executor_perils`."""
+    module = PERILS if hasattr(executor_perils, function) else JOBS
+    return claim_with(f"{module}.{function}", json.dumps(arguments))
+
+
+def claim_with(path: str, arguments: str | None) -> Claim:
+    return Claim(uuid4(), uuid4(), uuid4(), "default", path, arguments, 1, 3, 0, 0, 0, None)
+
+
+@asynccontextmanager
+async def started(name: ExecutorName, concurrency: int = 1) -> AsyncGenerator[Executor]:
+    made = executor(name, concurrency=concurrency, find=find, max_payload=MAX_PAYLOAD)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+async def run(it: Executor, function: str, **arguments: object) -> Outcome:
+    async with asyncio.timeout(DEADLINE_S):
+        return await it.run(claim_of(function, **arguments))
+
+
+async def result(it: Executor, function: str, **arguments: object) -> Any:
+    outcome = await run(it, function, **arguments)
+    assert isinstance(outcome, Returned), outcome
+    assert 0 <= outcome.elapsed_s < DEADLINE_S
+    return None if outcome.result is None else json.loads(outcome.result)
+
+
+async def end_of(running: asyncio.Task[Outcome]) -> Outcome:
+    async with asyncio.timeout(DEADLINE_S):
+        return await running
+
+
+class Place:
+    """Files by which a job and its test tell each other where they are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.started = folder / "started"
+        self.until = folder / "until"
+        self.stopped = folder / "stopped"
+        self.other = folder / "other"
+
+    def waiting(self, function: str = "wait_for_file_async") -> Claim:
+        files = {"started": str(self.started), "until": str(self.until)}
+        if function == "wait_for_file_async":
+            files["stopped"] = str(self.stopped)
+        return claim_of(function, **files)
+
+    async def has_started(self) -> str:
+        await eventually(self.started.exists)
+        return self.started.read_text()

@@ -1,0 +1,73 @@
+"""Random histories, on every broker and on a model: after each step they tell the same story.
+
+``CHANCY_EXAMPLES`` sets how many histories each machine tries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import datetime
+
+import pytest
+from hypothesis import HealthCheck, settings, strategies
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from chancy.broker import Broker
+from chancy.postgres.broker import PostgresBroker
+from chancy.testing.clock import ManualClock
+from chancy.testing.memory import MemoryBroker
+from tests.contract.machine import BEGAN, DAY, BrokerMachine
+
+
+def hold_against_model(machine: type[BrokerMachine], *, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=int(os.environ.get("CHANCY_EXAMPLES", examples)),
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_memory_tells_the_same_story_as_the_model() -> None:
+    class MemoryMachine(BrokerMachine):
+        def opened(self) -> Broker:
+            self.clock = ManualClock(BEGAN)
+            return MemoryBroker(clock=self.clock)
+
+        @rule(days=strategies.integers(1, 4))
+        def time_passes(self, days: int) -> None:
+            self.clock.advance(days * 86_400)
+            self.model.now += days * DAY
+
+    with asyncio.Runner() as MemoryMachine.runner:
+        hold_against_model(MemoryMachine, examples=200, steps=40)
+
+
+@pytest.mark.timeout(600)
+def test_postgres_tells_the_same_story_as_the_model(dsn: str) -> None:
+    broker = PostgresBroker(dsn)
+
+    async def emptied() -> None:
+        for table in ("jobs", "finished_jobs", "workers", "queues"):
+            await broker.fetch(f"delete from chancy.{table}")
+
+    class PostgresMachine(BrokerMachine):
+        def opened(self) -> Broker:
+            self.ask(emptied())
+            return broker
+
+        def moment(self, due: int) -> datetime:
+            # The clock of the server cannot be moved: what is not due now never will be.
+            moment = super().moment(due)
+            return moment if due <= self.model.now else moment.replace(year=9999)
+
+    with asyncio.Runner() as PostgresMachine.runner:
+        PostgresMachine.runner.run(broker.open())
+        try:
+            hold_against_model(PostgresMachine, examples=150, steps=40)
+        finally:
+            PostgresMachine.runner.run(broker.close())

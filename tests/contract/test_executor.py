@@ -1,0 +1,300 @@
+"""What every executor does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from chancy.attempt import Cancelled, Raised, Released, Returned, TimedOut
+from chancy.executors import default_concurrency
+from chancy.executors.base import Executor
+from chancy.queue import EXECUTORS, ExecutorName
+from tests.contract import executor_jobs
+from tests.contract.executor_calls import (
+    JOBS,
+    MAX_PAYLOAD,
+    Place,
+    claim_of,
+    claim_with,
+    end_of,
+    result,
+    run,
+    started,
+)
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture(params=EXECUTORS)
+def name(request: pytest.FixtureRequest) -> ExecutorName:
+    found: ExecutorName = request.param
+    return found
+
+
+@pytest.fixture
+async def one(name: ExecutorName) -> AsyncIterator[Executor]:
+    """An executor with one slot."""
+    async with started(name) as made:
+        yield made
+
+
+VALUE = {"text": "ünï – 🙂 \\u0000", "numbers": [1, -2.5, 1e300, True, None], "deep": {"": []}}
+
+
+async def test_gives_what_the_function_returns(one: Executor) -> None:
+    for function in ("echo", "echo_async", "echo_later", "echo_awaitable", "echo_wrapped"):
+        assert await result(one, function, value=VALUE) == VALUE
+        assert await result(one, function, value=None) is None
+
+
+async def test_runs_without_arguments(one: Executor) -> None:
+    for arguments in (None, "{}", " {} "):
+        outcome = await one.run(claim_with(f"{JOBS}.nothing", arguments))
+        assert isinstance(outcome, Returned)
+        assert outcome.result is None
+
+
+DEEP = "[" * 200_000
+
+NOT_STORABLE = r"\ud800 \x00 \u202e"
+RAISED_BY_NAME: list[tuple[str, dict[str, object], str, str]] = [
+    (function, {"name": type_name.rpartition(".")[2]}, type_name, "the reason")
+    for function in ("raise_builtin", "raise_builtin_async", "raise_builtin_later")
+    for type_name in (
+        "builtins.SystemExit",
+        "builtins.KeyboardInterrupt",
+        "builtins.GeneratorExit",
+        "asyncio.exceptions.CancelledError",
+    )
+]
+FAILURES: list[tuple[str, dict[str, object], str, str]] = [
+    ("raise_plain", {}, "builtins.ValueError", "the reason"),
+    ("raise_async", {}, "builtins.ValueError", "the reason"),
+    ("raise_later", {}, "builtins.ValueError", "the reason"),
+    ("raise_two_part", {}, f"{JOBS}.TwoPartError", "one and two"),
+    ("raise_speechless", {}, f"{JOBS}.SpeechlessError", "ValueError"),
+    ("raise_spiteful", {}, "builtins.BaseException", "SpitefulError"),
+    ("raise_text", {"text": "long ", "times": 10_000_000}, "builtins.ValueError", "left out"),
+    ("raise_text", {"text": "\ud800 \x00 \u202e", "times": 1}, "builtins.ValueError", NOT_STORABLE),
+    *RAISED_BY_NAME,
+    ("recurse", {}, "builtins.RecursionError", "recursion"),
+    ("recurse_async", {}, "builtins.RecursionError", "recursion"),
+    ("type_error_inside", {"value": 1}, "builtins.TypeError", "unsupported operand"),
+    ("type_error_inside_wrapped", {"value": 1}, "builtins.TypeError", "unsupported operand"),
+    ("raise_builtin", {"name": "StopIteration"}, "builtins.StopIteration", "the reason"),
+    ("raise_builtin_later", {"name": "StopIteration"}, "builtins.RuntimeError", "StopIteration"),
+    ("echo", {"val": 1}, "chancy.errors.InvalidArguments", "echo: missing a required argument"),
+    ("echo_async", {}, "chancy.errors.InvalidArguments", "echo_async: missing a required"),
+    ("echo_wrapped", {"value": 1, "x": 2}, "chancy.errors.InvalidArguments", "'x'"),
+    ("generator", {}, "chancy.errors.InvalidArguments", "is a generator function"),
+    ("async_generator", {}, "chancy.errors.InvalidArguments", "is an async generator function"),
+    ("return_nan", {}, "chancy.errors.InvalidArguments", "nan is not a number"),
+    ("return_object", {}, "chancy.errors.InvalidArguments", "no type for object"),
+    ("return_nul", {}, "chancy.errors.InvalidArguments", "[0]"),
+    ("return_deep", {}, "chancy.errors.InvalidArguments", "nested"),
+    ("return_future", {}, "chancy.errors.InvalidArguments", "Future"),
+    ("return_much", {"size": 50_000_000}, "chancy.errors.PayloadTooLarge", "50,000,002 bytes"),
+    ("missing", {}, "chancy.errors.UnknownFunction", "no function 'missing'"),
+    ("dumps", {}, "chancy.errors.UnknownFunction", "is defined in 'json'"),
+    ("tenant", {}, "chancy.errors.UnknownFunction", "no function 'tenant'"),
+]
+
+
+async def test_turns_whatever_goes_wrong_into_an_outcome(one: Executor) -> None:
+    """One executor for all, so that each failure also shows to have left it whole."""
+    wrong: list[object] = []
+    for function, arguments, type_name, message in FAILURES:
+        outcome = await run(one, function, **arguments)
+        if not (
+            isinstance(outcome, Raised)
+            and outcome.failure.is_a(type_name)
+            and message in outcome.failure.message
+        ):
+            wrong.append((function, arguments, outcome))
+        json.dumps(outcome.failure.as_json() if isinstance(outcome, Raised) else None).encode()
+    assert not wrong
+    assert await result(one, "echo", value="still here") == "still here"
+
+
+async def test_refuses_arguments_that_are_no_keywords(one: Executor) -> None:
+    for arguments in ("[1]", "{", "", "1", '{"value": 1} {}', DEEP, '{"a b": 1}'):
+        outcome = await one.run(claim_with(f"{JOBS}.echo", arguments))
+        assert isinstance(outcome, Raised)
+        assert outcome.failure.is_a("chancy.errors.InvalidArguments"), outcome
+
+
+async def test_runs_no_function_that_is_not_allowed(one: Executor) -> None:
+    for path in ("os.getpid", "nodots", "", f"{JOBS}.", f"{JOBS}.x.y"):
+        outcome = await one.run(claim_with(path, None))
+        assert isinstance(outcome, Raised), path
+        assert outcome.failure.is_a("chancy.errors.UnknownFunction"), path
+
+
+async def test_says_where_an_error_came_from(one: Executor) -> None:
+    outcome = await run(one, "raise_later")
+    assert isinstance(outcome, Raised)
+    assert "executor_jobs.py" in outcome.failure.trace
+    assert "in raise_later" in outcome.failure.trace
+
+
+async def test_large_arguments_and_results_cross(one: Executor) -> None:
+    value = "ü" * (MAX_PAYLOAD // 2 - 10)
+    assert await result(one, "echo", value=value) == value
+    outcome = await run(one, "echo", value="x" * 20_000_000)
+    assert isinstance(outcome, Raised)
+    assert outcome.failure.is_a("chancy.errors.PayloadTooLarge")
+
+
+async def test_output_of_a_job_disturbs_nothing(one: Executor) -> None:
+    assert await result(one, "print_much", size=5_000_000) == 5_000_000
+    assert await result(one, "from_threads", value=1) == [1, 1, 1]
+
+
+async def test_jobs_share_no_context(one: Executor) -> None:
+    for function in ("say_tenant", "say_tenant_async"):
+        assert await result(one, function, new="a") == "nobody"
+        assert await result(one, function, new="b") == "nobody"
+    assert await result(one, "say_tenant_later", new="a") == ["nobody", "a"]
+    assert await result(one, "say_tenant_later", new="b") == ["nobody", "b"]
+    assert executor_jobs.tenant.get() == "nobody"
+
+
+async def test_a_coroutine_has_one_task_all_its_life(one: Executor) -> None:
+    assert await result(one, "same_task") is True
+    assert await result(one, "timeout_of_its_own") == "timed out"
+    assert await result(one, "failing_group") == "caught"
+    assert await result(one, "same_task") is True
+
+
+async def test_runs_as_many_at_a_time_as_it_has_slots(name: ExecutorName, tmp_path: Path) -> None:
+    places = [Place(tmp_path / str(number)) for number in range(3)]
+    for place in places:
+        place.started.parent.mkdir()
+    async with started(name, concurrency=3) as it:
+        assert it.slots == 3
+        running = [asyncio.create_task(it.run(place.waiting())) for place in places]
+        for place in places:
+            await place.has_started()
+        for place in places:
+            place.until.touch()
+        outcomes = await asyncio.gather(*running)
+    assert [isinstance(outcome, Returned) for outcome in outcomes] == [True] * 3
+
+
+async def test_an_interrupted_run_returns_the_given_outcome(
+    name: ExecutorName, one: Executor, place: Place
+) -> None:
+    claim = place.waiting()
+    running = asyncio.create_task(one.run(claim))
+    await place.has_started()
+    given = Cancelled("somebody asked")
+    stopped = one.interrupt(claim, given)
+    assert await end_of(running) is given
+    assert stopped is (name != "thread")
+    place.until.touch()
+    assert await result(one, "echo", value="next") == "next"
+
+
+async def test_the_first_interrupt_counts(one: Executor, place: Place) -> None:
+    claim = place.waiting()
+    running = asyncio.create_task(one.run(claim))
+    await place.has_started()
+    one.interrupt(claim, TimedOut(1.0))
+    one.interrupt(claim, Released("the worker stops"))
+    place.until.touch()
+    assert await end_of(running) == TimedOut(1.0)
+
+
+async def test_an_interrupted_plain_function_returns_the_given_outcome(
+    name: ExecutorName, one: Executor, place: Place
+) -> None:
+    claim = place.waiting("wait_for_file")
+    running = asyncio.create_task(one.run(claim))
+    await place.has_started()
+    assert one.interrupt(claim, TimedOut(1.0)) is (name == "process")
+    assert await end_of(running) == TimedOut(1.0)
+    place.until.touch()
+    assert await result(one, "echo", value="next") == "next"
+
+
+async def test_an_interrupt_after_the_end_changes_nothing(one: Executor) -> None:
+    claim = claim_of("echo_later", value=1)
+    outcome = await one.run(claim)
+    assert one.interrupt(claim, Cancelled("too late")) is False
+    assert isinstance(outcome, Returned)
+    assert await result(one, "echo_later", value=2) == 2
+
+
+async def test_an_interrupt_of_a_stranger_is_refused(one: Executor, place: Place) -> None:
+    claim = place.waiting()
+    running = asyncio.create_task(one.run(claim))
+    await place.has_started()
+    assert one.interrupt(claim._replace(lease=uuid4()), Cancelled("an old claim")) is False
+    place.until.touch()
+    assert isinstance(await end_of(running), Returned)
+
+
+async def test_a_job_that_waits_for_a_slot_can_be_interrupted(
+    name: ExecutorName, one: Executor, place: Place
+) -> None:
+    """It has not begun, and it never does."""
+    running = asyncio.create_task(one.run(place.waiting("wait_for_file")))
+    await place.has_started()
+    claim = claim_of("mark", path=str(place.other))
+    waiting = asyncio.create_task(one.run(claim))
+    await asyncio.sleep(0)
+    assert one.interrupt(claim, Released("the worker stops")) is True
+    assert await end_of(waiting) == Released("the worker stops")
+    place.until.touch()
+    await end_of(running)
+    assert await result(one, "echo", value="next") == "next"
+    assert not place.other.exists(), name
+
+
+@pytest.mark.parametrize("function", ["wait_for_file_async", "wait_for_file"])
+async def test_a_consumer_that_is_torn_down_takes_its_job_along(
+    name: ExecutorName, one: Executor, place: Place, function: str
+) -> None:
+    running = asyncio.create_task(one.run(place.waiting(function)))
+    pid = int(await place.has_started())
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    if name == "async" and function == "wait_for_file_async":
+        assert place.stopped.exists()
+    if name == "process":
+        await eventually(lambda: not psutil.pid_exists(pid))
+    place.until.touch()
+    assert await result(one, "echo", value="next") == "next"
+
+
+def test_default_concurrency() -> None:
+    assert default_concurrency("process") == len(os.sched_getaffinity(0))
+    assert default_concurrency("thread") == 16
+    assert default_concurrency("async") == 256
+
+
+async def test_runs_many_short_jobs(name: ExecutorName) -> None:
+    """Every outcome goes to the run that asked for it."""
+    async with started(name, concurrency=2) as it:
+        numbers = iter(range(500))
+        found: dict[int, Any] = {}
+
+        async def consume() -> None:
+            for number in numbers:
+                found[number] = await result(it, "echo", value=number)
+
+        await asyncio.gather(consume(), consume(), consume())
+    assert found == {number: number for number in range(500)}

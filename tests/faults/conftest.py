@@ -1,0 +1,62 @@
+"""Worker processes, an application without one, and the book that jobs write."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from chancy import Chancy
+from tests.faults.book import Book
+from tests.faults.worker_process import WorkerProcess, WorkerSettings
+from tests.postgres_fixtures import _database, find_run
+
+
+class StartWorker(Protocol):
+    """What the fixture `start_worker` is called with: the settings of `WorkerSettings`."""
+
+    def __call__(self, dsn: str, **settings: Any) -> WorkerProcess: ...
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path / "book")
+
+
+@pytest.fixture
+def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
+    """Start a worker process: ``start_worker(dsn, executor="process")``. Killed at the end."""
+    started: list[WorkerProcess] = []
+    numbers = itertools.count(1)
+
+    def start(dsn: str, **settings: Any) -> WorkerProcess:
+        name = f"{secrets.token_hex(4)}-{next(numbers)}"
+        named = f"{dsn}{'&' if '?' in dsn else '?'}application_name={name}"
+        log = tmp_path / f"worker-{name}.log"
+        worker = WorkerProcess(name, WorkerSettings(dsn=named, **settings), log)
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.close()
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    """An application on the test's database, to push with."""
+    async with Chancy(dsn) as opened:
+        yield opened
+
+
+@pytest.fixture
+def dsns(request: pytest.FixtureRequest, template: str) -> Iterator[list[str]]:
+    """Four migrated databases, to run histories side by side that mostly wait."""
+    run = find_run(request.config)
+    with ExitStack() as made:
+        yield [made.enter_context(_database(run, request, template)) for _ in range(4)]

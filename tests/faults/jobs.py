@@ -1,0 +1,47 @@
+"""The functions that the jobs of these tests run. They write into a book what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from chancy import job
+from tests.faults import book as books
+
+
+@job(queue="load")
+async def work(book: str, number: int, seconds: float = 0.0) -> int:
+    """Takes so long, without holding the loop."""
+    books.write(book, number, "begin")
+    if seconds:
+        await asyncio.sleep(seconds)
+    books.write(book, number, "end")
+    return number
+
+
+@job(queue="load")
+def toil(book: str, number: int, seconds: float = 0.0) -> int:
+    """The same as a plain function."""
+    books.write(book, number, "begin")
+    if seconds:
+        time.sleep(seconds)
+    books.write(book, number, "end")
+    return number
+
+
+@job(queue="load")
+def stumble(book: str, number: int, failures: int) -> int:
+    """Fails so often before it succeeds."""
+    books.write(book, number, "begin")
+    if books.begun(book, number) <= failures:
+        raise ValueError(f"job {number} stumbles")
+    books.write(book, number, "end")
+    return number
+
+
+@job(queue="load")
+def die(book: str, number: int) -> None:
+    """Takes its process along."""
+    books.write(book, number, "begin")
+    os.kill(os.getpid(), 9)

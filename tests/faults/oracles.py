@@ -1,0 +1,31 @@
+"""What must hold after every fault, asked of the tables and of the book."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from chancy.states import State
+from tests.faults import tables
+from tests.faults.book import Book
+
+
+def check_all_succeeded(dsn: str, count: int) -> None:
+    """Nothing is lost and nothing is there twice: so many jobs, each succeeded, each one row."""
+    assert tables.states(dsn) == {State.SUCCEEDED: count}
+    ((rows, ids),) = tables.ask(
+        dsn, "select count(*), count(distinct id) from chancy.finished_jobs"
+    )
+    assert (rows, ids) == (count, count)
+
+
+def check_ran_once(book: Book, numbers: Collection[int]) -> None:
+    """Each of these jobs began once and ended once, and no other did."""
+    expected = dict.fromkeys(numbers, 1)
+    assert book.count("begin") == expected
+    assert book.count("end") == expected
+
+
+def check_not_run_again(book: Book, settled: Collection[int], offset: int) -> None:
+    """What was settled when the book had this size did not begin afterwards."""
+    again = set(book.count("begin", offset)) & set(settled)
+    assert again == set()

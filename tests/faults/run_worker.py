@@ -1,0 +1,92 @@
+"""The program of a worker process: ``python -m tests.faults.run_worker '{"dsn": …}'``.
+
+Says ``ready`` and the id of the worker once it serves, and a report when it has stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections import Counter
+from dataclasses import asdict
+
+import tests.faults.jobs  # noqa: F401  registers the jobs
+from chancy import Chancy, Plugin, Queue, Worker
+from chancy.attempt import Claim, Outcome, Settlement
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.retry import Retry
+from chancy.postgres.broker import PostgresBroker
+from tests.faults.worker_process import Report, WorkerSettings
+
+
+class Tally(Plugin):
+    """Counts outcomes by their kind."""
+
+    def __init__(self) -> None:
+        self.outcomes = Counter[str]()
+
+    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        self.outcomes[type(outcome).__name__] += 1
+        return verdict
+
+
+def application(settings: WorkerSettings, tally: Tally) -> Chancy:
+    """The application of a worker process."""
+    return Chancy(
+        settings.dsn,
+        listen_dsn=settings.listen_dsn,
+        driver=settings.driver,
+        queues=[
+            Queue(
+                name=settings.queue, executor=settings.executor, concurrency=settings.concurrency
+            )
+        ],
+        plugins=[
+            Recovery(sweep_s=settings.sweep_s),
+            Retry(base_s=settings.retry_base_s, factor=1.0),
+            tally,
+        ],
+        no_default_plugins=True,
+    )
+
+
+async def run(settings: WorkerSettings) -> None:
+    """Work until a signal comes."""
+    tally = Tally()
+    chancy = application(settings, tally)
+    async with chancy:
+        worker = Worker(
+            chancy,
+            queues=[settings.queue],
+            shutdown_timeout_s=settings.shutdown_timeout_s,
+            heartbeat_s=settings.heartbeat_s,
+            heartbeat_timeout_s=settings.heartbeat_timeout_s,
+        )
+        async with worker:
+            ending = asyncio.create_task(worker.wait_for_shutdown())
+            await asyncio.sleep(0)  # from here on it takes signals
+            say(f"ready {worker.worker_id}")
+            await ending
+        broker = chancy.broker
+        assert isinstance(broker, PostgresBroker)
+        report = Report(
+            settled=worker.settled,
+            stale=worker.stale,
+            sessions=broker._claim_link.generation,
+            outcomes=dict(tally.outcomes),
+        )
+    say(json.dumps(asdict(report)))
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    asyncio.run(run(WorkerSettings(**json.loads(sys.argv[1]))))

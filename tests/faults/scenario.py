@@ -1,0 +1,167 @@
+"""One small history with everything in it: the path along which faults are injected.
+
+A job that succeeds, one that is retried, one that is delayed, one whose worker died, one that is
+cancelled, some pushed in bulk and some in a transaction. Whatever single call fails, each must
+come to the same end, and none may run more often than it failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+import psycopg
+
+from chancy import BrokerError, Chancy, Queue, State, Worker, job
+from chancy.broker import WorkerRecord
+from chancy.clock import SystemClock
+from chancy.identity import new_id
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.retry import Retry
+from chancy.postgres.broker import PostgresBroker
+from tests.faults import tables
+from tests.faults.flaky_driver import Faults, FlakyDriver, Switchboard
+from tests.waiting import eventually
+
+Found = TypeVar("Found")
+
+QUEUE = Queue(name="load", executor="async", poll_interval_s=0.05)
+
+#: How often each job has run, by the id of its scenario and its name.
+_RAN = Counter[tuple[str, str]]()
+
+
+@job(queue="load")
+async def step(scenario: str, name: str, failures: int = 0) -> str:
+    """Fails so often before it succeeds."""
+    _RAN[scenario, name] += 1
+    await asyncio.sleep(0)
+    if _RAN[scenario, name] <= failures:
+        raise ValueError(f"{name} stumbles")
+    return name
+
+
+class QuickClock(SystemClock):
+    """Waits a twentieth of the time. It measures the real one."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds / 20)
+
+    async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
+        return await super().wait(event, timeout_s / 20)
+
+
+class Scenario:
+    """One run of the history on a migrated database, which is emptied first."""
+
+    def __init__(self, dsn: str, faults: Faults | None = None, *, patience: int = 3) -> None:
+        self.id = uuid.uuid4().hex
+        self.dsn = dsn
+        #: How often a caller makes a call that failed.
+        self.patience = patience
+        broker = PostgresBroker(dsn)
+        self.switchboard = Switchboard(broker.sql, faults)
+        self.broker = PostgresBroker(dsn, driver=FlakyDriver(self.switchboard))
+        self.app = Chancy(
+            broker=self.broker,
+            queues=[QUEUE],
+            plugins=[Recovery(sweep_s=1.0), Retry(base_s=0.02, factor=1.0)],
+            no_default_plugins=True,
+            clock=QuickClock(),
+        )
+        self.cancelled = new_id()
+        self.expected: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Live through it, as a service would that tries again what failed."""
+        with psycopg.connect(self.dsn, autocommit=True) as session:
+            await self._run(session)
+
+    async def _run(self, session: psycopg.Connection[Any]) -> None:
+        await asyncio.to_thread(tables.empty, session)
+        await self._again(self.app.broker.open)
+        try:
+            await self._push()
+            await self._orphan()
+            worker = Worker(self.app, queues=["load"], heartbeat_s=1.0, heartbeat_timeout_s=5.0)
+            await self._again(worker.start)
+            try:
+                await eventually(lambda: asyncio.to_thread(_done, session), timeout=20.0)
+            finally:
+                await worker.stop()
+            assert worker.stale == 0
+        finally:
+            await self.app.broker.close()
+
+    def check(self) -> None:
+        """Each job is finished, once, and has run as often as it failed and once more."""
+        found = {name: count for (id, name), count in _RAN.items() if id == self.id}
+        assert found == self.expected
+        states = tables.states(self.dsn)
+        assert states == {State.SUCCEEDED: len(self.expected), State.CANCELLED: 1}
+        rows = tables.ask(
+            self.dsn,
+            "select arguments ->> 'name', attempt, crashes, coalesce(jsonb_array_length(errors), 0)"
+            " from chancy.finished_jobs where state = 4",
+        )
+        for name, attempt, crashes, errors in rows:
+            crashed = int(name == "orphaned")
+            runs = self.expected[name]
+            assert (attempt, crashes, errors) == (runs, crashed, runs - 1 + crashed), name
+
+    async def _push(self) -> None:
+        factory = step.job
+        plain = factory(scenario=self.id, name="plain").with_id(new_id())
+        retried = factory(scenario=self.id, name="retried", failures=1).with_id(new_id())
+        delayed = factory(scenario=self.id, name="delayed").with_run_at(0.05).with_id(new_id())
+        bulk = [
+            factory(scenario=self.id, name=f"bulk {n}").with_id(new_id()) for n in range(3)
+        ]
+        within = factory(scenario=self.id, name="within").with_id(new_id())
+        cancelled = factory(scenario=self.id, name="cancelled").with_run_at(3600)
+
+        async def push_within() -> None:
+            async with self.app.transaction() as transaction:
+                await self.app.push(within, within=transaction)
+
+        await self._again(lambda: self.app.push(plain))
+        await self._again(lambda: self.app.push_many([retried, delayed]))
+        await self._again(lambda: self.app.push_many(bulk))
+        await self._again(push_within)
+        await self._again(lambda: self.app.push(cancelled.with_id(self.cancelled)))
+        await self._again(lambda: self.app.cancel(self.cancelled))
+        names = [job.arguments["name"] for job in (plain, retried, delayed, *bulk, within)]
+        self.expected |= dict.fromkeys(names, 1) | {"retried": 2}
+
+    async def _orphan(self) -> None:
+        """A job that was claimed by a worker which is gone."""
+        orphan = step.job(scenario=self.id, name="orphaned").with_priority(9).with_id(new_id())
+        await self._again(lambda: self.app.push(orphan))
+        dead = WorkerRecord(
+            id=uuid.uuid4(), host="gone", pid=1, tags=frozenset(), queues=(), version="0"
+        )
+
+        async def claim_one() -> UUID:
+            claims = await self.broker.claim("load", worker_id=dead.id, limit=1, thorough=True)
+            return claims[0].id
+
+        await self._again(lambda: self.broker.register(dead))
+        assert await self._again(claim_one) == orphan.id
+        await self._again(lambda: self.broker.unregister(dead.id))
+        self.expected["orphaned"] = 1
+
+    async def _again(self, call: Callable[[], Awaitable[Found]]) -> Found:
+        for _ in range(self.patience - 1):
+            try:
+                return await call()
+            except BrokerError:
+                await asyncio.sleep(0.001)
+        return await call()
+
+
+def _done(session: psycopg.Connection[Any]) -> bool:
+    return tables.live(session) == 0

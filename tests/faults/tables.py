@@ -1,0 +1,90 @@
+"""What the tables say, asked past the broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from chancy.states import State
+
+
+#: A DSN, or a session that is open: one of its own costs the server some milliseconds.
+Where = str | psycopg.Connection[Any]
+
+
+def ask(where: Where, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement."""
+    if isinstance(where, str):
+        with psycopg.connect(where, autocommit=True) as connection:
+            return ask(connection, sql, params)
+    cursor = where.execute(sql.encode(), params)
+    return cursor.fetchall() if cursor.description else []
+
+
+def live(dsn: Where) -> int:
+    """How many jobs are not finished."""
+    ((count,),) = ask(dsn, "select count(*) from chancy.jobs")
+    return int(count)
+
+
+def finished(dsn: Where) -> int:
+    ((count,),) = ask(dsn, "select count(*) from chancy.finished_jobs")
+    return int(count)
+
+
+def states(dsn: Where) -> Counter[State]:
+    """All jobs, finished or not, by state."""
+    rows = ask(
+        dsn,
+        "select state, count(*) from ("
+        " select state from chancy.jobs union all select state from chancy.finished_jobs) as jobs"
+        " group by state",
+    )
+    return Counter({State(state): count for state, count in rows})
+
+
+def running(dsn: Where, worker_id: UUID) -> int:
+    """How many jobs a worker holds."""
+    ((count,),) = ask(
+        dsn, "select count(*) from chancy.jobs where state = 1 and worker_id = %s", [worker_id]
+    )
+    return int(count)
+
+
+def settled_numbers(dsn: Where) -> set[int]:
+    """The numbers of the finished jobs."""
+    rows = ask(dsn, "select (arguments ->> 'number')::int from chancy.finished_jobs")
+    return {number for (number,) in rows}
+
+
+def counters(dsn: Where) -> tuple[int, int, int]:
+    """Of the finished jobs: the sum of attempts and of crashes, and of recorded errors."""
+    ((attempts, crashes, errors),) = ask(
+        dsn,
+        "select coalesce(sum(attempt), 0), coalesce(sum(crashes), 0),"
+        " coalesce(sum(jsonb_array_length(errors)), 0) from chancy.finished_jobs",
+    )
+    return int(attempts), int(crashes), int(errors)
+
+
+def workers(dsn: Where) -> int:
+    ((count,),) = ask(dsn, "select count(*) from chancy.workers")
+    return int(count)
+
+
+def sessions(dsn: Where, name: str) -> int:
+    """How many sessions of the server bear this application name."""
+    ((count,),) = ask(
+        dsn, "select count(*) from pg_stat_activity where application_name = %s", [name]
+    )
+    return int(count)
+
+
+def empty(dsn: Where) -> None:
+    """Remove every job, worker and queue."""
+    for name in ("jobs", "finished_jobs", "workers", "queues"):
+        ask(dsn, f"delete from chancy.{name}")

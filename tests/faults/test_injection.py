@@ -1,0 +1,144 @@
+"""A fault at every single call: whichever fails, and however, the history ends the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from chancy import Chancy, Queue, Worker
+from chancy.postgres.broker import PostgresBroker
+from tests.faults.flaky_driver import (
+    CONNECTION_LOST,
+    Faults,
+    FlakyDriver,
+    OneFault,
+    RandomFaults,
+    Switchboard,
+)
+from tests.faults.scenario import Scenario
+
+#: The server refuses the statement for the moment: a serialization failure, a lock timeout, a
+#: statement timeout.
+REFUSED = ("40001", "55P03", "57014")
+#: The session is lost: the server went read-only, or the line broke.
+LOST = ("25006", CONNECTION_LOST)
+#: The server does not take the session.
+NO_SESSION = ("53300", CONNECTION_LOST)
+
+#: Statements that are made once or twice in a history are struck each time, these only at first.
+_OFTEN = ("claim", "promote")
+_FIRST = 3
+
+
+async def points(dsn: str) -> list[tuple[str, int]]:
+    """Every call of an undisturbed history, by kind and number."""
+    dry = Scenario(dsn)
+    await dry.run()
+    dry.check()
+    assert dry.switchboard.calls["other"] == 1, "an unknown statement; is it the version's?"
+    return [
+        (kind, number)
+        for kind, count in sorted(dry.switchboard.calls.items())
+        for number in range(1, min(count, _FIRST if kind in _OFTEN else count) + 1)
+    ]
+
+
+async def run_all(dsns: Sequence[str], faults: Sequence[OneFault]) -> None:
+    """Run a history for each fault, and tell all that went wrong."""
+    left = list(faults)
+    wrong: dict[OneFault, str] = {}
+
+    async def lane(dsn: str) -> None:
+        while left:
+            fault = left.pop()
+            scenario = Scenario(dsn, fault)
+            try:
+                await scenario.run()
+                scenario.check()
+                assert fault.struck == 1, "the fault did not happen"
+            except Exception as error:
+                wrong[fault] = f"{type(error).__name__}: {error}"
+
+    await asyncio.gather(*(lane(dsn) for dsn in dsns))
+    assert wrong == {}
+
+
+def refusals(found: Sequence[tuple[str, int]], *, full: bool) -> list[OneFault]:
+    """Faults in which the server refuses a statement. Unless full, one code at each point."""
+    codes = itertools.cycle(REFUSED)
+    return [
+        OneFault(kind, number, code)
+        for kind, number in found
+        if kind != "connect"
+        for code in (REFUSED if full else [next(codes)])
+    ]
+
+
+def losses(found: Sequence[tuple[str, int]], *, full: bool) -> list[OneFault]:
+    """Faults in which the session is lost, or not given, before the statement was run."""
+    codes = {True: itertools.cycle(NO_SESSION), False: itertools.cycle(LOST)}
+    return [
+        OneFault(kind, number, code)
+        for kind, number in found
+        for code in (
+            (NO_SESSION if kind == "connect" else LOST) if full else [next(codes[kind == "connect"])]
+        )
+    ]
+
+
+def lost_answers(found: Sequence[tuple[str, int]]) -> list[OneFault]:
+    """Faults in which the statement was carried out, and nobody was told."""
+    silent = ("connect", "listen", "begin")
+    return [
+        OneFault(kind, number, CONNECTION_LOST, answered=True)
+        for kind, number in found
+        if kind not in silent
+    ]
+
+
+async def test_a_refused_statement_is_made_again(dsns: list[str]) -> None:
+    await run_all(dsns, refusals(await points(dsns[0]), full=False))
+
+
+async def test_a_lost_session_is_replaced(dsns: list[str]) -> None:
+    await run_all(dsns, losses(await points(dsns[0]), full=False))
+
+
+async def test_a_lost_answer_changes_nothing(dsns: list[str]) -> None:
+    await run_all(dsns, lost_answers(await points(dsns[0])))
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+async def test_every_fault_at_every_call(dsns: list[str]) -> None:
+    found = await points(dsns[0])
+    await run_all(
+        dsns, [*refusals(found, full=True), *losses(found, full=True), *lost_answers(found)]
+    )
+
+
+async def run_random(dsn: str, seed: int) -> None:
+    """A history in which every tenth call fails."""
+    faults = RandomFaults(seed, 0.05, (*REFUSED, *LOST))
+    scenario = Scenario(dsn, faults, patience=1_000)
+    await scenario.run()
+    scenario.check()
+    assert faults.struck > 0, f"seed {seed}: the faults did not happen"
+
+
+async def test_many_faults_in_one_history(dsns: list[str]) -> None:
+    await asyncio.gather(*(run_random(dsn, seed) for seed, dsn in enumerate(dsns)))
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+async def test_many_faults_in_many_histories(dsns: list[str]) -> None:
+    first = int.from_bytes(os.urandom(4))
+    rounds = int(os.environ.get("CHANCY_ROUNDS", "100"))
+    for seed in range(first, first + rounds, len(dsns)):
+        print(f"seeds from {seed}")  # noqa: T201
+        await asyncio.gather(*(run_random(dsn, seed + n) for n, dsn in enumerate(dsns)))

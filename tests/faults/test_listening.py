@@ -1,0 +1,197 @@
+"""Notices are hints: deaf, flooded or forged, jobs start all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import string
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psutil
+import psycopg
+import pytest
+
+from chancy import Chancy, Queue, Worker
+from chancy.embedded import free_port
+from chancy.notice import channel
+from tests.faults import jobs, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.proxy import Proxy
+from tests.waiting import eventually
+
+#: What a busy machine may add to a latency, in seconds.
+SLACK_S = 0.6
+
+
+def application(dsn: str, listen_dsn: str, *, poll_interval_s: float) -> Chancy:
+    queue = Queue(name="load", executor="async", poll_interval_s=poll_interval_s)
+    return Chancy(dsn, listen_dsn=listen_dsn, queues=[queue], no_default_plugins=True)
+
+
+async def latency_s(chancy: Chancy, book: Book, number: int) -> float:
+    """Push a job; returns the seconds from the push to its start."""
+    pushed = time.monotonic_ns()
+    await chancy.push(jobs.work.job(book=str(book), number=number))
+    await eventually(lambda: book.count("begin")[number], timeout=20.0)
+    (begin,) = (one for one in book.entries() if (one.number, one.phase) == (number, "begin"))
+    return (begin.at_ns - pushed) / 1e9
+
+
+def at_rest(worker: Worker) -> bool:
+    """Whether the quick looks that follow a wake-up are over."""
+    return all(one.puller._rung >= 7 for one in worker._roster._serving.values())
+
+
+async def check_half_open(
+    proxy: Proxy, dsn: str, book: Book, *, recovers_within_s: float
+) -> None:
+    """The listening session falls silent without an end, and is replaced."""
+    app = application(dsn, proxy.dsn(dsn), poll_interval_s=0.3)
+    async with app, Worker(app, queues=["load"]) as worker:
+        await eventually(lambda: worker.listening)
+        await eventually(lambda: at_rest(worker))
+        assert await latency_s(app, book, 0) < SLACK_S
+        await eventually(lambda: at_rest(worker))
+        proxy.black_hole()
+        silent_at = time.monotonic()
+        # The notice of this one is lost; a relaxed poll comes every 3 s at least.
+        assert await latency_s(app, book, 1) < 3.0 * 1.2 + SLACK_S
+        await eventually(lambda: not worker.listening, timeout=recovers_within_s)
+        assert await latency_s(app, book, 2) < 3.0 * 1.2 + SLACK_S
+        await eventually(lambda: at_rest(worker))
+        assert await latency_s(app, book, 3) < 0.3 * 1.2 + SLACK_S
+        proxy.heal()
+        left_s = recovers_within_s - (time.monotonic() - silent_at)
+        await eventually(lambda: worker.listening, timeout=left_s)
+        await eventually(lambda: at_rest(worker))
+        assert await latency_s(app, book, 4) < SLACK_S
+
+
+async def test_a_listener_that_is_half_open_is_noticed_and_replaced(
+    proxy: Proxy, dsn: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.worker.listener._PROBE_EVERY_S", 1.5)
+    monkeypatch.setattr("chancy.worker.listener._PROBE_TIMEOUT_S", 1.0)
+    await check_half_open(proxy, dsn, book, recovers_within_s=10.0)
+
+
+@pytest.mark.chaos
+async def test_a_listener_recovers_within_fifteen_seconds(
+    proxy: Proxy, dsn: str, book: Book
+) -> None:
+    await check_half_open(proxy, dsn, book, recovers_within_s=15.0)
+
+
+@contextmanager
+def deaf_dsn(how: str, proxy: Proxy, dsn: str) -> Iterator[str]:
+    """A DSN that cannot be listened on."""
+    host, _, database = dsn.rpartition("/")
+    match how:
+        case "closed":
+            yield f"postgresql://postgres@127.0.0.1:{free_port()}/{database}"
+        case "silent":
+            proxy.black_hole()
+            yield proxy.dsn(dsn)
+            proxy.heal()
+        case _:
+            role = f"deaf_{uuid.uuid4().hex}"
+            tables.ask(dsn, f"create role {role} nologin")
+            yield f"{host.replace('postgres@', f'{role}@')}/{database}"
+            tables.ask(dsn, f"drop role {role}")
+
+
+@pytest.mark.parametrize("how", ["closed", "silent", "no login"])
+async def test_without_any_notices_jobs_start_within_the_poll_interval(
+    how: str, proxy: Proxy, dsn: str, book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    with deaf_dsn(how, proxy, dsn) as listen_dsn:
+        app = application(dsn, listen_dsn, poll_interval_s=0.5)
+        began = time.monotonic()
+        async with app, Worker(app, queues=["load"]) as worker:
+            assert time.monotonic() - began < 3.0, "the start waited for the listener"
+            for number in range(3):
+                await eventually(lambda: at_rest(worker))
+                assert await latency_s(app, book, number) < 0.5 * 1.2 + SLACK_S
+            await eventually(lambda: "listening_failed" in caplog.text)
+            assert not worker.listening
+
+
+class Flood(threading.Thread):
+    """Sends 10,000 payloads a second, most of them garbage, some forged."""
+
+    def __init__(self, dsn: str, seed: int) -> None:
+        super().__init__(name="flood", daemon=True)
+        self._dsn = dsn
+        self._random = random.Random(seed)
+        self._stopping = threading.Event()
+        self.sent = 0
+        self.transactions = 0
+
+    def run(self) -> None:
+        with closing(psycopg.connect(self._dsn, autocommit=True)) as connection:
+            due = time.monotonic()
+            while not self._stopping.is_set():
+                payloads = [self._payload() for _ in range(500)]
+                connection.execute(
+                    "select pg_notify(%s, payload) from unnest(%s::text[]) as payload",
+                    [channel("chancy"), payloads],
+                )
+                self.sent += len(payloads)
+                self.transactions += 1
+                due += 0.05
+                self._stopping.wait(max(0.0, due - time.monotonic()))
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+
+    def _payload(self) -> str:
+        nonce = self._random.randbytes(6).hex()
+        match self._random.randrange(12):
+            case 0:
+                return f"w:{nonce}"
+            case 1:
+                return f"r:load{'' if self._random.random() < 0.1 else nonce}"
+            case 2:
+                return f"q:{nonce}"
+            case 3:
+                return f"s:{uuid.UUID(bytes=self._random.randbytes(16))}"
+            case 4:
+                return f"s:{nonce}"
+            case 5:
+                return f"p:{nonce}"
+            case 6:
+                return '{"a":' * 40 + nonce
+            case 7 if self._random.random() < 0.05:
+                return "w:" + nonce + "x" * 7_900
+            case _:
+                alphabet = string.printable + "\x01\x1b\u202e\U0001f600é"
+                return "".join(self._random.choices(alphabet, k=self._random.randrange(1, 40)))
+
+
+async def test_a_flood_of_hostile_notices_holds_nothing_up(
+    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
+) -> None:
+    worker = start_worker(dsn)
+    worker.wait_until_ready()
+    process = psutil.Process(worker.pid)
+    flood = Flood(dsn, seed=21)
+    commits = tables.ask(dsn, "select xact_commit from pg_stat_database where datname = current_database()")[0][0]
+    flood.start()
+    began, before = time.monotonic(), process.cpu_times()
+    latencies = []
+    for number in range(12):
+        await asyncio.sleep(0.2)
+        latencies.append(await latency_s(chancy, book, number))
+    passed, after = time.monotonic() - began, process.cpu_times()
+    flood.stop()
+    commits2 = tables.ask(dsn, "select xact_commit from pg_stat_database where datname = current_database()")[0][0]
+    cpu = after.user + after.system - before.user - before.system
+    print("sent/s", flood.sent/passed, "lat", max(latencies), "cpu", cpu/passed, "stmts/s", (commits2-commits-flood.transactions)/passed, "rss", process.memory_info().rss>>20)
+    report = worker.stop()
+    assert report.stale == 0

@@ -1,0 +1,205 @@
+"""The line breaks at the worst moment: after the server has committed, before it could say so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator, Callable
+from uuid import UUID
+
+import pytest
+
+from chancy import BrokerUnavailable, Cancellation, Chancy, Queue, State, Worker
+from chancy.attempt import Claim, Settlement
+from chancy.broker import WorkerRecord
+from chancy.identity import new_id
+from chancy.job import Job
+from chancy.plugins.retry import Retry
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers import Name
+from tests.faults import jobs, oracles, tables
+from tests.faults.book import Book
+from tests.proxy import Proxy
+from tests.waiting import eventually
+
+WORKER = WorkerRecord(
+    id=UUID(int=7), host="here", pid=1, tags=frozenset(), queues=("load",), version="0"
+)
+#: The end of a statement's last message: only then there will be an answer to lose.
+SYNC = b"S\x00\x00\x00\x04"
+
+
+def names(id: UUID) -> Callable[[bytes], bool]:
+    """Matches the messages that carry this id, as either driver writes it."""
+    forms = (id.bytes, id.hex.encode(), str(id).encode())
+    return lambda sent: any(form in sent for form in forms)
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+async def app(request: pytest.FixtureRequest, proxy: Proxy, dsn: str) -> AsyncIterator[Chancy]:
+    """An application whose every session goes through the proxy, with a registered worker."""
+    driver: Name = request.param
+    async with Chancy(proxy.dsn(dsn), driver=driver) as opened:
+        await opened.declare(Queue(name="load"))
+        await opened.broker.register(WORKER)
+        yield opened
+
+
+def plain(book: Book, number: int = 0) -> Job:
+    return jobs.work.job(book=str(book), number=number).with_id(new_id())
+
+
+async def claim(app: Chancy) -> list[Claim]:
+    return list(await app.broker.claim("load", worker_id=WORKER.id, limit=10, thorough=True))
+
+
+async def test_a_push_whose_answer_is_lost_stores_the_job_once(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    one = plain(book)
+    assert one.id is not None
+    proxy.cut_reply_after(names(one.id))
+    reference = await app.push(one)
+    assert proxy.reply_cut.is_set()
+    assert reference.id == one.id
+    assert tables.states(dsn) == {State.PENDING: 1}
+
+
+async def test_a_push_is_not_made_again_for_a_job_that_finished_meanwhile(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    one = plain(book)
+    assert one.id is not None
+    proxy.cut_reply_after(names(one.id))
+    pushing = asyncio.create_task(app.push(one))
+    await eventually(proxy.reply_cut.is_set)
+    proxy.refuse()
+    other = PostgresBroker(dsn)
+    claims = await other.claim("load", worker_id=WORKER.id, limit=1, thorough=True)
+    await other.settle([Settlement(one.id, claims[0].lease, State.SUCCEEDED)])
+    await other.close()
+    proxy.heal()
+    await pushing
+    assert tables.states(dsn) == {State.SUCCEEDED: 1}
+
+
+async def test_a_bulk_push_whose_commit_is_not_answered_can_be_made_again(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    many = [plain(book, number) for number in range(6_000)]
+    proxy.cut_reply_after(lambda sent: b"commit\0" in sent)
+    with pytest.raises(BrokerUnavailable):
+        await app.push_many(many)
+    assert proxy.reply_cut.is_set()
+    assert tables.states(dsn) == {State.PENDING: 6_000}
+    await app.push_many(many)
+    assert tables.states(dsn) == {State.PENDING: 6_000}
+
+
+def test_a_push_without_a_loop_whose_answer_is_lost_stores_the_job_once(
+    proxy: Proxy, dsn: str, book: Book
+) -> None:
+    one = plain(book)
+    assert one.id is not None
+    with Chancy(proxy.dsn(dsn)) as chancy:
+        chancy.sync_declare(Queue(name="load"))
+        proxy.cut_reply_after(names(one.id))
+        chancy.sync_push(one)
+    assert proxy.reply_cut.is_set()
+    assert tables.states(dsn) == {State.PENDING: 1}
+
+
+async def test_a_claim_whose_answer_is_lost_is_recovered(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    await app.push_many(plain(book, number) for number in range(3))
+    proxy.cut_reply_after(names(WORKER.id))
+    with pytest.raises(BrokerUnavailable):
+        await claim(app)
+    assert proxy.reply_cut.is_set()
+    assert tables.running(dsn, WORKER.id) == 3
+    recovered = await claim(app)
+    assert [one.attempt for one in recovered] == [1, 1, 1]
+    assert len({one.lease for one in recovered}) == 1
+    assert await claim(app) == []
+    ending = [Settlement(one.id, one.lease, State.SUCCEEDED) for one in recovered]
+    assert await app.broker.settle(ending) == frozenset()
+    assert tables.states(dsn) == {State.SUCCEEDED: 3}
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.SCHEDULED, State.PENDING])
+async def test_a_settlement_whose_answer_is_lost_is_recognised(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book, state: State
+) -> None:
+    await app.push(plain(book))
+    [held] = await claim(app)
+    ending = [Settlement(held.id, held.lease, state, delay_s=60.0, crashed=True)]
+    proxy.cut_reply_after(names(held.lease))
+    with pytest.raises(BrokerUnavailable):
+        await app.broker.settle(ending)
+    assert proxy.reply_cut.is_set()
+    assert tables.states(dsn) == {state: 1}
+    assert await app.broker.settle(ending) == frozenset()
+    assert tables.states(dsn) == {state: 1}
+    job = await app.get_job(held.id)
+    assert job is not None
+    assert (job.attempt, job.crashes) == (1, 1)
+
+
+async def test_a_cancellation_whose_answer_is_lost_can_be_made_again(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    await app.push(plain(book))
+    [held] = await claim(app)
+    waiting = (await app.push(plain(book))).id
+    for id in (held.id, waiting):
+        proxy.cut_reply_after(names(id))
+        with pytest.raises(BrokerUnavailable):
+            await app.cancel(id)
+        assert proxy.reply_cut.is_set()
+    expected = {held.id: Cancellation.ASKED, waiting: Cancellation.FINISHED}
+    assert await app.cancel(held.id, waiting) == expected
+    assert tables.states(dsn) == {State.CANCELLED: 1, State.RUNNING: 1}
+
+
+async def test_a_promotion_whose_answer_is_lost_happens_once(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    due = [plain(book).with_run_at(0.001) for _ in range(3)]
+    await app.push_many(due)
+    assert (await app.broker.promote(1)).promoted == 1  # prepares the statement
+    proxy.cut_reply_after(lambda sent: sent[:1] == b"B")
+    with pytest.raises(BrokerUnavailable):
+        await app.broker.promote(10)
+    assert proxy.reply_cut.is_set()
+    assert (await app.broker.promote(10)).promoted == 0
+    assert [one.id for one in await claim(app)] == [one.id for one in due]
+
+
+async def test_a_worker_whose_answers_are_lost_runs_each_job_once(
+    proxy: Proxy, dsn: str, book: Book
+) -> None:
+    count = 600
+    dice = random.Random(6)
+    cuts = 0
+    app = Chancy(
+        proxy.dsn(dsn),
+        queues=[Queue(name="load", executor="async", concurrency=8, poll_interval_s=0.05)],
+        plugins=[Retry()],
+        no_default_plugins=True,
+    )
+    async with app, Worker(app, queues=["load"]) as worker:
+        await app.push_many(
+            jobs.work.job(book=str(book), number=number, seconds=0.005) for number in range(count)
+        )
+        while tables.live(dsn):
+            proxy.cut_reply_after(lambda sent: sent.endswith(SYNC) and dice.random() < 0.1)
+            if await asyncio.to_thread(proxy.reply_cut.wait, 0.1):
+                cuts += 1
+        proxy.heal()
+    assert cuts > 10, f"only {cuts} answers were lost"
+    assert worker.stale == 0
+    oracles.check_all_succeeded(dsn, count)
+    oracles.check_ran_once(book, range(count))
+    assert tables.counters(dsn) == (count, 0, 0)

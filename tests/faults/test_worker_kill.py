@@ -1,0 +1,76 @@
+"""`kill -9` of workers in the middle of their work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import psutil
+import pytest
+
+from chancy import Chancy
+from chancy.queue import ExecutorName
+from tests.faults import jobs, oracles, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.faults.worker_process import WorkerProcess
+from tests.waiting import eventually
+
+JOBS = 10_000
+
+
+@dataclass(slots=True)
+class Toll:
+    """What the dead left behind."""
+
+    held: int = 0
+    settled: set[int] = field(default_factory=set[int])
+    #: The size of the book at the last death.
+    offset: int = 0
+    children: list[psutil.Process] = field(default_factory=list[psutil.Process])
+
+
+async def kill(dsn: str, worker: WorkerProcess, book: Book, toll: Toll) -> None:
+    """Kill a worker and write down what it held."""
+    worker_id = worker.wait_until_ready()
+    toll.children += worker.family()
+    worker.kill()
+    # The server may still carry out what it was sent last.
+    await eventually(lambda: tables.sessions(dsn, worker.name) == 0)
+    toll.held += tables.running(dsn, worker_id)
+    toll.settled = tables.settled_numbers(dsn)
+    toll.offset = book.size
+
+
+@pytest.mark.parametrize(
+    ("executor", "seconds"), [("async", 0.02), ("process", 0.0), ("thread", 0.002)]
+)
+async def test_killed_workers_lose_none_of_ten_thousand_jobs(
+    chancy: Chancy,
+    dsn: str,
+    book: Book,
+    start_worker: StartWorker,
+    executor: ExecutorName,
+    seconds: float,
+) -> None:
+    function = jobs.work if executor == "async" else jobs.toil
+    await chancy.push_many(
+        function.job(book=str(book), number=number, seconds=seconds) for number in range(JOBS)
+    )
+    first, second, third = (start_worker(dsn, executor=executor) for _ in range(3))
+    toll = Toll()
+    await eventually(lambda: tables.finished(dsn) > JOBS * 0.2, timeout=30.0)
+    await kill(dsn, first, book, toll)
+    await eventually(lambda: tables.finished(dsn) > JOBS * 0.4, timeout=30.0)
+    await kill(dsn, second, book, toll)
+    assert toll.held > 0, "nothing was running when the workers were killed"
+    assert len(toll.settled) < JOBS, "everything was done when the workers were killed"
+    await eventually(lambda: tables.live(dsn) == 0, timeout=40.0)
+    report = third.stop()
+    oracles.check_all_succeeded(dsn, JOBS)
+    oracles.check_not_run_again(book, toll.settled, toll.offset)
+    assert set(book.count("end")) == set(range(JOBS))
+    # A death is no attempt; each claim that the dead held was counted as one crash.
+    assert tables.counters(dsn) == (JOBS, toll.held, toll.held)
+    assert report.outcomes["Lost"] == toll.held
+    assert report.stale == 0
+    assert not any(child.is_running() for child in toll.children), "children outlived it"

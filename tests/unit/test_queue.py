@@ -1,0 +1,100 @@
+"""Queues: what may be declared, and which workers serve it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import FrozenInstanceError, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from chancy.errors import ConfigurationError
+from chancy.queue import EXECUTORS, MAX_CONCURRENCY, Queue
+
+
+def test_the_defaults() -> None:
+    queue = Queue(name="default")
+    assert (queue.executor, queue.concurrency, queue.tags) == ("process", None, frozenset())
+    assert (queue.poll_interval_s, queue.keep_finished) == (1.0, True)
+    assert (queue.paused, queue.resume_at) == (False, None)
+
+
+def test_a_queue_is_a_value() -> None:
+    queue = Queue(name="a", tags=frozenset({"x"}))
+    assert queue == Queue(name="a", tags=frozenset({"x"}))
+    assert len({queue, replace(queue)}) == 1
+    with pytest.raises(FrozenInstanceError):
+        queue.name = "b"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_executors_there_are(executor: Any) -> None:
+    assert Queue(name="a", executor=executor).executor == executor
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"name": "a b"}, "'a b' cannot be the name of a queue"),
+        ({"executor": "fibre"}, "there is no executor 'fibre': use one of process, thread, async"),
+        ({"executor": None}, "there is no executor None"),
+        ({"concurrency": 0}, "concurrency=0 must be a whole number from 1 to 100,000"),
+        ({"concurrency": -1}, "concurrency=-1"),
+        ({"concurrency": MAX_CONCURRENCY + 1}, "concurrency=100001"),
+        ({"concurrency": 1.5}, "concurrency=1.5"),
+        ({"concurrency": True}, "concurrency=True"),
+        ({"concurrency": "4"}, "concurrency='4'"),
+        ({"poll_interval_s": 0}, "poll_interval_s=0 must be from 0.01 to 3600 seconds"),
+        ({"poll_interval_s": 3601}, "poll_interval_s=3601"),
+        ({"poll_interval_s": math.nan}, "poll_interval_s=nan"),
+        ({"poll_interval_s": "1"}, "poll_interval_s='1'"),
+        ({"tags": "gpu"}, "tags must be a set of patterns, not the text 'gpu'"),
+        ({"tags": {"("}}, "the tag pattern '(' is not a regular expression"),
+        ({"tags": {5}}, "the tag pattern 5 is not a regular expression"),
+        ({"resume_at": datetime(2030, 1, 1)}, "has no time zone: pass an aware datetime"),  # noqa: DTZ001
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
+        Queue(**{"name": "shop", **settings})
+    if "name" not in settings:
+        assert str(caught.value).startswith("queue 'shop': ")
+
+
+def test_a_moment_with_a_zone_is_kept() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    assert Queue(name="a", paused=True, resume_at=at).resume_at == at
+
+
+def test_tags_become_a_set() -> None:
+    assert Queue(name="a", tags=["x", "y", "x"]).tags == {"x", "y"}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "tags", "served"),
+    [
+        ((), (), True),
+        ((), ("gpu",), True),
+        (("gpu",), (), False),
+        (("gpu",), ("gpu",), True),
+        (("gpu",), ("gpu-2",), False),
+        (("gpu.*",), ("gpu-2",), True),
+        (("gpu", "eu"), ("gpu",), False),
+        (("gpu", "eu"), ("eu", "gpu", "big"), True),
+        (("*",), (), True),
+        (("*", "gpu"), ("cpu",), False),
+        (("a|b",), ("b",), True),
+        ((".*",), (), False),
+        (("[A-Z]{2}",), ("EU",), True),
+    ],
+)
+def test_a_worker_serves_a_queue_if_each_pattern_matches_a_whole_tag(
+    patterns: tuple[str, ...], tags: tuple[str, ...], served: bool
+) -> None:
+    assert Queue(name="a", tags=frozenset(patterns)).served_by(tags) is served
+
+
+def test_tags_may_come_from_an_iterator() -> None:
+    assert Queue(name="a", tags=frozenset({"a", "b"})).served_by(iter(["b", "a"]))
