@@ -224,6 +224,9 @@ class Worker:
 
     def _declared_dead(self) -> None:
         """Others run our jobs now: stop ours, whose settlements are refused, and begin anew."""
+        if self._heartbeat is None:
+            # A beat that met the row's end, which was our own doing.
+            return
         logger.error("worker_declared_dead id=%s: it was silent for too long", self.worker_id)
         self._heartbeat = None
         self.worker_id = uuid.uuid4()

@@ -110,7 +110,7 @@ async def test_recovery_runs_the_jobs_of_a_silent_worker_again(dsn: str) -> None
             connection.execute(
                 "select from chancy.claim(%s, gen_random_uuid(), 'async', null, null, 5)", (dead,)
             )
-        async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=0.3):
+        async with Worker(chancy, queues=["async"], heartbeat_s=0.1, heartbeat_timeout_s=0.3):
             await eventually(lambda: len(jobs.noted) == 7)
             done = [await reference.wait(10) for reference in references]
         assert sorted(one.crashes for one in done) == [0, 0, 1, 1, 1, 1, 1]
@@ -127,7 +127,7 @@ async def test_a_job_whose_workers_keep_dying_fails_for_good(dsn: str) -> None:
             connection.execute(
                 "update chancy.jobs set crashes = 2, state = 1, lease = id, worker_id = id"
             )
-        async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=0.3):
+        async with Worker(chancy, queues=["async"], heartbeat_s=0.1, heartbeat_timeout_s=0.3):
             done = await reference.wait(10)
     assert (done.state, done.crashes) == (State.FAILED, 3)
     assert "crash 3 of 3" in done.errors[-1]["message"]
