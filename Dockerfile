@@ -1,4 +1,4 @@
-# A worker, or any other command of chancy: docker run IMAGE jobs --help
+# A worker, or any other command of chancy: docker run IMAGE job --help
 
 FROM python:3.12-slim AS build
 WORKDIR /source

@@ -59,6 +59,8 @@ def run(chancy: Chancy, orders: Orders) -> None:
                 heartbeat_s=HEARTBEAT_S,
                 burst=orders.burst,
             )
+            # Before it claims: a signal in between would kill what it has begun.
+            worker.catch_signals()
             async with worker:
                 status = asyncio.create_task(_tell(chancy, worker, orders))
                 await worker.wait_for_shutdown()

@@ -67,23 +67,12 @@ def returned(path: str, value: object, limit: int, began: float) -> Outcome:
     try:
         text = codec.encode(value, what=f"the result of {path}", limit=limit)
     except BaseException as error:
-        return Raised(failure_of(error), elapsed_s)
+        return Raised(Failure.of(error), elapsed_s)
     return Returned(text, elapsed_s)
 
 
 def raised(error: BaseException, began: float) -> Raised:
-    return Raised(failure_of(error), perf_counter() - began)
-
-
-def failure_of(error: BaseException) -> Failure:
-    """`Failure.of`, also for an exception whose own methods raise SystemExit and the like."""
-    try:
-        return Failure.of(error)
-    except BaseException as broken:
-        return Failure.named(
-            "builtins.BaseException",
-            f"{type(error).__qualname__}, which cannot be described: {type(broken).__qualname__}",
-        )
+    return Raised(Failure.of(error), perf_counter() - began)
 
 
 def call_error(called: Callee, arguments: dict[str, Any], error: BaseException) -> BaseException:

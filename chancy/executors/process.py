@@ -28,6 +28,7 @@ FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 10.0
 #: Seconds that idle children have to end when the executor stops.
 STOP_GRACE_S = 2.0
+_STOPPED = "was killed to stop its job"
 
 _Run = tuple[UUID, UUID]
 
@@ -83,7 +84,8 @@ class ProcessExecutor:
                 return
             if ready:
                 delay_s = FIRST_DELAY_S
-                logger.warning("child %d %s: it is replaced", number, how)
+                level = logging.INFO if how == _STOPPED else logging.WARNING
+                logger.log(level, "child %d %s: it is replaced", number, how)
             else:
                 logger.error(
                     "child %d %s before it was ready: the next try is in %g s", number, how, delay_s
@@ -151,7 +153,7 @@ class ProcessExecutor:
             return await attempt.future
         except asyncio.CancelledError:
             if attempt.child is not None:
-                attempt.child.kill()
+                attempt.child.kill(_STOPPED)
             raise
         finally:
             del self._attempts[run]
@@ -164,7 +166,7 @@ class ProcessExecutor:
             attempt.end(outcome)
             return True
         attempt.given = attempt.given or outcome
-        attempt.child.kill()
+        attempt.child.kill(_STOPPED)
         return True
 
     async def stop(self) -> None:

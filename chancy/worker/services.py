@@ -38,11 +38,11 @@ class Services:
     async def stop(self, name: str) -> None:
         """Cancel a loop and wait for its end. Unknown names are fine."""
         task = self._tasks.pop(name, None)
-        self.failures.pop(name, None)
         if task is None:
             return
         task.cancel()
         await asyncio.wait([task])
+        self.failures.pop(name, None)
 
     async def stop_all(self) -> None:
         """Stop every loop, the last one started first."""
@@ -62,7 +62,7 @@ class Services:
                     return
                 if self._clock.monotonic() - began > _RECOVERED_AFTER_S:
                     backoff.reset()
-                self.failures[name] += 1
+                self.failures[name] = self.failures.get(name, 0) + 1
                 pause = backoff.next_s()
                 # An outage is nothing to print a trace for; anything else is.
                 trace = not isinstance(error, BrokerUnavailable)

@@ -160,9 +160,14 @@ class Worker:
                 f"plugin {plugin.get_identifier()}", functools.partial(plugin.serve, self)
             )
 
+    def catch_signals(self) -> None:
+        """Let SIGTERM and SIGINT end this worker from now on until it has stopped: once in good
+        order, twice at once. Only in the main thread; a second call does nothing."""
+        self._signals.install()
+
     async def wait_for_shutdown(self) -> None:
         """Wait for SIGTERM, SIGINT or `shut_down`; with ``burst``, for the queues to be empty."""
-        self._signals.install()
+        self.catch_signals()
         if self._burst:
             self._services.start("burst", self._watch_burst)
         await self._shutdown.wait()
@@ -173,7 +178,6 @@ class Worker:
 
     async def stop(self) -> None:
         """End in the order in which work flows: claims, jobs, settlements, services, the row."""
-        self._signals.install()
         await self._services.stop("queues")
         await self._roster.stop()
         if not await self.clock.wait(self._settler.empty, _FLUSH_S):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from uuid import UUID
 
 from chancy.states import State
 
 #: A moment that does not come in any test. Moments are numbers, in microseconds.
 NEVER = 10**18
+#: The first moment of every history: long ago for a real clock.
+BEGAN = datetime(2002, 1, 1, tzinfo=UTC)
+#: Longer than any worker of a history is silent.
+FOREVER_S = 1e8
+DAY = 86_400_000_000  # microseconds
 
 
 @dataclass(slots=True)

@@ -85,7 +85,7 @@ FAILURES: list[tuple[str, dict[str, object], str, str]] = [
     ("raise_later", {}, "builtins.ValueError", "the reason"),
     ("raise_two_part", {}, f"{JOBS}.TwoPartError", "one and two"),
     ("raise_speechless", {}, f"{JOBS}.SpeechlessError", "ValueError"),
-    ("raise_spiteful", {}, "builtins.BaseException", "SpitefulError"),
+    ("raise_spiteful", {}, f"{JOBS}.SpitefulError", "SystemExit"),
     ("raise_text", {"text": "long ", "times": 10_000_000}, "builtins.ValueError", "left out"),
     ("raise_text", {"text": "\ud800 \x00 \u202e", "times": 1}, "builtins.ValueError", NOT_STORABLE),
     *RAISED_BY_NAME,

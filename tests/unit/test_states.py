@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def walks(draw: st.DrawFn) -> list[State]:
 
 @given(walks())
 def test_only_a_claim_leads_to_running_and_only_running_to_success(walk: list[State]) -> None:
-    for before, after in zip(walk, walk[1:], strict=False):
+    for before, after in pairwise(walk):
         if after is State.RUNNING:
             assert before is State.PENDING
         if after in (State.SUCCEEDED, State.FAILED):

@@ -1,0 +1,72 @@
+"""The command line explains itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from chancy.cli.main import cli
+from tests.architecture.sources import ROOT
+
+
+def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None, name
+            yield from _commands(f"{path} {name}", found)
+
+
+_TREE = dict(_commands("chancy", cli))
+
+
+def test_the_tree_is_walked() -> None:
+    assert {"chancy push", "chancy job show", "chancy worker health", "chancy demo"} <= _TREE.keys()
+
+
+@pytest.mark.parametrize("path", _TREE)
+def test_each_command_has_help_and_an_example(path: str) -> None:
+    text = _TREE[path].help or ""
+    assert text.strip(), "a docstring is its help"
+    example = text.partition("Example:\n")[2]
+    assert path in example, f"an example that begins with `{path}`"
+    assert "\b" in text, "keeps the lines of the example as they are"
+
+
+@pytest.mark.parametrize("path", _TREE)
+def test_each_option_has_help(path: str) -> None:
+    silent = [
+        option.name
+        for option in _TREE[path].params
+        if isinstance(option, click.Option) and not (option.help or "").strip()
+    ]
+    assert silent == []
+
+
+def test_the_top_tells_the_same_as_the_commands_without_loading_them() -> None:
+    context = click.Context(cli)
+    shown = cli.get_help(context)
+    for name in cli.list_commands(context):
+        assert f"  {name} " in shown
+    assert cli.get_command(context, "nonsense") is None
+
+
+def test_help_loads_no_command_and_nothing_heavy() -> None:
+    program = (
+        "import sys; from chancy.cli.main import cli; cli(['--help'], standalone_mode=False);"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    loaded = set(done.stderr.split())
+    assert "Exit codes" in done.stdout
+    assert loaded.isdisjoint({"alembic", "asyncpg", "pydantic", "rich", "sqlalchemy"})
+    commands = {name for name in loaded if name.startswith("chancy.cli.")}
+    assert commands == {"chancy.cli.main", "chancy.cli.exits"}

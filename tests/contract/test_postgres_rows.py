@@ -1,0 +1,228 @@
+"""What the contract cannot say of every broker: rows that somebody else wrote, positions at the
+end of their range, producers that commit late, and four parties that settle one job at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy.attempt import Claim, Failure, Settlement
+from chancy.broker import Broker, Cancellation, JobFilter
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers import Name as DriverName
+from chancy.states import State
+from chancy.testing.conformance.bench import PAST, Bench, prepared, settlement
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+async def broker(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[PostgresBroker]:
+    driver: DriverName = request.param
+    broker = PostgresBroker(dsn, driver=driver)
+    await broker.open()
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+async def bench(broker: PostgresBroker) -> Bench:
+    bench = Bench(broker)
+    await bench.prepare()
+    return bench
+
+
+def alter(dsn: str, job_id: UUID, assignment: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        changed = connection.execute(
+            f"update chancy.jobs set {assignment} where id = %s".encode(),
+            [job_id],
+        )
+        assert changed.rowcount == 1
+
+
+#: What hands may do to a row without being refused.
+ODD_ROWS = [
+    "arguments = null",
+    "arguments = 'null'",
+    "arguments = '[1, 2]'",
+    "arguments = '\"text\"'",
+    "arguments = '{\"n\": 1e400}'",
+    "meta = '[]'",
+    "meta = '5'",
+    "meta = 'null'",
+    "errors = '{}'",
+    "errors = 'null'",
+    "errors = '[1, null, \"x\", [], {}]'",
+    "func = ''",
+    "func = repeat('x', 100000)",
+    "func = E'\\x1b[31m'",
+    "attempt = 2147483647",
+    "attempt = -5",
+    "max_attempts = -1",
+    "crashes = 32767",
+    "crashes = -1",
+    "priority = 32767",
+    "priority = -32768",
+    "pos = 9223372036854775807",
+    "pos = -9223372036854775807",
+    "run_at = 'infinity'",
+    "run_at = '-infinity'",
+    "run_at = '20000-01-01'",
+    "run_at = '4000-01-01 BC'",
+    "run_at = null",
+    "pushed_at = 'infinity'",
+    "lease = '00000000-0000-0000-0000-000000000000'",
+    "worker_id = '00000000-0000-0000-0000-000000000000'",
+    "limits = '\"x\"'",
+]
+
+
+@pytest.mark.parametrize("assignment", ODD_ROWS)
+async def test_an_odd_row_holds_up_none_of_its_neighbours(
+    bench: Bench, dsn: str, assignment: str
+) -> None:
+    before, odd, after = await bench.push(prepared(), prepared(), prepared())
+    alter(dsn, odd, assignment)
+    assert set(await bench.broker.get([before, odd, after])) == {before, odd, after}
+    assert {job.id for job in await bench.broker.find(JobFilter())} == {before, odd, after}
+    claims = {claim.id: claim for claim in await bench.claim()}
+    assert {before, after} <= set(claims)
+    back = [
+        settlement(claim, State.PENDING)._replace(
+            crashed=True, refund=True, meta='{"a": 1}', failure=Failure.named("shop.Oops", "oops")
+        )
+        for claim in claims.values()
+    ]
+    assert await bench.settle(*back) == frozenset()
+    assert {before, after} <= {claim.id for claim in await bench.claim()}
+    orphans = await bench.broker.orphans(silent_s=-1.0, limit=10)
+    assert {before, after} <= {claim.id for claim in orphans}
+    ending = [
+        settlement(claim, State.FAILED)._replace(
+            crashed=True, failure=Failure.named("chancy.Lost", "gone")
+        )
+        for claim in orphans
+    ]
+    assert await bench.settle(*ending) == frozenset()
+    found = await bench.broker.get([before, odd, after])
+    assert [found[job_id].state for job_id in (before, after)] == [State.FAILED] * 2
+    assert found[odd].state is State.FAILED
+
+
+@pytest.mark.parametrize("queue", ["executor = 'x'", "tags = '{(}'", "poll_interval_s = 'nan'"])
+async def test_an_odd_queue_holds_up_none_of_its_neighbours(
+    bench: Bench, dsn: str, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.broker.pause("default")
+    with psycopg.connect(dsn) as connection:
+        connection.execute("insert into chancy.queues (name) values ('odd')")
+        connection.execute(f"update chancy.queues set {queue} where name = 'odd'".encode())
+    assert [(q.name, q.paused) for q in await bench.broker.queues()] == [
+        ("default", True),
+        ("odd", False),
+    ]
+    assert "queue_row_invalid" in caplog.text
+
+
+@pytest.mark.parametrize("start", [2**31 - 3, 2**53 - 3, 2**63 - 12])
+async def test_positions_of_any_size_keep_their_order(bench: Bench, dsn: str, start: int) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("select setval('chancy.positions', %s)", [start])
+    ids = await bench.push(*(prepared() for _ in range(6)))
+    first = await bench.claim(limit=3, thorough=False)
+    await bench.settle(settlement(first[1], State.PENDING))
+    rest = await bench.claim()
+    assert [claim.id for claim in first] == ids[:3]
+    assert [claim.id for claim in rest] == [ids[1], *ids[3:]]
+    assert [claim.position for claim in first] == [start + 1, start + 2, start + 3]
+
+
+async def test_positions_that_go_back_hide_no_job(bench: Bench, dsn: str) -> None:
+    """A sequence goes back after a fail-over to a server that had not heard of all of it."""
+    await bench.push(*(prepared() for _ in range(20)))
+    await bench.claim(thorough=False)
+    with psycopg.connect(dsn) as connection:
+        connection.execute("select setval('chancy.positions', 3)")
+    ids = await bench.push(prepared(), prepared())
+    assert [claim.id for claim in await bench.claim(thorough=True)] == ids
+
+
+async def test_a_producer_that_commits_late_is_not_left_behind(
+    bench: Bench, broker: PostgresBroker
+) -> None:
+    late = prepared()
+    async with broker.transaction() as transaction:
+        await broker.push([late], within=transaction)
+        ids = await bench.push(*(prepared() for _ in range(10)))
+        assert [claim.id for claim in await bench.claim(thorough=False)] == ids
+        assert await bench.claim(thorough=True) == []
+    await bench.push(prepared())
+    [straggler, _] = await bench.claim(thorough=True)
+    assert straggler.id == late.id
+
+
+class Parties:
+    """Several processes' brokers that all act on the same jobs."""
+
+    def __init__(self, brokers: list[Broker]) -> None:
+        self.brokers = brokers
+
+    async def meet(self, claim: Claim, at_once: asyncio.Semaphore) -> None:
+        acts = (self.finish, self.retry, self.rescue, self.cancel)
+        async with at_once:
+            await asyncio.gather(*(act(claim) for act in random.sample(acts, len(acts))))
+
+    async def finish(self, claim: Claim) -> bool:
+        return await self._settle(0, settlement(claim, State.SUCCEEDED), "finish")
+
+    async def retry(self, claim: Claim) -> bool:
+        ending = settlement(claim, State.SCHEDULED)._replace(run_at=PAST)
+        return await self._settle(1, ending, "retry")
+
+    async def rescue(self, claim: Claim) -> bool:
+        ending = settlement(claim, State.PENDING)._replace(refund=True, crashed=True)
+        return await self._settle(2, ending, "rescue")
+
+    async def cancel(self, claim: Claim) -> Cancellation:
+        return (await self.brokers[3].cancel([claim.id]))[claim.id]
+
+    async def _settle(self, party: int, ending: Settlement, name: str) -> bool:
+        failure = Failure.named(f"shop.{name}", name)
+        return not await self.brokers[party].settle([ending._replace(failure=failure)])
+
+
+#: Who won, and what the job may be then: a cancellation comes before it or after it.
+LEGAL = {
+    "finish": {(State.SUCCEEDED, 1, 0)},
+    "retry": {(State.SCHEDULED, 1, 0), (State.CANCELLED, 1, 0)},
+    "rescue": {(State.PENDING, 0, 1), (State.CANCELLED, 0, 1)},
+}
+
+
+async def test_of_all_who_settle_a_job_at_once_one_wins(dsn: str) -> None:
+    async with AsyncExitStack() as opened:
+        brokers = [PostgresBroker(dsn) for _ in range(4)]
+        for broker in brokers:
+            opened.push_async_callback(broker.close)
+            await broker.open()
+        bench = Bench(brokers[0])
+        await bench.prepare()
+        parties = Parties(list(brokers))
+        await bench.push(*(prepared() for _ in range(250)))
+        claims = await bench.claim(limit=250)
+        # A few jobs at a time, so that no party is far ahead of the others.
+        at_once = asyncio.Semaphore(4)
+        await asyncio.gather(*(parties.meet(claim, at_once) for claim in claims))
+        jobs = await bench.broker.get([claim.id for claim in claims])
+        assert len(jobs) == len(claims)
+        for job in jobs.values():
+            [error] = job.errors
+            outcome = (job.state, job.attempt, job.crashes)
+            assert outcome in LEGAL[error["message"]], (error["message"], outcome)
+        listed = await bench.broker.find(JobFilter(limit=1_000))
+        assert len(listed) == len(claims), "a job stands in two tables"

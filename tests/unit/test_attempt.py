@@ -1,0 +1,257 @@
+"""Failures: whatever is raised, its record can be stored and shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chancy.attempt import MAX_MESSAGE, MAX_TRACE, Failure, storable
+from chancy.errors import BrokerUnavailable
+from chancy.testing.conformance.hostile import HOSTILE_TEXT
+from chancy.testing.store import read_json
+
+LIMIT = 400
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Exiting(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+    __repr__ = __str__
+
+
+class Cancelling(Exception):
+    def __str__(self) -> str:
+        raise asyncio.CancelledError
+
+
+class NotText(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]
+
+
+class Endless(Exception):
+    def __str__(self) -> str:
+        return str(self)
+
+
+class Text(str):
+    """Text with methods of its own."""
+
+    __slots__ = ()
+
+    def isprintable(self) -> bool:
+        raise RuntimeError
+
+    def __len__(self) -> int:
+        raise RuntimeError
+
+    def __getitem__(self, key: object) -> str:
+        raise RuntimeError
+
+
+class OwnText(Exception):
+    def __str__(self) -> str:
+        return Text("text of a class of its own")
+
+
+class Nameless(Exception):
+    pass
+
+
+Nameless.__module__ = None  # type: ignore[assignment]
+Nameless.__qualname__ = "\x1b[31m\0" * 100
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def deep() -> BaseException:
+    def dive() -> None:
+        dive()
+
+    try:
+        dive()
+    except RecursionError as caught:
+        return caught
+    raise AssertionError
+
+
+def chained(length: int) -> BaseException:
+    error: BaseException = ValueError("the first")
+    for number in range(length):
+        try:
+            raise KeyError(number) from error
+        except KeyError as caught:
+            error = caught
+    return error
+
+
+def grouped(depth: int) -> BaseException:
+    error: Exception = ValueError("the innermost")
+    for _ in range(depth):
+        members: list[Exception] = [error, KeyError("beside")]
+        error = ExceptionGroup("group", members)
+    return error
+
+
+def circular() -> BaseException:
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    return one
+
+
+def annotated() -> BaseException:
+    error = ValueError("with notes")
+    error.add_note("a note with \0")
+    error.__notes__.append(5)  # type: ignore[arg-type]
+    return error
+
+
+HOSTILE: dict[str, BaseException] = {
+    "nul": ValueError("a\0b"),
+    "surrogate": ValueError("half \ud800 of a pair"),
+    "ansi": ValueError("\x1b[31mred\x1b]0;title\x07"),
+    "bidi": ValueError("\u202eevil"),
+    "50-megabytes": ValueError("x" * 50_000_000),
+    "50-megabytes-of-nul": ValueError("\0" * 50_000_000),
+    "not-text-argument": ValueError(b"\xff", object()),
+    "unprintable": Unprintable(),
+    "exiting": Exiting(),
+    "cancelling": Cancelling(),
+    "not-text": NotText(),
+    "endless": Endless(),
+    "own-text": OwnText(),
+    "nameless": Nameless("x"),
+    "no-message": ValueError(),
+    "deep": deep(),
+    "chained": chained(2_000),
+    "circular": circular(),
+    "groups": grouped(2_000),
+    "notes": annotated(),
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt(),
+    "unicode": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+    "syntax": SyntaxError("bad", ("file\0", 1, 2, "code \ud800", 1, 3)),
+}
+
+
+def check(failure: Failure) -> None:
+    """It can be stored, shown, and sent to another process."""
+    text = json.dumps(failure.as_json())
+    assert read_json(text, "the failure") == failure.as_json()
+    assert pickle.loads(pickle.dumps(failure)) == failure
+    assert 1 <= len(failure.types) <= 20
+    assert len(failure.message) <= MAX_MESSAGE
+    assert len(failure.trace) <= MAX_TRACE
+    for part in (*failure.types, failure.message, failure.trace):
+        assert type(part) is str
+        assert all(line.isprintable() for line in part.replace("\t", "").split("\n"))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_exception_can_be_described(name: str) -> None:
+    failure: Failure | str
+    try:
+        failure = Failure.of(raised(HOSTILE[name]))
+    except BaseException as error:
+        # Kept as a name: pytest itself would trip over showing some of these.
+        failure = type(error).__name__
+    assert isinstance(failure, Failure), f"{failure} came out of Failure.of"
+    check(failure)
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXT.values(), ids=HOSTILE_TEXT)
+def test_any_text_can_be_described(text: str) -> None:
+    check(Failure.of(raised(ValueError(text))))
+    check(Failure.named("chancy.Named", text))
+
+
+def test_huge_failures_are_quick() -> None:
+    began = time.perf_counter()
+    Failure.of(ValueError("\0" * 50_000_000))
+    assert time.perf_counter() - began < 10.0
+
+
+def test_a_plain_exception() -> None:
+    failure = Failure.of(raised(BrokerUnavailable("the server is away")))
+    assert failure.message == "the server is away"
+    assert failure.types == (
+        "chancy.errors.BrokerUnavailable",
+        "chancy.errors.BrokerError",
+        "chancy.errors.ChancyError",
+        "builtins.Exception",
+        "builtins.BaseException",
+    )
+    assert failure.trace.startswith("Traceback (most recent call last):\n")
+    assert failure.trace.endswith("BrokerUnavailable: the server is away\n")
+    assert failure.is_a("chancy.errors.BrokerError")
+    assert not failure.is_a("BrokerError")
+
+
+def test_causes_are_in_the_trace() -> None:
+    trace = Failure.of(chained(1)).trace
+    assert "ValueError: the first" in trace
+    assert "direct cause" in trace
+
+
+def test_the_members_of_a_group_are_in_the_trace() -> None:
+    failure = Failure.of(grouped(1))
+    assert "the innermost" in failure.trace
+    assert "beside" in failure.trace
+    assert failure.message == "group (2 sub-exceptions)"
+
+
+def test_an_exception_without_a_text_says_so() -> None:
+    assert Failure.of(Unprintable()).message == "(its text cannot be made: RuntimeError)"
+
+
+def test_the_middle_of_a_long_text_is_left_out() -> None:
+    failure = Failure.of(ValueError("<" + "x" * 1_000_000 + ">"))
+    assert failure.message.startswith("<xxx")
+    assert failure.message.endswith("xxx>")
+    assert "\n… 996,042 characters left out …\n" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("plain ü 漢", "plain ü 漢"),
+        ("one\ntwo\tthree", "one\ntwo\tthree"),
+        ("a\0b", r"a\x00b"),
+        ("a\r\nb", "a\\x0d\nb"),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("\x85", r"\x85"),
+        ("\ud800", r"\ud800"),
+        ("\u202e", r"\u202e"),
+        ("\u2028", r"\u2028"),
+        ("…", "…"),
+        ("", ""),
+    ],
+)
+def test_control_characters_are_written_out(text: str, stored: str) -> None:
+    assert storable(text, LIMIT) == stored
+
+
+@given(st.text(st.characters()) | st.text(st.sampled_from("\0\ud800\x1bxü\n"), max_size=2_000))
+def test_what_is_storable_stays_as_it_is(text: str) -> None:
+    once: Any = storable(text, LIMIT)
+    assert len(once) <= LIMIT
+    assert storable(once, LIMIT) == once
+    assert read_json(json.dumps(once), "it") == once

@@ -1,0 +1,154 @@
+"""A list of plugins, checked and compiled."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from chancy.attempt import Claim, Failure, Outcome, Raised, Returned, Settlement
+from chancy.errors import ConfigurationError
+from chancy.hooks import Hooks
+from chancy.judge import judge
+from chancy.plugin import Plugin, Runtime
+from chancy.states import State
+from tests.unit.test_judge import claimed
+
+OOPS = Raised(Failure.named("shop.Oops", "oops"))
+
+
+class Idle(Plugin):
+    """Overrides nothing."""
+
+
+class Judge(Plugin):
+    """Notes what it saw, and gives a result of its own."""
+
+    def __init__(self, name: str, result: str) -> None:
+        self.name = name
+        self.result = result
+        self.saw: list[Settlement] = []
+
+    def get_identifier(self) -> str:  # type: ignore[override]
+        return self.name
+
+    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        self.saw.append(verdict)
+        return verdict._replace(result=self.result)
+
+
+class Server(Plugin):
+    async def serve(self, runtime: Runtime) -> None: ...
+
+
+class Needing(Plugin):
+    def get_dependencies(self) -> Sequence[str]:
+        return ("shop.Missing", "shop.Other")
+
+
+class Broken(Plugin):
+    """Gives whatever it is told to, or raises it."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        answer: Settlement = self.answer
+        return answer
+
+
+def test_without_plugins_the_default_stands() -> None:
+    claim = claimed()
+    assert Hooks([]).judge(claim, OOPS) == judge(claim, OOPS)
+
+
+def test_each_judges_what_the_one_before_it_said() -> None:
+    first, second = Judge("first", "1"), Judge("second", "2")
+    claim = claimed()
+    verdict = Hooks([first, second]).judge(claim, Returned("0"))
+    assert [seen.result for seen in (*first.saw, *second.saw)] == ["0", "1"]
+    assert verdict == Settlement(claim.id, claim.lease, State.SUCCEEDED, result="2")
+
+
+def test_only_what_is_overridden_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = Hooks([Idle()])
+
+    def surprise(*args: object) -> Settlement:
+        raise AssertionError("a hook that nobody overrides was called")
+
+    monkeypatch.setattr(Plugin, "judging", surprise)
+    hooks.judge(claimed(), OOPS)
+    assert hooks.services == ()
+
+
+def test_services_are_the_plugins_that_serve() -> None:
+    server = Server()
+    assert Hooks([Idle(), server, Judge("judge", "1")]).services == (server,)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RuntimeError("broken"),
+        None,
+        "verdict",
+        Settlement(uuid.uuid4(), uuid.uuid4(), State.SUCCEEDED),
+    ],
+    ids=["raises", "none", "text", "another-claim"],
+)
+def test_a_broken_judge_is_logged_and_the_verdict_stands(
+    answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = claimed()
+    after = Judge("after", "2")
+    with caplog.at_level(logging.ERROR, logger="chancy.hooks"):
+        verdict = Hooks([Judge("before", "1"), Broken(answer), after]).judge(claim, OOPS)
+    assert [seen.result for seen in after.saw] == ["1"]
+    assert (verdict.id, verdict.lease, verdict.result) == (claim.id, claim.lease, "2")
+    [entry] = caplog.records
+    assert entry.getMessage().startswith("judging_failed plugin=tests.unit.test_hooks.Broken")
+    assert str(claim.id) in entry.getMessage()
+
+
+def test_a_judge_that_takes_the_lease_away_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    claim = claimed()
+    forged = Settlement(claim.id, uuid.uuid4(), State.SUCCEEDED)
+    assert Hooks([Broken(forged)]).judge(claim, OOPS) == judge(claim, OOPS)
+    assert "judging_failed" in caplog.text
+
+
+def test_two_plugins_of_one_name_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"two plugins are called 'a': .* and .*; pass one"
+    ):
+        Hooks([Judge("a", "1"), Judge("a", "2")])
+
+
+def test_a_missing_dependency_is_refused_with_what_is_there() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Hooks([Needing(), Judge("shop.Other", "1")])
+    assert str(caught.value) == (
+        "the plugin 'tests.unit.test_hooks.Needing' needs 'shop.Missing', which is not among "
+        "the plugins: shop.Other, tests.unit.test_hooks.Needing"
+    )
+
+
+def test_dependencies_may_stand_in_any_order() -> None:
+    for names in (["shop.Other", "shop.Missing"], ["shop.Missing", "shop.Other"]):
+        plugins = [Judge(name, "1") for name in names]
+        assert len(Hooks([plugins[0], Needing(), plugins[1]]).plugins) == 3
+
+
+@pytest.mark.parametrize("thing", [Idle, "chancy.retry", None])
+def test_what_is_no_plugin_is_refused(thing: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is not a Plugin: pass instances, not classes"):
+        Hooks([thing])
+
+
+def test_an_identifier_is_the_path_of_the_class() -> None:
+    assert Idle.get_identifier() == "tests.unit.test_hooks.Idle"

@@ -1,0 +1,112 @@
+"""From jobs to what is stored."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from chancy import Job
+from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, PushError
+from chancy.intake import Intake, chunks
+from chancy.registry import Registry
+from tests.unit import jobs
+
+
+@pytest.fixture
+def intake() -> Intake:
+    return Intake(Registry(), max_payload=1_000)
+
+
+def test_a_job_is_prepared(intake: Intake) -> None:
+    job_id = uuid.uuid4()
+    made = jobs.registered.job(a=1).with_id(job_id).with_run_at(90)
+    assert intake.prepare(made, validate=True) == (
+        job_id,
+        "mail",
+        3,
+        "tests.unit.jobs.registered",
+        '{"a":1}',
+        None,
+        90.0,
+        7,
+        '{"team":"shop"}',
+    )
+
+
+def test_a_job_without_an_id_gets_one(intake: Intake) -> None:
+    made = jobs.registered.job(a=1)
+    first, second = intake.prepare_all([made, made], validate=True)
+    assert first.id.version == 7
+    assert first.id < second.id
+
+
+def test_a_moment_is_stored_in_utc(intake: Intake) -> None:
+    at = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+    prepared = intake.prepare(Job(func="shop.work", run_at=at), validate=False)
+    assert prepared.run_at is not None
+    assert (prepared.run_at.isoformat(), prepared.delay_s) == ("2030-01-01T10:00:00+00:00", None)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-3))),
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=3))),
+    ],
+)
+def test_a_moment_that_utc_does_not_have_is_refused(intake: Intake, at: datetime) -> None:
+    with pytest.raises(PushError, match="outside of the years 1 to 9999 in UTC"):
+        intake.prepare(Job(func="shop.work", run_at=at), validate=False)
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (jobs.registered, "is a function: push what its .job"),
+        (jobs.registered.job, r"makes jobs: call it with the arguments, .job\(...\)"),
+        (jobs.plain, "is not a Job"),
+        (None, "None is not a Job"),
+        ("shop.work", "'shop.work' is not a Job"),
+    ],
+)
+def test_what_is_no_job_is_refused_with_what_to_do(intake: Intake, thing: Any, said: str) -> None:
+    with pytest.raises(PushError, match=said):
+        intake.prepare(thing, validate=True)
+
+
+def test_configuration_errors_of_a_job_are_push_errors(intake: Intake) -> None:
+    for made in (Job(func="shop.work", queue="a b"), Job(func="work")):
+        with pytest.raises(PushError, match=r"cannot be the name of a queue|is not the path"):
+            intake.prepare(made, validate=False)
+
+
+def test_a_function_that_is_not_there_is_refused_unless_asked_not_to(intake: Intake) -> None:
+    made = Job(func="tests.unit.jobs.missing")
+    with pytest.raises(PushError, match=r"has no function 'missing'; .* pass validate=False"):
+        intake.prepare(made, validate=True)
+    assert intake.prepare(made, validate=False).func == made.func
+
+
+def test_arguments_and_meta_are_held_to_json_and_the_limit(intake: Intake) -> None:
+    with pytest.raises(InvalidArguments, match=r"^the arguments of shop.work\['a'\] cannot"):
+        intake.prepare(Job(func="shop.work", arguments={"a": object()}), validate=False)
+    with pytest.raises(InvalidArguments, match=r"^the meta of shop.work\['a'\] cannot"):
+        intake.prepare(Job(func="shop.work", meta={"a": "\0"}), validate=False)
+    with pytest.raises(PayloadTooLarge, match=r"the arguments of shop.work take 1,008 bytes"):
+        intake.prepare(Job(func="shop.work", arguments={"a": "x" * 1_000}), validate=False)
+
+
+def test_a_limit_that_fits_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="max_payload=1 "):
+        Intake(Registry(), max_payload=1)
+
+
+def test_chunks() -> None:
+    assert list(chunks([], 3)) == []
+    assert list(chunks(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    taken = iter(range(10))
+    assert next(chunks(taken, 3)) == [0, 1, 2]
+    assert next(taken) == 3

@@ -1,0 +1,235 @@
+"""Jobs: what may be set, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from chancy import Job, job
+from chancy.errors import ConfigurationError, InvalidArguments, PushError
+from chancy.job import DECORATED, MAX_DELAY, check_job, path_of
+from tests.unit import jobs
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def test_a_job_of_a_function_calls_it_with_keywords() -> None:
+    made = Job.from_func(jobs.plain, a=2)
+    assert made == Job(func="tests.unit.jobs.plain", arguments={"a": 2})
+    check_job(made)
+
+
+def test_a_decorated_function_is_still_the_function() -> None:
+    assert jobs.registered(a=4) == 4
+    assert jobs.registered.__name__ == "registered"
+    assert DECORATED["tests.unit.jobs.registered"] is jobs.registered
+
+
+def test_a_decorated_function_makes_jobs_with_its_settings() -> None:
+    expected = Job(
+        func="tests.unit.jobs.registered",
+        arguments={"a": 1},
+        queue="mail",
+        priority=3,
+        run_at=timedelta(seconds=60),
+        max_attempts=7,
+        meta={"team": "shop"},
+    )
+    assert jobs.registered.job(1) == expected
+    assert jobs.registered.job(a=1) == expected
+    assert Job.from_func(jobs.registered, a=1) == expected
+
+
+def test_positional_arguments_become_keywords() -> None:
+    assert jobs.registered_async.job(1, b=3).arguments == {"a": 1, "b": 3}
+
+
+def test_arguments_that_were_left_out_stay_out() -> None:
+    assert jobs.registered_async.job(a=1).arguments == {"a": 1}
+
+
+def test_further_keywords_are_kept_flat() -> None:
+    assert jobs.registered_async.job(a=1, x=5, rest=6).arguments == {"a": 1, "x": 5, "rest": 6}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "missing a required argument: 'a'"),
+        ({"a": 1, "z": 2}, "got an unexpected keyword argument 'z'"),
+        ({"b": 1}, "missing a required argument: 'a'"),
+    ],
+)
+def test_arguments_that_the_function_does_not_take(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArguments, match=rf"tests\.unit\.jobs\.plain: {said}"):
+        Job.from_func(jobs.plain, **arguments)
+
+
+def test_too_many_positional_arguments() -> None:
+    make = cast("Callable[..., Job]", jobs.registered.job)
+    with pytest.raises(InvalidArguments, match="too many positional arguments"):
+        make(1, 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [eval("lambda a, /: a"), eval("lambda *a: a")],  # the syntax is what is tested
+    ids=["positional-only", "variadic"],
+)
+def test_parameters_without_a_usable_name_are_refused(function: Callable[..., object]) -> None:
+    with pytest.raises(InvalidArguments, match="by position only: jobs are called by keyword"):
+        Job.from_func(function)
+
+
+def test_making_variants_leaves_the_original() -> None:
+    plain = Job(func="shop.work", arguments={"a": 1}, meta={"m": 1})
+    job_id = uuid.uuid4()
+    varied = (
+        plain.with_arguments(b=2)
+        .with_queue("q")
+        .with_priority(5)
+        .with_run_at(AT)
+        .with_max_attempts(1)
+        .with_meta(n=2)
+        .with_id(job_id)
+    )
+    assert varied == Job(
+        func="shop.work",
+        arguments={"a": 1, "b": 2},
+        queue="q",
+        priority=5,
+        run_at=AT,
+        max_attempts=1,
+        meta={"m": 1, "n": 2},
+        id=job_id,
+    )
+    assert plain == Job(func="shop.work", arguments={"a": 1}, meta={"m": 1})
+    with pytest.raises(FrozenInstanceError):
+        plain.queue = "other"  # type: ignore[misc]
+
+
+def test_factories_vary_like_jobs() -> None:
+    made = (
+        jobs.registered.job.with_queue("q")
+        .with_priority(-1)
+        .with_run_at(None)
+        .with_max_attempts(2)
+        .with_meta(n=1)(a=9)
+    )
+    assert made == Job(
+        func="tests.unit.jobs.registered",
+        arguments={"a": 9},
+        queue="q",
+        priority=-1,
+        max_attempts=2,
+        meta={"team": "shop", "n": 1},
+    )
+    assert jobs.registered.job(a=9).queue == "mail"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (None, None),
+        (AT, AT),
+        (timedelta(minutes=1), timedelta(minutes=1)),
+        (90, timedelta(seconds=90)),
+        (0.25, timedelta(milliseconds=250)),
+        (-5, timedelta(seconds=-5)),
+    ],
+)
+def test_when_a_job_runs(given: Any, kept: Any) -> None:
+    made = Job(func="shop.work").with_run_at(given)
+    assert made.run_at == kept
+    check_job(made)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, 1e300, 10**30])
+def test_seconds_that_are_no_delay(seconds: float) -> None:
+    with pytest.raises(PushError, match=r"run_at=.* seconds is not a delay"):
+        Job(func="shop.work").with_run_at(seconds)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "naive": ({"run_at": datetime(2030, 1, 1)}, "has no time zone, so it names no moment"),  # noqa: DTZ001
+    "too-far": ({"run_at": MAX_DELAY + timedelta(1)}, "is over 365,000 days"),
+    "too-far-back": ({"run_at": timedelta.min}, "is over 365,000 days"),
+    "when-text": ({"run_at": "tomorrow"}, "must be an aware datetime or a timedelta"),
+    "when-date": ({"run_at": AT.date()}, "must be an aware datetime or a timedelta"),
+    "priority-101": ({"priority": 101}, "priority=101 must be a whole number from -100 to 100"),
+    "priority--101": ({"priority": -101}, "priority=-101 must be"),
+    "priority-float": ({"priority": 1.0}, "priority=1.0 must be"),
+    "priority-bool": ({"priority": True}, "priority=True must be"),
+    "priority-none": ({"priority": None}, "priority=None must be"),
+    "attempts-0": ({"max_attempts": 0}, "max_attempts=0 must be a whole number from 1 to 10,000"),
+    "attempts-many": ({"max_attempts": 10_001}, "max_attempts=10001 must be"),
+    "attempts-text": ({"max_attempts": "3"}, "max_attempts='3' must be"),
+    "id-text": ({"id": str(uuid.uuid4())}, "must be a uuid.UUID"),
+    "id-int": ({"id": 7}, "id=7 must be a uuid.UUID"),
+}
+
+
+@pytest.mark.parametrize(("settings", "said"), BAD.values(), ids=BAD)
+def test_what_cannot_be_stored_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(PushError, match=f"^job shop.work: .*{re.escape(said)}"):
+        check_job(Job(func="shop.work", **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"priority": -100, "max_attempts": 1},
+        {"priority": 100, "max_attempts": 10_000},
+        {"run_at": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)},
+        {"run_at": datetime(1, 1, 1, tzinfo=UTC)},
+        {"run_at": -MAX_DELAY},
+        {"id": uuid.UUID(int=0)},
+    ],
+)
+def test_the_extremes_are_allowed(settings: dict[str, Any]) -> None:
+    check_job(Job(func="shop.work", **settings))
+
+
+def _of_the_script() -> None: ...
+
+
+_of_the_script.__module__ = "__main__"
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda: None, "a lambda or is defined inside another function"),
+        (jobs.make_local(), "a lambda or is defined inside another function"),
+        (_of_the_script, "in the script that was started"),
+    ],
+)
+def test_a_function_that_no_worker_finds_is_refused_with_the_reason(
+    function: Callable[..., object], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        check_job(Job.from_func(function))
+
+
+@pytest.mark.parametrize("thing", [functools.partial(print), 5, None, "shop.work"])
+def test_what_is_no_function_has_no_path(thing: object) -> None:
+    with pytest.raises(InvalidArguments, match="is not a function that a worker could import"):
+        path_of(thing)
+
+
+def test_a_decorator_refuses_a_queue_that_cannot_be() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be the name of a queue"):
+        job(queue="a b")(jobs.plain)
+
+
+def test_a_decorator_refuses_a_delay_that_is_none() -> None:
+    with pytest.raises(PushError, match="seconds is not a delay"):
+        job(run_at=math.inf)(jobs.plain)

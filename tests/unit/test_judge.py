@@ -1,0 +1,200 @@
+"""The default verdict on every outcome."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chancy.attempt import (
+    Cancelled,
+    Claim,
+    Failure,
+    Lost,
+    MemoryExceeded,
+    Outcome,
+    Raised,
+    Released,
+    Returned,
+    Settlement,
+    Snoozed,
+    TimedOut,
+)
+from chancy.errors import UnknownFunction
+from chancy.judge import MAX_CRASHES, MAX_UNKNOWN, judge
+from chancy.states import TRANSITIONS, State
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+OOPS = Failure.named("shop.Oops", "oops")
+UNKNOWN = Failure.of(UnknownFunction("nobody knows shop.work"))
+
+
+def claimed(*, attempt: int = 1, crashes: int = 0, meta: str | None = None) -> Claim:
+    return Claim(
+        id=uuid.uuid4(),
+        lease=uuid.uuid4(),
+        worker_id=uuid.uuid4(),
+        queue="default",
+        func="shop.work",
+        arguments="{}",
+        attempt=attempt,
+        max_attempts=3,
+        crashes=crashes,
+        priority=0,
+        position=1,
+        meta=meta,
+    )
+
+
+def test_what_returned_succeeded() -> None:
+    claim = claimed()
+    assert judge(claim, Returned('{"a":1}', 0.5)) == Settlement(
+        claim.id, claim.lease, State.SUCCEEDED, result='{"a":1}'
+    )
+    assert judge(claim, Returned(None)).result is None
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_what_raised_failed(attempt: int) -> None:
+    claim = claimed(attempt=attempt)
+    expected = Settlement(claim.id, claim.lease, State.FAILED, failure=OOPS)
+    assert judge(claim, Raised(OOPS)) == expected
+
+
+@pytest.mark.parametrize(
+    ("outcome", "name", "message"),
+    [
+        (TimedOut(1.5), "chancy.TimedOut", "stopped at its time limit of 1.5 s"),
+        (
+            MemoryExceeded(2**30),
+            "chancy.MemoryExceeded",
+            "stopped at its memory limit of 1,073,741,824 bytes",
+        ),
+    ],
+)
+def test_what_went_over_a_limit_failed(outcome: Outcome, name: str, message: str) -> None:
+    claim = claimed()
+    failure = Failure.named(name, message)
+    assert judge(claim, outcome) == Settlement(claim.id, claim.lease, State.FAILED, failure=failure)
+
+
+def test_what_was_cancelled_is_cancelled_and_says_why() -> None:
+    settlement = judge(claimed(), Cancelled("asked by a person"))
+    assert settlement.state is State.CANCELLED
+    assert settlement.failure == Failure.named("chancy.Cancelled", "asked by a person")
+
+
+def test_a_snooze_costs_nothing() -> None:
+    claim = claimed()
+    plain = Settlement(claim.id, claim.lease, State.SCHEDULED, refund=True)
+    assert judge(claim, Snoozed(timedelta(minutes=1))) == plain._replace(delay_s=60.0)
+    assert judge(claim, Snoozed(AT)) == plain._replace(run_at=AT)
+
+
+def test_a_release_costs_nothing() -> None:
+    claim = claimed()
+    assert judge(claim, Released("the worker stops")) == Settlement(
+        claim.id, claim.lease, State.PENDING, refund=True
+    )
+
+
+def test_a_death_counts_a_crash_and_no_attempt() -> None:
+    settlement = judge(claimed(crashes=0), Lost("SIGKILL"))
+    assert settlement.state is State.PENDING
+    assert (settlement.crashed, settlement.refund) == (True, True)
+    assert settlement.failure is not None
+    assert settlement.failure.message == "crash 1 of 3: SIGKILL; it is run again"
+
+
+@pytest.mark.parametrize("crashes", [MAX_CRASHES - 1, MAX_CRASHES, 32_767])
+def test_the_last_death_is_for_good(crashes: int) -> None:
+    settlement = judge(claimed(crashes=crashes), Lost("SIGSEGV"))
+    assert settlement.state is State.FAILED
+    assert (settlement.crashed, settlement.refund) == (True, False)
+    assert settlement.failure is not None
+    assert "it fails for good" in settlement.failure.message
+
+
+def test_an_unknown_function_is_handed_on_later_and_later() -> None:
+    meta: str | None = None
+    delays = []
+    for _ in range(MAX_UNKNOWN):
+        settlement = judge(claimed(meta=meta), Raised(UNKNOWN))
+        assert (settlement.state, settlement.refund) == (State.SCHEDULED, True)
+        delays.append(settlement.delay_s)
+        meta = settlement.meta
+    assert delays == [2.0**n for n in range(MAX_UNKNOWN)]
+    assert judge(claimed(meta=meta), Raised(UNKNOWN)).state is State.FAILED
+
+
+def test_handing_on_leaves_the_rest_of_the_meta_alone() -> None:
+    settlement = judge(claimed(meta='{"cron": {"n": 1}}'), Raised(UNKNOWN))
+    assert json.loads(settlement.meta or "") == {"unknown_function": 1}
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        "not json",
+        "[]",
+        "null",
+        '"text"',
+        "7",
+        "[" * 100_000,
+        '{"unknown_function": "many"}',
+        '{"unknown_function": 1e999}',
+        '{"unknown_function": null}',
+        '{"unknown_function": -1}',
+        f'{{"unknown_function": -1{"0" * 400}}}',
+        f'{{"unknown_function": 1{"0" * 400}}}',
+    ],
+    ids=lambda meta: meta[:30],
+)
+def test_hostile_meta_ends_the_handing_on(meta: str) -> None:
+    assert judge(claimed(meta=meta), Raised(UNKNOWN)).state is State.FAILED
+
+
+failures = st.builds(Failure, types=st.tuples(st.text()), message=st.text()) | st.just(UNKNOWN)
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    st.builds(Returned, st.none() | st.text()),
+    st.builds(Raised, failures),
+    st.builds(TimedOut, st.floats()),
+    st.builds(MemoryExceeded, st.integers()),
+    st.builds(Cancelled, st.text()),
+    st.builds(Snoozed, st.datetimes(timezones=st.just(UTC)) | st.timedeltas()),
+    st.builds(Released, st.text()),
+    st.builds(Lost, st.text()),
+)
+
+
+@given(
+    outcomes, st.integers(0, 5), st.none() | st.text() | st.dictionaries(st.text(), st.integers())
+)
+def test_every_outcome_has_a_legal_verdict_for_its_own_claim(
+    outcome: Outcome, crashes: int, meta: object
+) -> None:
+    text = json.dumps(meta) if isinstance(meta, dict) else meta
+    claim = claimed(crashes=crashes, meta=text if isinstance(text, str) else None)
+    settlement = judge(claim, outcome)
+    assert (settlement.id, settlement.lease) == (claim.id, claim.lease)
+    assert settlement.state in TRANSITIONS[State.RUNNING]
+    if settlement.state is State.FAILED:
+        assert settlement.failure is not None
+
+
+def test_every_kind_of_outcome_is_tested_here() -> None:
+    assert {kind.__name__ for kind in get_args(Outcome)} == {
+        "Returned",
+        "Raised",
+        "TimedOut",
+        "MemoryExceeded",
+        "Cancelled",
+        "Snoozed",
+        "Released",
+        "Lost",
+    }
