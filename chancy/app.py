@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime
 from types import TracebackType
@@ -142,7 +142,7 @@ class Chancy:
         return references
 
     @asynccontextmanager
-    async def _transaction(self, within: object | None) -> AsyncIterator[object]:
+    async def _transaction(self, within: object | None) -> AsyncGenerator[object]:
         if within is not None:
             yield within
         else:
@@ -269,7 +269,7 @@ class Chancy:
         return references
 
     @contextmanager
-    def _sync_transaction(self, within: object | None) -> Iterator[Any]:
+    def _sync_transaction(self, within: object | None) -> Generator[Any]:
         if within is not None:
             yield within
         else:

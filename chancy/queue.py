@@ -93,11 +93,9 @@ def check_poll_interval(value: object, where: str) -> float:
     )
 
 
-def check_tags(value: Iterable[str], where: str) -> frozenset[str]:
-    if isinstance(value, str):
-        raise ConfigurationError(
-            f"{where}: tags must be a set of patterns, not the text {shown(value)}"
-        )
+def check_tags(value: object, where: str) -> frozenset[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{where}: tags must be a set of patterns, not {shown(value)}")
     patterns = frozenset(value)
     for pattern in patterns:
         if pattern == "*":

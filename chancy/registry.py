@@ -45,12 +45,6 @@ class Registry:
             )
         return self._import(path)
 
-    def knows(self, path: str) -> bool:
-        """Whether a row may name this function here, without importing anything."""
-        return path in DECORATED or any(
-            fnmatch.fnmatchcase(path, pattern) for pattern in self.allow
-        )
-
     def check(self, path: str) -> None:
         """Raise `PushError` unless this process can import the function it is about to push."""
         check_function_path(path)

@@ -32,12 +32,10 @@ class Recovery(Plugin):
     async def serve(self, runtime: Runtime) -> None:
         # A sweep right at the start would judge workers by the silence of an outage that has
         # just ended, before they could beat again.
-        pause = runtime.heartbeat_timeout_s
+        await runtime.clock.sleep(runtime.heartbeat_timeout_s * random.uniform(1.0, 1.2))
         while True:
-            await runtime.clock.sleep(min(pause, self.sweep_s) * random.uniform(0.8, 1.2))
-            pause = max(0.0, pause - self.sweep_s)
-            if pause == 0.0:
-                await self.sweep(runtime)
+            await self.sweep(runtime)
+            await runtime.clock.sleep(self.sweep_s * random.uniform(0.8, 1.2))
 
     async def sweep(self, runtime: Runtime) -> int:
         """Take back every orphaned claim; returns how many were."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
@@ -88,7 +88,7 @@ class PostgresBroker:
         return frozenset({Capability.TRANSACTIONAL_PUSH, Capability.NOTICES})
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncGenerator[Connection]:
         """A session of the pool in a transaction, to be passed as ``within``."""
         async with self._open_pool().connection() as connection, connection.transaction():
             yield connection

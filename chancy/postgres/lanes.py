@@ -11,6 +11,7 @@ jobs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from chancy.attempt import Claim
 
@@ -20,6 +21,8 @@ _LEAST_S = 0.02
 _MOST_S = 15.0
 #: Looks from the front in a row that found a lane empty, after which it is forgotten.
 _FORGET = 3
+#: Before every position.
+_FRONT: Final = -(2**63)
 
 Hints = tuple[list[int], list[int]]
 
@@ -42,7 +45,7 @@ class Lanes:
     def learn(self, claims: Sequence[Claim]) -> None:
         """Remember what a claim behind the hints got."""
         for claim in claims:
-            if claim.position > self._hints.get(claim.priority, -(2**63)):
+            if claim.position > self._hints.get(claim.priority, _FRONT):
                 self._hints[claim.priority] = claim.position
 
     def learn_front(
@@ -52,7 +55,7 @@ class Lanes:
         self._front_at = now + min(max(took_s / _SHARE, _LEAST_S), _MOST_S)
         reached: dict[int, int] = {}
         for claim in claims:
-            reached[claim.priority] = max(claim.position, reached.get(claim.priority, -(2**63)))
+            reached[claim.priority] = max(claim.position, reached.get(claim.priority, _FRONT))
         full = len(claims) >= limit
         for lane, position in reached.items():
             # Where the batch was filled, more may stand between its end and the old hint.

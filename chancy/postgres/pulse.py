@@ -34,7 +34,7 @@ class PostgresPulse:
                     prepare_threshold=None,
                 )
             cursor = psycopg.RawCursor(self._connection)
-            return cursor.execute(self._sql, (self._worker_id,)).fetchone() is not None
+            return cursor.execute(self._sql.encode(), (self._worker_id,)).fetchone() is not None
         except psycopg.Error as error:
             self.close()
             raise BrokerUnavailable(f"the heartbeat did not reach the server: {error}") from error

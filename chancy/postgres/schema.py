@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +70,7 @@ def current(dsn: str, schema: str = "chancy") -> str | None:
 
     with _session(dsn) as connection:
         try:
-            return revision_of(psycopg.RawCursor(connection).execute(version(schema)).fetchall())
+            return revision_of(psycopg.RawCursor(connection).execute(version(schema).encode()).fetchall())
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return None
 
@@ -154,7 +154,7 @@ def _config(schema: str, *, output: io.StringIO | None = None) -> Config:
 
 
 @contextmanager
-def _session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+def _session(dsn: str) -> Generator[psycopg.Connection[Any]]:
     import psycopg
 
     conninfo = parse(dsn).conninfo(application_name="chancy migrations")
@@ -167,7 +167,7 @@ def _session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @contextmanager
-def _connected(dsn: str, schema: str) -> Iterator[Config]:
+def _connected(dsn: str, schema: str) -> Generator[Config]:
     """A configuration whose revisions run on one session of the database."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -83,7 +83,7 @@ class SyncPostgresBroker:
                 time.sleep(pause)
 
     @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def transaction(self) -> Generator[psycopg.Connection[Any]]:
         """A session of the pool in a transaction, to be passed as ``within``."""
         with self._errors(), self._pool.connection() as connection, connection.transaction():
             yield connection
@@ -98,7 +98,7 @@ class SyncPostgresBroker:
         return rows.queue(row)[0]
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self) -> Generator[None]:
         try:
             yield
         except (psycopg_pool.PoolTimeout, psycopg.InterfaceError) as error:

@@ -13,7 +13,7 @@ ACCEPTED = (
 )
 
 
-async def fetch_within(within: object, sql: str, *params: object) -> list[Any]:
+async def fetch_within(within: Any, sql: str, *params: object) -> list[Any]:
     """Run one statement on the caller's connection; it commits or rolls back with the rest.
 
     Errors are those of the caller's own driver.
@@ -37,7 +37,7 @@ async def fetch_within(within: object, sql: str, *params: object) -> list[Any]:
     raise TypeError(f"within={within!r} is not a connection: pass {ACCEPTED}")
 
 
-def fetch_within_sync(within: object, sql: str, *params: object) -> list[Any]:
+def fetch_within_sync(within: Any, sql: str, *params: object) -> list[Any]:
     """The same for code that does not run in an event loop: psycopg's sync connections only."""
     import psycopg
 
@@ -46,4 +46,4 @@ def fetch_within_sync(within: object, sql: str, *params: object) -> list[Any]:
         raise TypeError(
             f"within={within!r} is not a connection: pass a sync psycopg 3 connection or cursor"
         )
-    return list(psycopg.RawCursor(connection).execute(sql, params).fetchall())
+    return list(psycopg.RawCursor(connection).execute(sql.encode(), params).fetchall())

@@ -107,7 +107,7 @@ async def test_push_within_a_transaction_of_each_driver(chancy: Chancy, dsn: str
 
 
 async def test_push_within_something_else_is_refused(chancy: Chancy, dsn: str) -> None:
-    with pytest.raises(TypeError, match="psycopg 3 connection or cursor.*asyncpg connection"):
+    with pytest.raises(TypeError, match=r"psycopg 3 connection or cursor.*asyncpg connection"):
         await chancy.push(jobs.note.job(value=1), within="postgresql://")
     assert count(dsn) == 0
 

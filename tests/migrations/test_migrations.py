@@ -99,7 +99,7 @@ def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> N
 
 def test_the_check_says_what_to_do() -> None:
     schema.check(schema.HEAD, "chancy")
-    with pytest.raises(SchemaMismatch, match="no tables.*chancy migrate upgrade"):
+    with pytest.raises(SchemaMismatch, match=r"no tables.*chancy migrate upgrade"):
         schema.check(None, "chancy")
     with pytest.raises(SchemaMismatch, match="older than the database"):
         schema.check("zzzz", "chancy")

@@ -16,7 +16,9 @@ import psycopg
 
 Plan = dict[str, Any]
 
-_STATEMENT = re.compile(r"^(?:return query\s+|perform\s+)?((?:with|delete|select|update)\b.*)", re.S)
+_STATEMENT = re.compile(
+    r"^(?:return query\s+|perform\s+)?((?:with|delete|select|update)\b.*)", re.S
+)
 _INTO = re.compile(r"\binto\s+[pv]_\w+(?:\s*,\s*\w+)*|\binto\s+\w+\s*,\s*v_\w+|\binto\s+next_due_s")
 _VARIABLE = re.compile(r"\b[pv]_\w+\b")
 

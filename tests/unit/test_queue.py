@@ -50,7 +50,7 @@ def test_the_executors_there_are(executor: Any) -> None:
         ({"poll_interval_s": 3601}, "poll_interval_s=3601"),
         ({"poll_interval_s": math.nan}, "poll_interval_s=nan"),
         ({"poll_interval_s": "1"}, "poll_interval_s='1'"),
-        ({"tags": "gpu"}, "tags must be a set of patterns, not the text 'gpu'"),
+        ({"tags": "gpu"}, "tags must be a set of patterns, not 'gpu'"),
         ({"tags": {"("}}, "the tag pattern '(' is not a regular expression"),
         ({"tags": {5}}, "the tag pattern 5 is not a regular expression"),
         ({"resume_at": datetime(2030, 1, 1)}, "has no time zone: pass an aware datetime"),  # noqa: DTZ001

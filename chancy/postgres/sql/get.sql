@@ -1,5 +1,6 @@
 -- Jobs by id, live and finished. Index: the primary key of jobs, finished_jobs_id. No locks.
--- Safe to repeat. A job that finishes in between is in one of the two at least.
+-- Safe to repeat. An id that was pushed again after it had finished is there twice: the live row,
+-- or the one that finished last, comes last.
 select
   f.id, f.func, f.arguments::text, f.queue, f.priority, f.state, f.attempt, f.max_attempts,
   f.crashes, {schema}.utc(f.run_at), f.worker_id, f.meta::text, f.errors::text, f.result::text,
@@ -15,3 +16,4 @@ select
   {schema}.utc(j.stop_asked_at)
 from {schema}.jobs as j
 where j.id = any ($1::uuid[])
+order by 17 nulls last

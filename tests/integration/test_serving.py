@@ -1,0 +1,170 @@
+"""A worker serves the queues that are there, as they are now, the most urgent jobs first."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Job, Queue, State, Worker
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.retry import Retry
+from tests import jobs
+from tests.waiting import eventually
+
+QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    jobs.noted.clear()
+    jobs.started.clear()
+    plugins = [Retry(base_s=0.05), Recovery(sweep_s=0.2)]
+    async with Chancy(dsn, queues=QUEUES, plugins=plugins, pool_size=3) as made:
+        # Its children take most of a second to start, and only one test needs them.
+        await made.delete_queue("default")
+        yield made
+
+
+async def test_equal_priorities_run_in_push_order(chancy: Chancy) -> None:
+    await chancy.declare(Queue(name="async", executor="async", concurrency=1))
+    await chancy.push_many(jobs.note.job(value=n) for n in range(300))
+    async with Worker(chancy):
+        await eventually(lambda: len(jobs.noted) == 300)
+    assert jobs.noted == list(range(300))
+
+
+async def test_higher_priorities_run_first(chancy: Chancy) -> None:
+    await chancy.declare(Queue(name="async", executor="async", concurrency=1))
+    levels = [0, 100, -100, 7, 0, -1, 100]
+    await chancy.push_many(jobs.note.job(value=level).with_priority(level) for level in levels)
+    async with Worker(chancy):
+        await eventually(lambda: len(jobs.noted) == len(levels))
+    assert jobs.noted == sorted(levels, reverse=True)
+
+
+async def test_an_urgent_job_overtakes_a_backlog(chancy: Chancy, dsn: str) -> None:
+    await chancy.declare(Queue(name="async", executor="async", concurrency=1))
+    slow = Job.from_func(jobs.nap, seconds=0.01)
+    await chancy.push_many([slow] * 20_000)
+    async with Worker(chancy, shutdown_timeout_s=0):
+        await eventually(lambda: len(jobs.noted) > 20)
+        began = time.monotonic()
+        urgent = await chancy.push(jobs.note.job(value="urgent").with_priority(100))
+        await urgent.wait(10)
+        took = time.monotonic() - began
+        await chancy.pause_queue("async")
+    assert took < 2.0, f"the urgent job waited {took:.2f} s behind a backlog of 200 s"
+
+
+async def test_pause_resume_and_resume_at(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        assert await chancy.pause_queue("async")
+        held = await chancy.push(jobs.note.job(value="held"))
+        other = await chancy.push(jobs.pid_of_sync.job().with_queue("thread"))
+        await other.wait(10)
+        assert await held.status() is State.PENDING
+        await chancy.declare(Queue(name="async", executor="async"), upsert=True)
+        assert [queue.paused for queue in await chancy.get_queues() if queue.name == "async"] == [
+            True
+        ]
+        assert await chancy.resume_queue("async")
+        await held.wait(5)
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        await chancy.pause_queue("async", resume_at=soon)
+        later = await chancy.push(jobs.note.job(value="later"))
+        done = await later.wait(10)
+        assert done.claimed_at is not None
+        assert done.claimed_at >= soon
+    assert not await chancy.pause_queue("nowhere")
+
+
+async def test_running_workers_follow_changes_of_queues(chancy: Chancy) -> None:
+    async with Worker(chancy) as worker:
+        await eventually(lambda: worker.listening)
+        began = time.monotonic()
+        await chancy.declare(Queue(name="new", executor="async"))
+        await (await chancy.push(jobs.note.job(value=1).with_queue("new"))).wait(5)
+        assert time.monotonic() - began < 2.5
+        await chancy.declare(Queue(name="new", executor="thread"), upsert=True)
+
+        async def in_a_thread() -> bool:
+            reference = await chancy.push(jobs.pid_of_sync.job().with_queue("new"))
+            found = (await reference.wait(10)).result
+            return bool(found[1] != threading.get_ident())
+
+        await eventually(in_a_thread)
+        await chancy.delete_queue("new")
+
+        async def unserved() -> bool:
+            return all("new" not in one.queues for one in await chancy.get_workers())
+
+        await eventually(unserved)
+        orphan = await chancy.push(jobs.note.job(value=2).with_queue("new"))
+        await chancy.declare(Queue(name="new", executor="async"))
+        await orphan.wait(5)
+
+
+async def test_tags_decide_who_serves_a_queue(chancy: Chancy) -> None:
+    await chancy.declare(Queue(name="gpu", executor="async", tags=frozenset({"has=gpu"})))
+    await chancy.declare(
+        Queue(name="here", executor="async", tags=frozenset({r"python=3\..*", "os=linux", "*"}))
+    )
+    async with Worker(chancy):
+        waits = await chancy.push(jobs.note.job(value=1).with_queue("gpu"))
+        await (await chancy.push(jobs.note.job(value=2).with_queue("here"))).wait(10)
+        assert await waits.status() is State.PENDING
+        async with Worker(chancy, tags={"has=gpu"}):
+            await waits.wait(10)
+        (one,) = await chancy.get_workers()
+        names = {tag.partition("=")[0] for tag in one.tags}
+        assert names == {"*", "hostname", "worker_id", "python", "arch", "os"}
+
+
+async def test_only_the_named_queues_are_served(chancy: Chancy) -> None:
+    async with Worker(chancy, queues=["async"]):
+        left = await chancy.push(jobs.pid_of_sync.job().with_queue("thread"))
+        await (await chancy.push(jobs.note.job(value=1))).wait(10)
+        assert await left.status() is State.PENDING
+
+
+async def test_an_invalid_queue_row_is_repaired_and_reported(
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into chancy.queues (name, executor, concurrency, tags, poll_interval_s) "
+            "values ('broken', 'os.system', -1, '{(}', 'NaN')"
+        )
+    async with Worker(chancy):
+        reference = await chancy.push(jobs.pid_of_sync.job().with_queue("broken"))
+        assert (await reference.wait(20)).state is State.SUCCEEDED
+    for complaint in ("os.system", "concurrency=-1", "'('", "poll_interval_s=nan"):
+        assert complaint in caplog.text
+
+
+async def test_a_burst_ends_when_the_queues_are_empty(chancy: Chancy) -> None:
+    await chancy.push_many(jobs.note.job(value=n) for n in range(500))
+    async with Worker(chancy, burst=True) as worker:
+        await asyncio.wait_for(worker.wait_for_shutdown(), 20)
+    assert len(jobs.noted) == 500
+    assert worker.settled == 500
+
+
+async def test_every_free_slot_is_used_beside_long_jobs(chancy: Chancy) -> None:
+    await chancy.declare(Queue(name="async", executor="async", concurrency=8))
+    await chancy.push_many([jobs.wait_for_ever.job()] * 7)
+    async with Worker(chancy, shutdown_timeout_s=0):
+
+        async def seven_run() -> bool:
+            counts = (await chancy.counts()).get("async")
+            return counts is not None and counts.running == 7
+
+        await eventually(seven_run)
+        for value in range(3):
+            await (await chancy.push(jobs.note.job(value=value))).wait(5)
