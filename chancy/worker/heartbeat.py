@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -19,7 +21,8 @@ class Heartbeat:
     What it cannot survive: a job that holds the interpreter's lock for longer than the heartbeat
     timeout. Such jobs belong into the process executor.
 
-    :param declared_dead: called from the thread, once, when the store no longer knows the worker.
+    :param declared_dead: called in the loop that this was made in, once, when the store no longer
+        knows the worker.
     """
 
     def __init__(
@@ -28,6 +31,7 @@ class Heartbeat:
         self._pulse = pulse
         self._interval_s = interval_s
         self._declared_dead = declared_dead
+        self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chancy heartbeat", daemon=True)
 
@@ -50,7 +54,7 @@ class Heartbeat:
                 pause = self._interval_s
                 try:
                     if not self._pulse.beat():
-                        self._declared_dead()
+                        self._tell()
                         return
                     backoff.reset()
                 except ChancyError as error:
@@ -61,3 +65,7 @@ class Heartbeat:
                     logger.exception("heartbeat_failed next_try_s=%.1f", pause)
         finally:
             self._pulse.close()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._declared_dead)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from importlib.metadata import version
 from types import TracebackType
 from typing import Self
@@ -207,11 +206,10 @@ class Worker:
         )
         await self.broker.register(record)
         if self._heartbeat is None:
-            loop = asyncio.get_running_loop()
             self._heartbeat = Heartbeat(
                 self.broker.pulse(self.worker_id),
                 interval_s=self._heartbeat_s,
-                declared_dead=functools.partial(_call, loop, self._declared_dead),
+                declared_dead=self._declared_dead,
             )
             self._heartbeat.start()
 
@@ -293,9 +291,3 @@ class Worker:
     def _look_at_everything(self) -> None:
         self._queues_changed.set()
         self._roster.wake_all()
-
-
-def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Call back in the loop from another thread; nothing if the loop has ended meanwhile."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(callback)

@@ -170,9 +170,7 @@ class FlakyDriver:
         real = await self._real.connect(dsn, application_name=application_name)
         return FlakyConnection(real, self._switchboard)
 
-    async def pool(
-        self, dsn: str, *, application_name: str, min_size: int, max_size: int
-    ) -> Pool:
+    async def pool(self, dsn: str, *, application_name: str, min_size: int, max_size: int) -> Pool:
         async def connect() -> Connection:
             return await self.connect(dsn, application_name=application_name)
 

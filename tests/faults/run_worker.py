@@ -39,9 +39,7 @@ def application(settings: WorkerSettings, tally: Tally) -> Chancy:
         listen_dsn=settings.listen_dsn,
         driver=settings.driver,
         queues=[
-            Queue(
-                name=settings.queue, executor=settings.executor, concurrency=settings.concurrency
-            )
+            Queue(name=settings.queue, executor=settings.executor, concurrency=settings.concurrency)
         ],
         plugins=[
             Recovery(sweep_s=settings.sweep_s),
@@ -86,7 +84,5 @@ def say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     asyncio.run(run(WorkerSettings(**json.loads(sys.argv[1]))))

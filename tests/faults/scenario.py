@@ -118,9 +118,7 @@ class Scenario:
         plain = factory(scenario=self.id, name="plain").with_id(new_id())
         retried = factory(scenario=self.id, name="retried", failures=1).with_id(new_id())
         delayed = factory(scenario=self.id, name="delayed").with_run_at(0.05).with_id(new_id())
-        bulk = [
-            factory(scenario=self.id, name=f"bulk {n}").with_id(new_id()) for n in range(3)
-        ]
+        bulk = [factory(scenario=self.id, name=f"bulk {n}").with_id(new_id()) for n in range(3)]
         within = factory(scenario=self.id, name="within").with_id(new_id())
         cancelled = factory(scenario=self.id, name="cancelled").with_run_at(3600)
 

@@ -85,7 +85,9 @@ def losses(found: Sequence[tuple[str, int]], *, full: bool) -> list[OneFault]:
         OneFault(kind, number, code)
         for kind, number in found
         for code in (
-            (NO_SESSION if kind == "connect" else LOST) if full else [next(codes[kind == "connect"])]
+            (NO_SESSION if kind == "connect" else LOST)
+            if full
+            else [next(codes[kind == "connect"])]
         )
     ]
 
