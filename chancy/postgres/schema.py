@@ -70,7 +70,7 @@ def current(dsn: str, schema: str = "chancy") -> str | None:
 
     with _session(dsn) as connection:
         try:
-            return revision_of(psycopg.RawCursor(connection).execute(version(schema).encode()).fetchall())
+            return revision_of(connection.execute(version(schema).encode()).fetchall())
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             return None
 

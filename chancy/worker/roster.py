@@ -138,9 +138,11 @@ class Roster:
         stopping = asyncio.create_task(serving.stop(grace_s=self._worker.shutdown_timeout_s))
         hurry = asyncio.create_task(self.hurry.wait())
         await asyncio.wait([stopping, hurry], return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.done():
-            serving.interrupt("the worker was told to stop at once")
         hurry.cancel()
+        while not stopping.done():
+            # Again and again: a claim that was under way may still bring jobs.
+            serving.interrupt("the worker was told to stop at once")
+            await asyncio.wait([stopping], timeout=0.05)
         await stopping
 
     def _serve(self, queue: Queue) -> Serving:
