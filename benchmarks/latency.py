@@ -8,14 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.bench import Bench, wait_until
 from benchmarks.jobs import noop
-from benchmarks.limit import INSERT_NOTIFY, NOTIFY
+from benchmarks.limit import EVERY_S, PACED_INSERT, PACED_NOTIFY
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.tally import SLOTS
 from chancy import Queue
 
 QUEUE = Queue(name="idle", executor="async")
-#: Seconds between two pushes.
-_EVERY_S = 0.05
 _make = noop.job.with_queue(QUEUE.name)
 
 
@@ -34,8 +32,8 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         starts = tally.starts(jobs)
     if not all(starts):
         raise BenchmarkFailed(f"{starts.count(0)} of {jobs} jobs left no trace of their start")
-    yield _latency("from the call of push", called, starts, INSERT_NOTIFY, others)
-    yield _latency("from the return of push", returned, starts, NOTIFY, others)
+    yield _latency("from the call of push", called, starts, PACED_INSERT, others)
+    yield _latency("from the return of push", returned, starts, PACED_NOTIFY, others)
 
 
 async def _push(bench: Bench, jobs: int) -> tuple[list[int], list[int]]:
@@ -47,7 +45,7 @@ async def _push(bench: Bench, jobs: int) -> tuple[list[int], list[int]]:
             called.append(time.time_ns())
             await app.push(_make(number=number))
             returned.append(time.time_ns())
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(EVERY_S)
     return called[3:], returned[3:]
 
 

@@ -22,8 +22,11 @@ CLAIM_DELETE = "claim 100 + delete 100 (pgbench)"
 UNNEST = "unnest insert, 5,000 rows a statement"
 COPY = "COPY, 5,000 rows a statement"
 SINGLE = "insert, one by one"
-NOTIFY = "notify until heard"
-INSERT_NOTIFY = "insert and notify until heard"
+NOTIFY = "notify until heard, one after the other"
+PACED_NOTIFY = "notify until heard, every 50 ms"
+PACED_INSERT = "insert and notify until heard, every 50 ms"
+#: Seconds of rest before each paced call: an idle machine answers later than a busy one.
+EVERY_S = 0.05
 
 _BATCH = 5_000
 _ARGUMENTS = '{"number":123456}'
@@ -31,6 +34,7 @@ _ARGUMENTS = '{"number":123456}'
 _INSERT = "insert into chancy_bench.raw_jobs (arguments) values ($1::jsonb)"
 _INSERT_MANY = """
 insert into chancy_bench.raw_jobs (arguments) select a::jsonb from unnest($1::text[]) as a"""
+_NOTIFY = "select pg_notify('chancy_bench_raw', '1')"
 _INSERT_NOTIFY = """
 with pushed as (
   insert into chancy_bench.raw_jobs (arguments) values ($1::jsonb) returning id)
@@ -154,16 +158,21 @@ async def _notices(
     bench: Bench, session: asyncpg.Connection, listener: asyncpg.Connection
 ) -> list[Measurement]:
     """From the call of one session until another one of the same process hears of it."""
+    paced = bench.size(100, quick=20)
     heard = asyncio.Event()
     await listener.add_listener("chancy_bench_raw", lambda *_: heard.set())
     found: list[Measurement] = []
-    for figure, statement, parameters in (
-        (NOTIFY, "select pg_notify('chancy_bench_raw', '1')", ()),
-        (INSERT_NOTIFY, _INSERT_NOTIFY, (_ARGUMENTS,)),
+    for figure, statement, parameters, calls, pause_s in (
+        (NOTIFY, _NOTIFY, (), bench.size(500, quick=200), 0.0),
+        (PACED_NOTIFY, _NOTIFY, (), paced, EVERY_S),
+        (PACED_INSERT, _INSERT_NOTIFY, (_ARGUMENTS,), paced, EVERY_S),
     ):
         took_ms: list[float] = []
         meter = bench.meter()
-        for _ in range(bench.size(500, quick=200)):
+        await session.execute(statement, *parameters)  # prepares it
+        await heard.wait()
+        for _ in range(calls):
+            await asyncio.sleep(pause_s)
             heard.clear()
             began = time.perf_counter()
             await session.execute(statement, *parameters)

@@ -67,7 +67,7 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
             size=size,
             programs=found.programs,
             server_pid=found.pid or control.server_pid(),
-            patience_s=size(30, quick=5, least=0),
+            patience_s=(5 if size.quick else 30) * min(1.0, size.scale),
             began=began,
         )
         # Round after round, not case after case: a noisy minute disturbs all of them alike.

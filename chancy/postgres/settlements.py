@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -22,6 +23,8 @@ BATCH = 1_000
 
 T = TypeVar("T")
 
+_place = attrgetter("id.int")
+
 
 class Settlements:
     """The settlements of the workers of this process."""
@@ -32,8 +35,11 @@ class Settlements:
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """See `Broker.settle`."""
-        finals = [one for one in settlements if one.state.final]
-        others = [one for one in settlements if not one.state.final]
+        # The rows are locked in the order given: in one order for everybody, or two who settle
+        # the same attempts (a worker and its rescuer) would hold each other up.
+        ordered = sorted(settlements, key=_place)
+        finals = [one for one in ordered if one.state.final]
+        others = [one for one in ordered if not one.state.final]
         stale: set[UUID] = set()
         for batch in (*_batches(finals), *_batches(others)):
             stale |= await self._settle(batch)

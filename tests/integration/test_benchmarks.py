@@ -71,7 +71,7 @@ def test_a_quick_run_reports_every_case_beside_its_limits(tmp_path: Path) -> Non
     for one in found["measurements"]:
         _check_measurement(one)
     figures = [one["figure"] for one in found["measurements"]]
-    assert len(set(figures)) == len(figures) == 17
+    assert len(set(figures)) == len(figures) == 18
     assert [one["figure"] for one in found["summary"]] == figures
     for one, summary in zip(found["measurements"], found["summary"], strict=True):
         assert summary["min"] == summary["median"] == summary["max"] == one["value"]
@@ -117,18 +117,20 @@ def test_an_interrupted_run_leaves_nothing_behind(dsn: str, number: signal.Signa
     # 30 seconds of pushes: the signal comes while the worker runs.
     command = [sys.executable, "-m", "benchmarks.run", "--dsn", dsn, "--cases", "latency"]
     process = subprocess.Popen(
-        [*command, "--repeat", "1", "--scale", "3"],
+        [*command, "--quick", "--scale", "10"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     with process:
-        assert process.stderr is not None
-        assert "latency" in process.stderr.readline()
-        eventually_sync(lambda: process.poll() is not None or _claims(dsn) > 0)
-        process.send_signal(number)
-        output, errors = process.communicate(timeout=20)
+        try:
+            eventually_sync(lambda: process.poll() is not None or _claims(dsn) > 0, timeout=30)
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert "latency" in errors
     assert process.returncode == 130, errors
     assert output == ""
     assert errors.endswith("interrupted\n")

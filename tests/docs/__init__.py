@@ -1,0 +1,1 @@
+"""The pages say what the code does: their examples run, their tables are complete."""

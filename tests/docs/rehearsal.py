@@ -1,0 +1,185 @@
+"""Runs the examples of one page in the order in which a reader would:
+``python -m tests.docs.rehearsal PAGE DIRECTORY``, with the database in CHANCY_DSN.
+
+A block that begins with the name of a file becomes that file, and a Python one is imported. The
+other Python blocks share one namespace and one event loop. Commands run in a shell, and print
+what the page shows, where ``…`` stands for anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.docs.pages import Block, Page
+
+#: Commands that are run; others are the reader's own business.
+_RUN = ("chancy ", "python ", "pytest ")
+_DSN = re.compile(r"postgresql://[^\"'\s]*")
+_PATIENCE_S = 20.0
+
+
+class Rehearsal:
+    """One page, its files in the current directory."""
+
+    def __init__(self, page: Page, dsn: str) -> None:
+        self._page = page
+        self._dsn = dsn
+        self._names: dict[str, Any] = {"__name__": "__main__"}
+        self._runner = asyncio.Runner()
+        self.done = 0
+
+    def run(self) -> None:
+        """Run every block; raises what the first one raises that does not work."""
+        with self._runner:
+            for block in self._page.blocks:
+                if "no-run" in block.words:
+                    continue
+                began = time.monotonic()
+                self._perform(block)
+                sys.stderr.write(f"{block} took {time.monotonic() - began:.1f} s\n")
+
+    def _perform(self, block: Block) -> None:
+        if block.file is not None:
+            path = Path(block.file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+        match block.language:
+            case "console":
+                self._type(block)
+            case "python" if is_worker(block):
+                self._stop_by_signal(block)
+            case "python" if "script" in block.words:
+                self._call([sys.executable, str(block.file)], block, said="\n")
+            case "python" if block.file is not None:
+                self._import(block.file)
+            case "python":
+                self._execute(block)
+            case _:
+                return
+        self.done += 1
+
+    def _execute(self, block: Block) -> None:
+        """Run a block here. Its lines have the numbers that they have in the page."""
+        tree = ast.parse(block.text, str(block.page))
+        ast.increment_lineno(tree, block.line - 1)
+        code = compile(tree, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        made = eval(code, self._names)
+        if inspect.iscoroutine(made):
+            self._runner.run(made)
+
+    def _import(self, file: str) -> None:
+        name = file.removesuffix(".py").replace("/", ".")
+        sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        importlib.import_module(name)
+
+    def _stop_by_signal(self, block: Block) -> None:
+        """Run a worker as a program, let it empty its queues, and stop it by SIGTERM."""
+        text = _DSN.sub(self._dsn, block.text)
+        program = Path(block.file or "program.py")
+        program.write_text(text, encoding="utf-8")
+        with subprocess.Popen([sys.executable, str(program)]) as process:
+            deadline = time.monotonic() + _PATIENCE_S
+            while not self._at_rest(process.pid):
+                assert process.poll() is None, f"{block} ended by itself, with {process.poll()}"
+                assert time.monotonic() < deadline, f"{block} does not empty its queues"
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(_PATIENCE_S) == 0, f"{block} exited with {process.returncode}"
+
+    def _at_rest(self, pid: int) -> bool:
+        """Whether a worker of this process is registered, and no job is unfinished."""
+        with psycopg.connect(self._dsn) as connection:
+            row = connection.execute(
+                "select exists (select from chancy.workers where pid = %s and queues <> '{}')"
+                " and not exists (select from chancy.jobs)",
+                (pid,),
+            ).fetchone()
+        return row is not None and bool(row[0])
+
+    def _type(self, block: Block) -> None:
+        for command, output in commands(block):
+            if command.startswith(_RUN):
+                said = self._call(["bash", "-c", command], block)
+                assert matches(said, output), (
+                    f"{block}: $ {command}\nprinted\n{said}\nthe page shows\n{output}"
+                )
+
+    def _call(self, command: list[str], block: Block, *, said: str = "") -> str:
+        """Run a command to its end; returns what it printed."""
+        expected = next((int(word[5:]) for word in block.words if word.startswith("exit=")), 0)
+        done = subprocess.run(
+            command,
+            input=said,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_S,
+        )
+        assert done.returncode == expected, (
+            f"{block}: {command[-1]} exited with {done.returncode}:\n{done.stdout}"
+        )
+        return done.stdout
+
+
+def is_worker(block: Block) -> bool:
+    """Whether a block is a program that runs a worker until it is told to stop."""
+    return "wait_for_shutdown()" in block.text and bool(_DSN.search(block.text))
+
+
+def commands(block: Block) -> list[tuple[str, str]]:
+    """The commands of a console block, each with the output that is shown below it."""
+    found: list[tuple[str, str]] = []
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], ""))
+        elif found:
+            command, output = found[-1]
+            if command.endswith("\\"):
+                found[-1] = (f"{command[:-1].rstrip()} {line.strip()}", output)
+            else:
+                found[-1] = (command, f"{output}{line}\n")
+    return [(command.partition("  #")[0].strip(), output) for command, output in found]
+
+
+def matches(said: str, shown: str) -> bool:
+    """Whether an output has the lines that a page shows, in their order.
+
+    ``…`` stands for anything in its line, alone for any lines; spaces count once.
+    """
+    if not shown.strip():
+        return True
+    lines = [" ".join(line.split()) for line in shown.strip().splitlines()]
+    parts = [
+        r"(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*") + r"\n"
+        for line in lines
+    ]
+    there = "".join(" ".join(line.split()) + "\n" for line in said.splitlines() if line.strip())
+    return re.fullmatch("".join(parts), there) is not None
+
+
+def main(page: str, directory: str) -> None:
+    os.chdir(directory)
+    sys.path.insert(0, directory)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    rehearsal = Rehearsal(Page(Path(page)), os.environ["CHANCY_DSN"])
+    rehearsal.run()
+    sys.stdout.write(f"{rehearsal.done} blocks done\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,137 @@
+"""What the code has that the reference pages have to name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chancy.errors import ChancyError
+from tests.architecture.sources import ROOT, code
+
+_LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+
+@cache
+def trees() -> Mapping[Path, ast.Module]:
+    """Every module of the product, parsed."""
+    return {
+        path: ast.parse(path.read_text(encoding="utf-8"), str(path))
+        for path in code("chancy", "plugins")
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One kind of message: its first word, the logger, and a level that it is logged at."""
+
+    name: str
+    logger: str
+    level: str
+
+
+def events() -> Iterator[Event]:
+    """What each call of a logger logs."""
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
+                    args=[ast.Constant(value=str(message)), *_],
+                ) if level in _LEVELS:
+                    yield Event(message.split()[0], _logger(tree, path), level)
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="logger"), attr="log"),
+                    args=[_, ast.Constant(value=str(message)), *_],
+                ):
+                    # Its level is chosen when it runs.
+                    yield Event(message.split()[0], _logger(tree, path), "info")
+                case _:
+                    continue
+
+
+def _logger(tree: ast.Module, path: Path) -> str:
+    """The argument of a module's ``getLogger``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="getLogger"), args=[ast.Constant(value=str(name))]
+            ):
+                return name
+            case ast.Call(func=ast.Attribute(attr="getLogger"), args=[ast.Name(id="__name__")]):
+                return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            case _:
+                continue
+    raise AssertionError(f"{path} logs by a logger that is not its own")
+
+
+def log_calls() -> int:
+    """How many calls of a logger there are, whatever their messages look like."""
+    return sum(
+        isinstance(node, ast.Attribute)
+        and node.attr in {*_LEVELS, "log"}
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "logger"
+        for tree in trees().values()
+        for node in ast.walk(tree)
+    )
+
+
+@cache
+def texts() -> frozenset[str]:
+    """Every text in the code that looks like a dotted name of chancy: identifiers of plugins,
+    names of failures, loggers."""
+    return frozenset(
+        node.value
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"chancy(\.\w+)+", node.value)
+    )
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that a caller gives."""
+    return [
+        one.name
+        for one in inspect.signature(function).parameters.values()
+        if one.name not in ("self", "cls") and one.kind is not one.VAR_KEYWORD
+    ]
+
+
+def members(kind: type) -> list[str]:
+    """The public methods and properties that a class itself defines."""
+    return [name for name in vars(kind) if not name.startswith("_")]
+
+
+def errors() -> list[type[ChancyError]]:
+    """The base of all errors and everything below it."""
+    found: list[type[ChancyError]] = [ChancyError]
+    for one in found:
+        found += [below for below in one.__subclasses__() if below.__module__ == one.__module__]
+    return list(dict.fromkeys(found))
+
+
+def commands(
+    command: click.Command | None = None, path: str = "chancy"
+) -> Iterator[tuple[str, click.Command]]:
+    """Every command below the top, with the words that call it."""
+    if command is None:
+        from chancy.cli.main import cli
+
+        command = cli
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield f"{path} {name}", below
+            yield from commands(below, f"{path} {name}")

@@ -1,0 +1,104 @@
+"""Every Python block compiles, and what a reader is told to type does what the page says."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import ROOT
+from tests.docs.pages import Block, Page, paths, shown
+from tests.docs.rehearsal import commands, is_worker, matches
+
+PAGES = [Page(path) for path in paths()]
+BLOCKS = [block for page in PAGES for block in page.blocks]
+RUN = [
+    page
+    for page in PAGES
+    if page.path.name == "README.md" or page.path.parent.name in ("tutorial", "guides")
+]
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.language == "python"], ids=str
+)
+def test_python_blocks_compile(block: Block) -> None:
+    compile(
+        block.text, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+    )
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: shown(page.path))
+def test_the_examples_of_a_page_run(
+    page: Page, request: pytest.FixtureRequest, server_dsn: str, tmp_path: Path
+) -> None:
+    """Page by page, each on a database of its own: an empty one if the page migrates it.
+
+    ``server_dsn`` is asked for so that the server is not taken for something left behind.
+    """
+    migrates = any("migrat" in block.text for block in page.blocks)
+    dsn: str = request.getfixturevalue("empty_dsn" if migrates else "dsn")
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("CHANCY_")
+    }
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.docs.rehearsal", page.path, tmp_path],
+        cwd=ROOT,
+        env=environment | {"CHANCY_DSN": dsn},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = [block for block in page.blocks if "no-run" not in block.words]
+    counted = [block for block in expected if block.language in ("python", "console")]
+    assert done.stdout.splitlines()[-1] == f"{len(counted)} blocks done"
+
+
+def test_the_examples_are_not_all_left_out() -> None:
+    """A page whose blocks are all marked would pass without a word."""
+    for page in RUN:
+        python = [block for block in page.blocks if block.language == "python"]
+        left_out = [block for block in python if "no-run" in block.words]
+        assert left_out == [], "a Python block of these pages is run"
+    assert sum(is_worker(block) for page in RUN for block in page.blocks) >= 1
+
+
+def test_blocks_have_a_language_and_words_that_mean_something() -> None:
+    languages = {"python", "console", "sql", "toml", "text", "ini", "yaml", "mermaid"}
+    for block in BLOCKS:
+        assert block.language in languages, block
+        for word in block.words:
+            assert re.fullmatch(r"no-run|script|exit=\d+", word), f"{block}: {word}"
+
+
+@pytest.mark.parametrize(
+    ("said", "page", "same"),
+    [
+        ("a  b\nc\n", "a b\nc\n", True),
+        ("id 17\n", "id …\n", True),
+        ("id 17\nmore\n", "id …\n", False),
+        ("a\nb\nc\n", "a\n…\nc\n", True),
+        ("a\nb\n", "b\n", False),
+        ("anything\n", "", True),
+    ],
+)
+def test_shown_output_is_compared(said: str, page: str, same: bool) -> None:
+    assert matches(said, page) is same
+
+
+def test_commands_of_a_block() -> None:
+    block = Block(
+        page=ROOT / "README.md",
+        line=1,
+        language="console",
+        words=frozenset(),
+        text="$ chancy push a.b \\\n    --queue q  # why\nout\n$ ls\n",
+    )
+    assert commands(block) == [("chancy push a.b --queue q", "out\n"), ("ls", "")]
