@@ -46,7 +46,9 @@ class Chancy:
     :param listen_dsn: reaches the server itself, where ``dsn`` goes through a pooler.
     :param max_payload: bytes that the arguments, the meta, or the result of a job may take.
     :param driver: ``asyncpg`` or ``psycopg``.
+    :param pool_size: sessions for callers, at most; see `chancy.postgres.broker.PostgresBroker`.
     :param broker: instead of Postgres, for tests.
+    :param clock: instead of this machine's, for tests.
     """
 
     def __init__(

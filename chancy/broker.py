@@ -181,6 +181,10 @@ class Broker(Protocol):
         """Cancel waiting jobs and ask for the end of running ones."""
         ...
 
+    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
+        """The running jobs of a worker that were asked to stop, in any order."""
+        ...
+
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         """Jobs by id, finished ones too as long as they are kept."""
         ...

@@ -8,7 +8,6 @@ ChancyError
 │   └── PayloadTooLarge     arguments or meta over the limit
 ├── JobError
 │   ├── UnknownFunction     the worker does not know the function, or may not import it
-│   ├── LeaseLost           the attempt no longer owns its job; its writes are refused
 │   └── WaitTimeout         a job did not finish within the time asked for
 └── BrokerError             the store did not do what was asked
     ├── BrokerUnavailable   no connection, or it broke; the outcome of the call is unknown
@@ -48,10 +47,6 @@ class JobError(ChancyError):
 
 class UnknownFunction(JobError):
     """This process does not know the function of a job, or is not allowed to import it."""
-
-
-class LeaseLost(JobError):
-    """The attempt no longer owns its job: its writes are refused by the fence."""
 
 
 class WaitTimeout(JobError, TimeoutError):

@@ -25,6 +25,9 @@ class State(IntEnum):
     #: Stopped by request, after its work ended. Final.
     CANCELLED = 6
 
+    def __str__(self) -> str:
+        return self.label
+
     @property
     def label(self) -> str:
         """The name in lower case, as pages, logs and the command line show it."""

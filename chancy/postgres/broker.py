@@ -200,6 +200,10 @@ class PostgresBroker:
     async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
         return await self._upkeep.announce(worker_id, queues)
 
+    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
+        rows = await self._upkeep_link.fetch(self.sql.asked_to_stop, worker_id)
+        return [row[0] for row in rows]
+
     async def unregister(self, worker_id: UUID) -> None:
         self._claims.forget(worker_id)
         await self._upkeep_link.fetch(self.sql.unregister, worker_id)
@@ -218,6 +222,13 @@ class PostgresBroker:
         connection = await self._driver.connect(
             self._listen_dsn, application_name="chancy listener"
         )
+        if connection.pooled:
+            # It would be accepted, and stay with whichever session of the server it met.
+            await connection.close()
+            raise BrokerUnavailable(
+                f"{self!r} goes through a pooler, where LISTEN does not work: pass listen_dsn, a "
+                "DSN that reaches the server itself"
+            )
         subscription = PostgresSubscription(connection, self.sql)
         try:
             await subscription.listen()

@@ -37,6 +37,7 @@ class Statements:
         self.schema = check_schema_name(schema)
         self._folder = resources.files("chancy.postgres") / "sql"
         self.announce = self._load("announce")
+        self.asked_to_stop = self._load("asked_to_stop")
         self.beat = self._load("beat")
         self.cancel = self._load("cancel")
         self.claim = self._load("claim")

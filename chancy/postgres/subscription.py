@@ -50,8 +50,9 @@ class PostgresSubscription:
                 return others
         self._connection.abort()
         raise BrokerUnavailable(
-            f"a notification sent to ourselves did not arrive within {timeout_s:g} s: is there a "
-            "pooler in between? Pass listen_dsn, a DSN that reaches the server itself"
+            f"a notification sent to ourselves did not arrive within {timeout_s:g} s: the line is "
+            "dead, or something in between keeps notifications; pass listen_dsn, a DSN that "
+            "reaches the server itself"
         )
 
     async def close(self) -> None:

@@ -124,6 +124,13 @@ class MemoryBroker:
         self.store.tell(Kind.STOP, str(job_id))
         return Cancellation.ASKED
 
+    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
+        return [
+            job_id
+            for job_id, row in self.store.live.items()
+            if row.state is State.RUNNING and row.worker_id == worker_id and row.stop_asked_at
+        ]
+
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         rows = self.store.finished | self.store.live
         return {job_id: rows[job_id].as_job() for job_id in ids if job_id in rows}

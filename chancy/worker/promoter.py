@@ -20,15 +20,9 @@ class Promoter:
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
-        self._hurried = asyncio.Event()
-
-    def hurry(self) -> None:
-        """Look now: something was scheduled for soon."""
-        self._hurried.set()
 
     async def serve(self) -> None:
         while True:
-            self._hurried.clear()
             promotion = await self._broker.promote(BATCH)
             if promotion.promoted >= BATCH:
                 await asyncio.sleep(0)
@@ -37,4 +31,4 @@ class Promoter:
             if promotion.next_due_s is not None:
                 # Rows that are due but locked are another worker's at this moment.
                 pause = min(pause, max(promotion.next_due_s, 0.02))
-            await self._clock.wait(self._hurried, pause)
+            await self._clock.sleep(pause)

@@ -247,6 +247,9 @@ class Worker:
             await self.clock.wait(self._queues_changed, every)
             self._queues_changed.clear()
             await self._follow_queues()
+            # The notice that said so may have been lost.
+            for job_id in await self.broker.asked_to_stop(self.worker_id):
+                self._roster.stop_job(job_id)
 
     async def _follow_queues(self) -> None:
         """Serve the queues that are there now, as they are now, and say so."""

@@ -7,11 +7,19 @@ import random
 from importlib import resources
 
 from chancy.broker import SqlStore
-from chancy.errors import BrokerError, ConfigurationError
+from chancy.errors import BrokerError, ConfigurationError, StatementFailed
 from chancy.plugin import Plugin, Runtime
 from chancy.postgres.statements import load
 
 logger = logging.getLogger("chancy.pruner")
+
+_NOT_ALLOWED = "42501"
+# The partition was made, or rows came into the default one, at the same moment.
+_MET_ANOTHER = frozenset({"23505", "23514", "42P07", "42P17"})
+
+
+def _met_another(error: BrokerError) -> bool:
+    return isinstance(error, StatementFailed) and error.sqlstate in _MET_ANOTHER
 
 
 class Pruner(Plugin):
@@ -38,7 +46,17 @@ class Pruner(Plugin):
         if not isinstance(broker, SqlStore):
             return
         while True:
-            await self.prune(broker)
+            try:
+                await self.prune(broker)
+            except StatementFailed as error:
+                if error.sqlstate != _NOT_ALLOWED:
+                    raise
+                logger.warning(
+                    "prune_not_allowed error=%s: let a worker run as the owner of the tables, or "
+                    "call make_days and drop_days by a schedule of the database's",
+                    error,
+                )
+                return
             await runtime.clock.sleep(self.every_s * random.uniform(0.8, 1.2))
 
     async def prune(self, broker: SqlStore) -> list[str]:
@@ -49,8 +67,7 @@ class Pruner(Plugin):
             try:
                 rows = await broker.fetch(load(folder, name, broker.schema), days)
             except BrokerError as error:
-                # Somebody holds the table, or another worker does the same: the next look will do.
-                if not error.retryable:
+                if not (error.retryable or _met_another(error)):
                     raise
                 logger.info("prune_postponed step=%s error=%s", name, error)
                 continue

@@ -107,6 +107,20 @@ async def test_cancel_of_waiting_and_of_running_jobs(chancy: Chancy) -> None:
     assert await chancy.cancel(running.id) == {running.id: Cancellation.FINISHED}
 
 
+async def test_a_running_job_is_cancelled_although_the_notice_is_lost(dsn: str) -> None:
+    jobs.started.clear()
+    deaf = "postgresql://127.0.0.1:1/nothing"
+    async with (
+        Chancy(dsn, queues=QUEUES, listen_dsn=deaf, pool_size=3) as chancy,
+        Worker(chancy, queues=["async"]) as worker,
+    ):
+        running = await chancy.push(jobs.wait_for_ever.job())
+        await eventually(jobs.started.is_set)
+        assert not worker.listening
+        await chancy.cancel(running.id)
+        assert (await running.wait(10)).state is State.CANCELLED
+
+
 async def test_the_end_gives_running_jobs_back_without_an_attempt(chancy: Chancy) -> None:
     async with Worker(chancy, shutdown_timeout_s=0.2):
         reference = await chancy.push(jobs.wait_for_ever.job())

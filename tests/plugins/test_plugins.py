@@ -174,3 +174,40 @@ async def test_the_pruner_gives_way_to_a_reader(dsn: str, caplog: pytest.LogCapt
             assert isinstance(chancy.broker, PostgresBroker)
             await Pruner().prune(chancy.broker)
     assert "prune_postponed" in caplog.text
+
+
+async def test_the_pruner_moves_what_came_before_its_days_partition(dsn: str) -> None:
+    today = f"finished_jobs_{datetime.now(UTC).date():%Y%m%d}"
+    async with Chancy(dsn, queues=[ASYNC]) as chancy:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(f"drop table chancy.{today}".encode())
+            bare = Chancy(dsn, queues=[ASYNC], no_default_plugins=True)
+            async with bare, Worker(bare, queues=["async"]):
+                reference = await bare.push(jobs.note.job(value=1))
+                await reference.wait(10)
+            count = "select count(*) from chancy.finished_jobs_default"
+            assert isinstance(chancy.broker, PostgresBroker)
+            await Pruner().prune(chancy.broker)
+            assert connection.execute(count.encode()).fetchone() == (0,)
+            kept = connection.execute(f"select id from chancy.{today}".encode()).fetchall()
+        assert kept == [(reference.id,)]
+        assert await chancy.get_job(reference.id) is not None
+
+
+async def test_a_pruner_that_may_not_change_tables_says_so_once(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("drop role if exists visitor")
+        connection.execute("create role visitor login")
+        connection.execute("grant usage on schema chancy to visitor")
+        connection.execute("grant all on all tables in schema chancy to visitor")
+        connection.execute("grant all on all sequences in schema chancy to visitor")
+        today = f"finished_jobs_{datetime.now(UTC).date():%Y%m%d}"
+        connection.execute(f"drop table chancy.{today}".encode())
+    async with Chancy(dsn.replace("postgres@", "visitor@")) as chancy, Worker(chancy, queues=[]):
+        await eventually(lambda: "prune_not_allowed" in caplog.text)
+    assert "service_failed" not in caplog.text
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("drop owned by visitor")
+        connection.execute("drop role visitor")

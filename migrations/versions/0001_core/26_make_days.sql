@@ -19,6 +19,11 @@ begin
     execute format(
       'create table {schema}.%I (like {schema}.finished_jobs including defaults'
       ' including constraints)', v_name);
+    -- Rows that came before their day's partition did stand in the default one, and would refuse it.
+    execute format(
+      'with late as (delete from {schema}.finished_jobs_default where finished_at >= %L'
+      ' and finished_at < %L returning *) insert into {schema}.%I select * from late',
+      v_day::text || ' 00:00:00+00', (v_day + 1)::text || ' 00:00:00+00', v_name);
     execute format(
       'alter table {schema}.finished_jobs attach partition {schema}.%I for values from (%L) to (%L)',
       v_name, v_day::text || ' 00:00:00+00', (v_day + 1)::text || ' 00:00:00+00');

@@ -1,0 +1,7 @@
+-- The running jobs of a worker that somebody asked to stop. Index: jobs_running. No locks.
+-- Safe to repeat.
+select id
+from {schema}.jobs
+where state = 1
+  and worker_id = $1::uuid
+  and stop_asked_at is not null
