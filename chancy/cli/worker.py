@@ -219,6 +219,8 @@ def _application(target: Target) -> Chancy:
     settings = target.settings()
     for module in settings.imports:
         application.load(module, what="imports")
+    if settings.app:
+        chancy.registry.allow += settings.allow
     if not (settings.app or settings.imports or settings.allow):
         raise ConfigurationError(
             "this worker would know no function, and fail every job that it claims: give --app, "
