@@ -60,7 +60,9 @@ class Listener:
                     raise
                 pause = backoff.next_s()
                 if heard or backoff.failures == 1:
-                    logger.warning("listening_failed polling=true next_try_s=%.1f error=%s", pause, error)
+                    logger.warning(
+                        "listening_failed polling=true next_try_s=%.1f error=%s", pause, error
+                    )
                 await self._clock.sleep(pause)
 
     async def _listen(self, backoff: Backoff) -> None:

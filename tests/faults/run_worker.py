@@ -12,7 +12,8 @@ import sys
 from collections import Counter
 from dataclasses import asdict
 
-import tests.faults.jobs  # noqa: F401  registers the jobs
+import tests.faults.jobs
+import tests.faults.outbursts  # noqa: F401  they register their jobs
 from chancy import Chancy, Plugin, Queue, Worker
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.plugins.recovery import Recovery

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from chancy.states import State
 Where = str | psycopg.Connection[Any]
 
 
-def ask(where: Where, sql: str, params: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+def ask(where: Where, sql: str, params: Sequence[object] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
     """Run one statement."""
     if isinstance(where, str):
         with psycopg.connect(where, autocommit=True) as connection:
@@ -88,3 +88,9 @@ def empty(dsn: Where) -> None:
     """Remove every job, worker and queue."""
     for name in ("jobs", "finished_jobs", "workers", "queues"):
         ask(dsn, f"delete from chancy.{name}")
+
+
+def passed(dsn: Where, position: int) -> int:
+    """How many jobs behind this position are finished."""
+    ((count,),) = ask(dsn, "select count(*) from chancy.finished_jobs where pos > %s", [position])
+    return int(count)
