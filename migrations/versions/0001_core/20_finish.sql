@@ -36,7 +36,7 @@ begin
       lease, worker_id, claimed_at, deadline_at, stop_asked_at, unique_key, limits, meta, errors,
       pushed_at, result)
     select e.id, e.pos, e.state, e.queue, e.priority, e.func, e.arguments, e.run_at,
-      case when e.refund then greatest(e.attempt - 1, 0) else e.attempt end, e.max_attempts,
+      case when e.refund then greatest(e.attempt, 1) - 1 else e.attempt end, e.max_attempts,
       case when e.crashed then least(e.crashes, 32766) + 1 else e.crashes end,
       e.lease, e.worker_id, e.claimed_at, e.deadline_at, e.stop_asked_at, e.unique_key, e.limits,
       {schema}.with_meta(e.meta, e.change),

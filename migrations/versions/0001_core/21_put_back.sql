@@ -27,7 +27,7 @@ begin
         when s.state = 2 then coalesce(s.run_at, clock_timestamp() + s.delay * interval '1 second')
         else j.run_at
       end,
-      attempt = case when s.refund then greatest(j.attempt - 1, 0) else j.attempt end,
+      attempt = case when s.refund then greatest(j.attempt, 1) - 1 else j.attempt end,
       crashes = case when s.crashed then least(j.crashes, 32766) + 1 else j.crashes end,
       meta = {schema}.with_meta(j.meta, s.change),
       errors = {schema}.with_failure(j.errors, s.failure, j.attempt, j.worker_id),
