@@ -16,6 +16,8 @@ from tests.faults.book import Book
 from tests.faults.worker_process import WorkerProcess, WorkerSettings
 from tests.postgres_fixtures import _database, find_run
 
+pytest.register_assert_rewrite("chancy.testing.conformance")
+
 
 class StartWorker(Protocol):
     """What the fixture `start_worker` is called with: the settings of `WorkerSettings`."""

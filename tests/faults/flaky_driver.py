@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -86,8 +86,10 @@ class Switchboard:
         self, kind: str, number: int, connection: Connection | None, *, answered: bool = False
     ) -> None:
         """Raise what the call is to fail with, having cut the connection if that is lost."""
-        sqlstate = self._faults and self._faults.strike(kind, number, answered=answered)
-        if not sqlstate:
+        if self._faults is None:
+            return
+        sqlstate = self._faults.strike(kind, number, answered=answered)
+        if sqlstate is None:
             return
         error: BrokerError = StatementFailed(f"{kind} was told to fail", sqlstate=sqlstate)
         lost = sqlstates.lost if connection else sqlstates.lost_on_connect
@@ -127,7 +129,7 @@ class FlakyConnection:
         return self._transaction()
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[None]:
+    async def _transaction(self) -> AsyncGenerator[None]:
         begun = self._switchboard.call("begin")
         self._switchboard.check("begin", begun, self._real)
         async with self._real.transaction():

@@ -1,6 +1,6 @@
 """The program of a worker process: ``python -m tests.faults.run_worker '{"dsn": …}'``.
 
-Says ``ready`` and the id of the worker once it serves, and a report when it has stopped.
+Says ``ready`` and the id of the worker once it serves, and at the end a `Report`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import json
 import logging
 import sys
 from collections import Counter
-from dataclasses import asdict
 
-import tests.faults.jobs
-import tests.faults.outbursts  # noqa: F401  they register their jobs
 from chancy import Chancy, Plugin, Queue, Worker
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retry
 from chancy.postgres.broker import PostgresBroker
-from tests.faults.worker_process import Report, WorkerSettings
+from tests.faults import jobs, outbursts
+from tests.faults.worker_process import WorkerSettings
+
+# Importing them has registered their jobs.
+JOBS = (jobs, outbursts)
 
 
 class Tally(Plugin):
@@ -64,19 +65,18 @@ async def run(settings: WorkerSettings) -> None:
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
         )
         async with worker:
-            ending = asyncio.create_task(worker.wait_for_shutdown())
-            await asyncio.sleep(0)  # from here on it takes signals
+            worker.catch_signals()
             say(f"ready {worker.worker_id}")
-            await ending
+            await worker.wait_for_shutdown()
         broker = chancy.broker
         assert isinstance(broker, PostgresBroker)
-        report = Report(
-            settled=worker.settled,
-            stale=worker.stale,
-            sessions=broker._claim_link.generation,
-            outcomes=dict(tally.outcomes),
-        )
-    say(json.dumps(asdict(report)))
+        report = {
+            "settled": worker.settled,
+            "stale": worker.stale,
+            "sessions": broker._claim_link.generation,
+            "outcomes": tally.outcomes,
+        }
+    say(json.dumps(report))
 
 
 def say(line: str) -> None:

@@ -11,12 +11,13 @@ import psycopg
 
 from chancy.states import State
 
-
 #: A DSN, or a session that is open: one of its own costs the server some milliseconds.
 Where = str | psycopg.Connection[Any]
 
 
-def ask(where: Where, sql: str, params: Sequence[object] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
+def ask(
+    where: Where, sql: str, params: Sequence[object] | Mapping[str, object] = ()
+) -> list[tuple[Any, ...]]:
     """Run one statement."""
     if isinstance(where, str):
         with psycopg.connect(where, autocommit=True) as connection:
@@ -93,4 +94,12 @@ def empty(dsn: Where) -> None:
 def passed(dsn: Where, position: int) -> int:
     """How many jobs behind this position are finished."""
     ((count,),) = ask(dsn, "select count(*) from chancy.finished_jobs where pos > %s", [position])
+    return int(count)
+
+
+def overdue(dsn: Where) -> int:
+    """How many scheduled jobs could be promoted."""
+    ((count,),) = ask(
+        dsn, "select count(*) from chancy.jobs where state = 2 and run_at <= clock_timestamp()"
+    )
     return int(count)

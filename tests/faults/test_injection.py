@@ -9,15 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from chancy import Chancy, Queue, Worker
-from chancy.postgres.broker import PostgresBroker
 from tests.faults.flaky_driver import (
     CONNECTION_LOST,
-    Faults,
-    FlakyDriver,
     OneFault,
     RandomFaults,
-    Switchboard,
 )
 from tests.faults.scenario import Scenario
 

@@ -8,12 +8,13 @@ import string
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 
 import psutil
 import psycopg
 import pytest
+from psycopg import sql
 
 from chancy import Chancy, Queue, Worker
 from chancy.embedded import free_port
@@ -86,7 +87,7 @@ async def test_a_listener_recovers_within_fifteen_seconds(
 
 
 @contextmanager
-def deaf_dsn(how: str, proxy: Proxy, dsn: str) -> Iterator[str]:
+def deaf_dsn(how: str, proxy: Proxy, dsn: str) -> Generator[str]:
     """A DSN that cannot be listened on."""
     host, _, database = dsn.rpartition("/")
     match how:
@@ -201,7 +202,7 @@ async def test_garbage_is_heard_and_asks_for_no_proof(dsn: str, start_worker: St
     start_worker(dsn).wait_until_ready()
     garbage = 300
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(f"listen {channel('chancy')}")
+        connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel("chancy"))))
         for number in range(garbage):
             connection.execute("select pg_notify(%s, %s)", [channel("chancy"), f"garbage {number}"])
         heard = [notice.payload for notice in connection.notifies(timeout=1.0)]

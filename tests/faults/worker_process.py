@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Report:
     #: Sessions that it had for claims; more than one means that it has connected again.
     sessions: int
     #: Outcomes that it judged, by their name: `Lost` ones were rescued from others.
-    outcomes: Mapping[str, int]
+    outcomes: Counter[str]
 
 
 class WorkerProcess:
@@ -135,7 +135,8 @@ class WorkerProcess:
         assert self.wait(timeout_s) == 0, self.said()[-4000:]
         self._reader.join()
         found: dict[str, Any] = json.loads(self._lines[-1])
-        return Report(**found)
+        outcomes = Counter[str](found.pop("outcomes"))
+        return Report(outcomes=outcomes, **found)
 
     def close(self) -> None:
         if self.running:

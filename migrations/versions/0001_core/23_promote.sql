@@ -31,7 +31,8 @@ begin
     returning j.queue)
   select count(*), array_agg(distinct ready.queue) into promoted, v_queues from ready;
   perform {schema}.wake(q.name, true) from unnest(v_queues) as q (name);
-  select extract(epoch from j.run_at - v_now) into next_due_s
+  -- Not of the difference: that of an infinite time is an error, which would stop all promotion.
+  select extract(epoch from j.run_at) - extract(epoch from v_now) into next_due_s
   from {schema}.jobs j where j.state = 2 order by j.run_at limit 1;
 end
 $$
