@@ -32,7 +32,7 @@ async def fail(message: str = "no") -> None:
 
 
 @job(queue="async")
-async def fail_times(path: str, times: int) -> int:
+def fail_times(path: str, times: int) -> int:
     """Fails so many times, counting in a file."""
     file = Path(path)
     count = len(file.read_text()) if file.exists() else 0
