@@ -1,0 +1,171 @@
+"""A process with a broker of its own that quarrels with others over the same jobs.
+
+``python -m tests.faults.contender DSN`` reads one order as JSON from each line of its input and
+answers each by a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from chancy.attempt import Claim, Failure, Settlement
+from chancy.broker import WorkerRecord
+from chancy.errors import BrokerError
+from chancy.postgres.broker import PostgresBroker
+from chancy.states import State
+
+#: How a contender ends an attempt. What an attempt costs follows from its lease alone, so that
+#: two who settle the same one agree.
+ENDINGS = (State.PENDING,) * 60 + (State.SCHEDULED,) * 38 + (State.SUCCEEDED, State.FAILED)
+
+
+def refunds(lease: UUID) -> bool:
+    return bool(lease.int & 1)
+
+
+def crashes(lease: UUID) -> bool:
+    return bool(lease.int & 2)
+
+
+def ending(id: UUID, lease: UUID, state: State) -> Settlement:
+    return Settlement(
+        id,
+        lease,
+        state,
+        delay_s=0.0,
+        failure=Failure.named("tests.Contended", str(lease)),
+        refund=refunds(lease),
+        crashed=crashes(lease),
+    )
+
+
+class Contender:
+    """Quarrels; remembers what it claimed and which of its settlements were accepted."""
+
+    def __init__(self, broker: PostgresBroker) -> None:
+        self._broker = broker
+        self._random = random.Random()
+        self._worker_id = uuid.uuid4()
+        self._held: list[tuple[UUID, UUID]] = []
+        self.claimed: list[tuple[UUID, UUID]] = []
+        self.accepted: list[tuple[UUID, UUID]] = []
+        self.counts = Counter[str]()
+
+    async def obey(self, order: dict[str, Any]) -> Any:
+        """Carry out one order; returns the answer."""
+        match order["do"]:
+            case "brawl":
+                ids = [UUID(id) for id in order["ids"]]
+                await self._brawl(ids, time.monotonic() + order["seconds"])
+                pairs = {"claimed": self.claimed, "accepted": self.accepted}
+                texts = {
+                    name: [[str(id), str(lease)] for id, lease in found]
+                    for name, found in pairs.items()
+                }
+                return {**texts, "counts": self.counts}
+            case "settle":
+                await asyncio.sleep(self._random.uniform(0, 0.002))
+                one = ending(UUID(order["id"]), UUID(order["lease"]), State(order["state"]))
+                return len(await self._settle([one])) == 0
+            case "cancel":
+                await asyncio.sleep(self._random.uniform(0, 0.002))
+                found = await self._broker.cancel([UUID(order["id"])])
+                return found[UUID(order["id"])].value
+            case _:
+                raise ValueError(f"an order that nobody knows: {order}")
+
+    async def _brawl(self, ids: Sequence[UUID], until: float) -> None:
+        while time.monotonic() < until:
+            (what,) = self._random.choices(
+                ("claim", "settle", "rescue", "promote", "cancel"), (30, 30, 30, 10, 0.5)
+            )
+            self.counts[what] += 1
+            match what:
+                case "claim":
+                    await self._claim()
+                case "settle":
+                    await self._settle_some()
+                case "rescue":
+                    await self._rescue()
+                case "promote":
+                    await self._broker.promote(self._random.randrange(1, 60))
+                case _:
+                    await self._broker.cancel(self._random.sample(ids, 2))
+
+    async def _claim(self) -> None:
+        claims = await self._broker.claim(
+            "load", worker_id=self._worker_id, limit=self._random.randrange(1, 60), thorough=True
+        )
+        self._take(claims)
+        if not claims:
+            # Somebody may have declared us dead.
+            self._worker_id = uuid.uuid4()
+            await self._broker.register(
+                WorkerRecord(
+                    id=self._worker_id,
+                    host="here",
+                    pid=1,
+                    tags=frozenset(),
+                    queues=(),
+                    version="0",
+                )
+            )
+
+    def _take(self, claims: Sequence[Claim]) -> None:
+        pairs = [(claim.id, claim.lease) for claim in claims]
+        self.claimed += pairs
+        self._held += pairs
+
+    async def _settle_some(self) -> None:
+        self._random.shuffle(self._held)
+        # One attempt of each job: what two of them in one batch mean is not promised.
+        some = dict(self._held[:40])
+        self._held = [pair for pair in self._held if some.get(pair[0]) != pair[1]]
+        await self._settle([ending(*pair, self._random.choice(ENDINGS)) for pair in some.items()])
+
+    async def _rescue(self) -> None:
+        orphans = await self._broker.orphans(silent_s=self._random.uniform(0, 0.05), limit=200)
+        found = [(orphan.id, orphan.lease) for orphan in orphans]
+        self._random.shuffle(found)
+        self.counts["rescued"] += len(found)
+        await self._settle([ending(*pair, self._random.choice(ENDINGS)) for pair in found])
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        """Settle until the store has taken it."""
+        while True:
+            try:
+                stale = await self._broker.settle(settlements)
+            except BrokerError as error:
+                if not error.retryable:
+                    raise
+                self.counts[str(getattr(error, "sqlstate", "lost"))] += 1
+                await asyncio.sleep(self._random.uniform(0, 0.01))
+            else:
+                self.accepted += [(one.id, one.lease) for one in settlements if one.id not in stale]
+                self.counts["stale"] += len(stale)
+                return stale
+
+
+async def main(dsn: str) -> None:
+    """Obey until the input ends."""
+    broker = PostgresBroker(dsn)
+    await broker.open()
+    contender = Contender(broker)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        answer = await contender.obey(json.loads(line))
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+    await broker.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,257 @@
+"""Failures, arguments and names that were made to break things: refused, or harmless."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, ConfigurationError, Job, PushError, Queue, State
+from chancy.job import JobFunction
+from chancy.queue import ExecutorName
+from tests.faults import jobs, outbursts, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.waiting import eventually
+
+NEIGHBOURS = 20
+#: What the record of one failure may take, in bytes of JSON.
+MOST_RECORDED = 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("executor", "function"),
+    [
+        ("process", outbursts.burst),
+        ("process", outbursts.burst_later),
+        ("thread", outbursts.burst),
+        ("thread", outbursts.burst_later),
+        ("async", outbursts.burst),
+        ("async", outbursts.burst_at_once),
+        ("async", outbursts.burst_later),
+    ],
+)
+async def test_a_hostile_failure_is_recorded_and_retried_like_any(
+    chancy: Chancy,
+    dsn: str,
+    book: Book,
+    start_worker: StartWorker,
+    executor: ExecutorName,
+    function: JobFunction[[str], Any],
+) -> None:
+    worker = start_worker(dsn, executor=executor, concurrency=4, retry_base_s=0.02)
+    worker.wait_until_ready()
+    neighbour = (jobs.work if executor == "async" else jobs.toil).job
+    await chancy.push_many(neighbour(book=str(book), number=n) for n in range(NEIGHBOURS))
+    references = {kind: await chancy.push(function.job(kind)) for kind in outbursts.OUTBURSTS}
+    await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+    report = worker.stop()
+    for kind, reference in references.items():
+        found = await reference.get()
+        assert found is not None
+        assert (kind, found.state, found.attempt) == (kind, State.FAILED, 2)
+        assert len(found.errors) == 2, kind
+        text = json.dumps(found.errors[-1], ensure_ascii=False)
+        assert len(text.encode()) < MOST_RECORDED, kind
+        assert "\x1b" not in text, kind
+        assert "\u202e" not in text, kind
+    assert tables.states(dsn) == {State.SUCCEEDED: NEIGHBOURS, State.FAILED: len(references)}
+    assert report.stale == 0
+    assert "service_failed" not in worker.said()
+
+
+def _circular() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["again"] = value
+    return value
+
+
+def _deep(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+#: Values that JSON, Postgres or the limits do not have.
+REFUSED: Mapping[str, Any] = {
+    "nan": math.nan,
+    "infinity": math.inf,
+    "minus infinity": -math.inf,
+    "nul": "a\x00b",
+    "nul in a key": {"a\x00": 1},
+    "surrogate": "\ud800",
+    "surrogate in a key": {"\udfff": 1},
+    "bytes": b"bytes",
+    "set": {1, 2},
+    "object": object(),
+    "path": Path("file"),
+    "complex": 1j,
+    "a key that is no text": {1: 2, (1, 2): 3},
+    "circular": _circular(),
+    "deep": _deep(100_000),
+    "large": "x" * (1024 * 1024),
+    "wide": ["\U0001f600"] * 300_000,
+    "a number that nobody prints": 10**5_000,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_hostile_arguments_are_refused_at_every_door(
+    chancy: Chancy, dsn: str, book: Book, name: str
+) -> None:
+    good = jobs.work.job(book=str(book), number=0)
+    for bad in (
+        good.with_arguments(seconds=REFUSED[name]),
+        good.with_meta(tenant=REFUSED[name]),
+    ):
+        with pytest.raises(PushError):
+            await chancy.push(bad)
+        with pytest.raises(PushError):
+            await chancy.push_many([good, bad, good])
+        with pytest.raises(PushError):
+            # Refused in the second statement, when the first has been made.
+            await chancy.push_many([*[good] * 10_001, bad])
+        async with chancy.transaction() as transaction:
+            with pytest.raises(PushError):
+                await chancy.push(bad, within=transaction)
+        with Chancy(dsn) as other, pytest.raises(PushError):
+            other.sync_push_many([good, bad])
+    assert tables.states(dsn) == {}
+
+
+#: JSON that ``jsonb`` takes from whoever may write to the table, and that no job can run on.
+WRITTEN_BY_HAND: Mapping[str, str | None] = {
+    "nothing": None,
+    "null": "null",
+    "an array": "[1, 2]",
+    "a text": '"text"',
+    "a number": "17",
+    "a float beyond floats": '{"book": "BOOK", "number": 1, "x": -1e400}',
+    "too many digits": f'{{"book": "BOOK", "number": 1{"0" * 5_000}}}',
+    "too deep": f'{{"a": {"[" * 5_000}{"]" * 5_000}}}',
+    "a missing argument": '{"book": "BOOK"}',
+    "another argument": '{"book": "BOOK", "number": 1, "__class__": 2}',
+    "an argument called self": '{"book": "BOOK", "number": 1, "self": 2}',
+    "a wrong type": '{"book": ["BOOK"], "number": {}}',
+    "an empty key": '{"book": "BOOK", "number": 1, "": 2}',
+    "a large value": f'{{"book": "BOOK", "number": 1, "x": "{"x" * 3_000_000}"}}',
+}
+
+
+@pytest.mark.parametrize("executor", ["process", "thread", "async"])
+async def test_hostile_arguments_in_a_row_fail_alone(
+    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+) -> None:
+    neighbour = (jobs.work if executor == "async" else jobs.toil).job
+    with pytest.raises(psycopg.errors.UntranslatableCharacter):
+        insert(dsn, neighbour.template.func, '{"book": "\\u0000"}')
+    names: dict[UUID, str] = {}
+    for number, (name, arguments) in enumerate(WRITTEN_BY_HAND.items()):
+        text = arguments and arguments.replace("BOOK", str(book))
+        names[insert(dsn, neighbour.template.func, text)] = name
+        await chancy.push(neighbour(book=str(book), number=number))
+    worker = start_worker(dsn, executor=executor, concurrency=2, retry_base_s=0.01)
+    await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+    for id, found in (await chancy.get_jobs(list(names))).items():
+        assert (names[id], found.state) == (names[id], State.FAILED)
+        assert found.errors, names[id]
+    assert tables.states(dsn) == {State.SUCCEEDED: len(names), State.FAILED: len(names)}
+    worker.stop()
+    assert "service_failed" not in worker.said()
+
+
+def insert(dsn: str, func: str, arguments: str | None, queue: str = "load") -> UUID:
+    """A row by somebody who asks nobody."""
+    ((id,),) = tables.ask(
+        dsn,
+        "insert into chancy.jobs (id, pos, state, queue, func, arguments, max_attempts) values"
+        " (gen_random_uuid(), nextval('chancy.positions'), 0, %s, %s, %s, 3) returning id",
+        [queue, func, arguments],
+    )
+    assert isinstance(id, UUID)
+    return id
+
+
+#: Names for whatever they may end up in: SQL, a format, a path, a log, a terminal, a page.
+HOSTILE_NAMES = [
+    "",
+    " ",
+    "'; drop table chancy.jobs; --",
+    'a"b',
+    "%s %(x)s %%",
+    "{0} {schema}",
+    "../../etc/passwd",
+    "a\nlevel=error",
+    "\x1b[31mred",
+    "nul\x00",
+    "\ud800",
+    "\u202eevil",
+    "<script>alert(1)</script>",
+    "É",
+    "x" * 10_000,
+    "__import__('os').system('true')",
+    "pg_catalog",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
+async def test_hostile_names_are_refused(chancy: Chancy, dsn: str, book: Book, name: str) -> None:
+    good = jobs.work.job(book=str(book), number=0)
+    with pytest.raises(ConfigurationError):
+        Chancy(dsn, schema=name)
+    with pytest.raises(PushError):
+        await chancy.push(Job(func=name))
+    with pytest.raises(PushError):
+        await chancy.push(Job(func=name), validate=False)
+    if name != "../../etc/passwd" and name != "pg_catalog":
+        with pytest.raises(ConfigurationError):
+            Queue(name=name)
+        with pytest.raises(PushError):
+            await chancy.push(good.with_queue(name))
+        for refused in (chancy.pause_queue, chancy.resume_queue, chancy.delete_queue):
+            with pytest.raises(ConfigurationError):
+                await refused(name)
+    with pytest.raises(ConfigurationError):
+        Queue(name="a", executor=name)  # type: ignore[arg-type]
+    assert tables.states(dsn) == {}
+
+
+async def test_hostile_names_in_rows_are_inert(
+    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    trap = tmp_path / "trap"
+    arguments = json.dumps({"command": f"touch {trap}"})
+    texts = [name for name in HOSTILE_NAMES if "\x00" not in name and "\ud800" not in name]
+    functions = [*texts, "os.system", "posix.system", "subprocess.getoutput", "builtins.eval"]
+    named = [insert(dsn, function, arguments) for function in functions]
+    for name in texts:
+        insert(dsn, jobs.work.job.template.func, "{}", queue=name)
+        if name not in ("../../etc/passwd", "pg_catalog"):
+            with pytest.raises(psycopg.errors.CheckViolation):
+                tables.ask(dsn, "insert into chancy.queues (name) values (%s)", [name])
+    tables.ask(
+        dsn,
+        "insert into chancy.queues (name, executor, concurrency, tags, poll_interval_s)"
+        " values ('odd', 'os.system', -5, '{(,NULL,\x1b[31m}', 'NaN')",
+    )
+    worker = start_worker(dsn)
+    worker.wait_until_ready()
+    await chancy.push(jobs.work.job(book=str(book), number=1))
+    await eventually(lambda: tables.states(dsn)[State.SUCCEEDED] == 1)
+    found = await chancy.get_jobs(named)
+    assert {job.state for job in found.values()} <= {State.SCHEDULED, State.PENDING}
+    assert (await chancy.counts())["'; drop table chancy.jobs; --"].pending == 1
+    assert "odd" in [queue.name for queue in await chancy.get_queues()]
+    worker.stop()
+    assert not trap.exists()
+    said = worker.said()
+    assert "service_failed" not in said
+    assert "\x1b" not in said
+    assert "\nlevel=error" not in said

@@ -1,0 +1,145 @@
+"""Settings of the server that others choose, and counters that have come far."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from chancy import Chancy, State, StatementFailed
+from chancy.broker import Broker
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers import Name
+from chancy.testing.conformance import BrokerContract
+from chancy.testing.conformance.claiming import ClaimPromises
+from tests.faults import jobs, oracles, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.waiting import eventually
+
+LEVELS = ("serializable", "repeatable read")
+#: Where the positions begin that a client, a float of JSON or the server could not hold.
+POSITIONS = (2**31 - 2, 2**53 - 1, 2**63 - 10**6)
+JOBS = 1_000
+
+
+@asynccontextmanager
+async def two_brokers(dsn: str, driver: Name) -> AsyncGenerator[tuple[Broker, Broker]]:
+    first, second = PostgresBroker(dsn, driver=driver), PostgresBroker(dsn, driver=driver)
+    await first.open()
+    await second.open()
+    yield first, second
+    await second.close()
+    await first.close()
+
+
+def isolate(dsn: str, level: str) -> None:
+    """Make this the isolation of every new session of the database."""
+    database = dsn.rpartition("/")[2]
+    tables.ask(dsn, f"alter database {database} set default_transaction_isolation = '{level}'")
+    assert tables.ask(dsn, "show transaction_isolation") == [(level,)]
+
+
+def advance(dsn: str, position: int) -> None:
+    """Let the positions begin there."""
+    tables.ask(dsn, "select setval('chancy.positions', %s)", [position])
+
+
+class TestClaimsUnderSerializable(ClaimPromises):
+    @pytest.fixture
+    async def brokers(self, dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
+        isolate(dsn, "serializable")
+        async with two_brokers(dsn, "psycopg") as opened:
+            yield opened
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("level", "driver"), [(LEVELS[0], "asyncpg"), (LEVELS[1], "psycopg")])
+class TestIsolation(BrokerContract):
+    """The whole contract on a server whose transactions are stricter than we ask for."""
+
+    @pytest.fixture
+    async def brokers(
+        self, dsn: str, level: str, driver: Name
+    ) -> AsyncIterator[tuple[Broker, Broker]]:
+        isolate(dsn, level)
+        async with two_brokers(dsn, driver) as opened:
+            yield opened
+
+
+@pytest.mark.parametrize("level", LEVELS)
+async def test_workers_meet_no_serialization_failure(
+    dsn: str, book: Book, start_worker: StartWorker, level: str
+) -> None:
+    isolate(dsn, level)
+    async with Chancy(dsn) as chancy:
+        await chancy.push_many(
+            jobs.stumble.job(book=str(book), number=number, failures=number % 10 == 0)
+            for number in range(0, JOBS, 10)
+        )
+        await chancy.push_many(
+            jobs.work.job(book=str(book), number=number, seconds=0.001)
+            for number in range(JOBS)
+            if number % 10
+        )
+        workers = [start_worker(dsn) for _ in range(2)]
+        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+    reports = [worker.stop() for worker in workers]
+    said = "".join(worker.said() for worker in workers)
+    oracles.check_all_succeeded(dsn, JOBS)
+    assert sum(report.outcomes["Raised"] for report in reports) == JOBS / 10
+    assert "40001" not in said
+    assert "heartbeat_failed" not in said
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+class TestFarPositions(ClaimPromises):
+    """What looks at the position of a job."""
+
+    @pytest.fixture
+    async def brokers(self, dsn: str, position: int) -> AsyncIterator[tuple[Broker, Broker]]:
+        advance(dsn, position)
+        async with two_brokers(dsn, "asyncpg") as opened:
+            yield opened
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("position", POSITIONS)
+class TestContractAtFarPositions(BrokerContract):
+    """The whole contract, far out."""
+
+    @pytest.fixture
+    async def brokers(self, dsn: str, position: int) -> AsyncIterator[tuple[Broker, Broker]]:
+        advance(dsn, position)
+        async with two_brokers(dsn, "psycopg") as opened:
+            yield opened
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+async def test_workers_run_jobs_in_order_at_far_positions(
+    dsn: str, book: Book, start_worker: StartWorker, position: int
+) -> None:
+    advance(dsn, position)
+    async with Chancy(dsn) as chancy:
+        await chancy.push_many(jobs.work.job(book=str(book), number=n) for n in range(JOBS))
+        worker = start_worker(dsn, concurrency=1)
+        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+    worker.stop()
+    oracles.check_all_succeeded(dsn, JOBS)
+    assert [one.number for one in book.entries() if one.phase == "begin"] == list(range(JOBS))
+    assert tables.ask(dsn, "select min(pos) from chancy.finished_jobs") == [(position + 1,)]
+
+
+async def test_positions_that_are_used_up_refuse_the_push_and_nothing_else(
+    dsn: str, book: Book, start_worker: StartWorker
+) -> None:
+    advance(dsn, 2**63 - 2)
+    async with Chancy(dsn) as chancy:
+        last = await chancy.push(jobs.work.job(book=str(book), number=1))
+        with pytest.raises(StatementFailed, match="2200H"):
+            await chancy.push(jobs.work.job(book=str(book), number=2))
+        worker = start_worker(dsn)
+        assert (await last.wait(timeout_s=10.0)).state is State.SUCCEEDED
+    worker.stop()
+    assert tables.states(dsn) == {State.SUCCEEDED: 1}

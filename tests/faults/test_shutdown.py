@@ -1,0 +1,222 @@
+"""SIGTERM: what runs is finished or given back, and costs no attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import signal
+import time
+
+import psycopg
+import pytest
+
+from chancy import Chancy, State
+from chancy.queue import ExecutorName
+from tests.faults import jobs, oracles, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.faults.worker_process import Report, WorkerProcess
+from tests.proxy import Proxy
+from tests.waiting import eventually, eventually_sync
+
+EXECUTORS: tuple[ExecutorName, ...] = ("async", "thread", "process")
+#: What the end of a worker may take on a busy machine beside the time that its jobs get.
+EXIT_S = 6.0
+
+
+def push(chancy: Chancy, book: Book, executor: ExecutorName, count: int, seconds: float) -> None:
+    """Push jobs that take so long."""
+    factory = (jobs.work if executor == "async" else jobs.toil).job
+    chancy.sync_push_many(
+        factory(book=str(book), number=number, seconds=seconds) for number in range(count)
+    )
+
+
+def check_untouched(dsn: str, count: int) -> None:
+    """So many jobs wait as if nobody had ever claimed them."""
+    assert tables.states(dsn) == {State.PENDING: count}
+    assert tables.ask(dsn, "select max(attempt), max(crashes) from chancy.jobs") == [(0, 0)]
+    assert tables.workers(dsn) == 0
+
+
+def signalled(worker: WorkerProcess, times: int = 1) -> None:
+    """Send SIGTERM and wait until the worker has heard it."""
+    worker.signal(signal.SIGTERM)
+    eventually_sync(lambda: f"signal_received signal=SIGTERM count={times}" in worker.said())
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_sigterm_gives_long_jobs_back(
+    dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+) -> None:
+    with Chancy(dsn) as chancy:
+        worker = start_worker(dsn, executor=executor, concurrency=3, shutdown_timeout_s=0.5)
+        worker.wait_until_ready()
+        push(chancy, book, executor, 5, 60.0)
+    eventually_sync(lambda: len(book.count("begin")) == 3)
+    began = time.monotonic()
+    report = worker.stop(timeout_s=0.5 + EXIT_S)
+    assert time.monotonic() - began >= 0.5, "running jobs were not given their time"
+    check_untouched(dsn, 5)
+    assert report.outcomes["Released"] >= 3
+    assert book.count("end") == {}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_sigterm_lets_jobs_finish_that_can(
+    dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+) -> None:
+    with Chancy(dsn) as chancy:
+        worker = start_worker(dsn, executor=executor, concurrency=2, shutdown_timeout_s=20.0)
+        worker.wait_until_ready()
+        push(chancy, book, executor, 6, 0.7)
+    eventually_sync(lambda: len(book.count("begin")) == 2)
+    worker.stop(timeout_s=0.7 + EXIT_S)
+    begun = book.count("begin")
+    oracles.check_ran_once(book, begun)
+    assert tables.settled_numbers(dsn) == set(begun)
+    assert tables.states(dsn) == {State.SUCCEEDED: len(begun), State.PENDING: 6 - len(begun)}
+    assert len(begun) < 6, "everything was done before the signal"
+    assert tables.ask(dsn, "select max(attempt), max(crashes) from chancy.jobs") == [(0, 0)]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_second_sigterm_does_not_wait(
+    dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+) -> None:
+    with Chancy(dsn) as chancy:
+        worker = start_worker(dsn, executor=executor, concurrency=2, shutdown_timeout_s=60.0)
+        worker.wait_until_ready()
+        push(chancy, book, executor, 3, 60.0)
+    eventually_sync(lambda: len(book.count("begin")) == 2)
+    signalled(worker)
+    assert worker.running
+    signalled(worker, times=2)
+    worker.report(timeout_s=EXIT_S)
+    check_untouched(dsn, 3)
+
+
+def waiting_for_lock(dsn: str, worker: WorkerProcess, function: str) -> bool:
+    """Whether a session of the worker waits for a lock in a call of this function."""
+    rows = tables.ask(
+        dsn,
+        "select 1 from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'"
+        " and query like %s",
+        [worker.name, f"%.{function}(%"],
+    )
+    return len(rows) > 0
+
+
+def test_sigterm_during_a_claim_gives_back_what_it_got(
+    dsn: str, book: Book, start_worker: StartWorker
+) -> None:
+    worker = start_worker(dsn, concurrency=8, shutdown_timeout_s=0.3)
+    worker.wait_until_ready()
+    with Chancy(dsn) as chancy, psycopg.connect(dsn) as session:
+        session.execute("lock table chancy.jobs in access exclusive mode")
+        chancy.sync_push_many(
+            (jobs.work.job(book=str(book), number=n, seconds=60.0) for n in range(8)),
+            within=session,
+        )
+        eventually_sync(lambda: waiting_for_lock(dsn, worker, "claim"))
+        signalled(worker)
+        assert waiting_for_lock(dsn, worker, "claim")
+        session.commit()
+    report = worker.report(timeout_s=EXIT_S)
+    assert report.outcomes["Released"] == 8, "the claim got nothing"
+    check_untouched(dsn, 8)
+
+
+def test_sigterm_during_a_settlement_waits_for_it(
+    dsn: str, book: Book, start_worker: StartWorker
+) -> None:
+    with Chancy(dsn) as chancy:
+        worker = start_worker(dsn, concurrency=4, shutdown_timeout_s=1.0)
+        worker.wait_until_ready()
+        push(chancy, book, "async", 4, 0.5)
+    eventually_sync(lambda: len(book.count("begin")) == 4)
+    with psycopg.connect(dsn) as session:
+        session.execute("select from chancy.jobs for update")
+        eventually_sync(lambda: waiting_for_lock(dsn, worker, "finish"))
+        signalled(worker)
+        assert waiting_for_lock(dsn, worker, "finish")
+        assert worker.running
+        session.commit()
+    worker.report(timeout_s=EXIT_S)
+    oracles.check_all_succeeded(dsn, 4)
+    oracles.check_ran_once(book, range(4))
+    assert tables.counters(dsn) == (4, 0, 0)
+
+
+@pytest.mark.chaos
+def test_sigterm_while_the_server_is_silent_ends_all_the_same(
+    dsn: str, proxy: Proxy, book: Book, start_worker: StartWorker
+) -> None:
+    with Chancy(dsn) as chancy:
+        worker = start_worker(proxy.dsn(dsn), concurrency=2, shutdown_timeout_s=0.5)
+        worker.wait_until_ready()
+        push(chancy, book, "async", 2, 1.0)
+    eventually_sync(lambda: len(book.count("begin")) == 2)
+    proxy.black_hole()
+    # The last settlements get 15 s, leaving the table and the last heartbeat 5 s each.
+    assert worker.stop(timeout_s=0.5 + 25.0 + EXIT_S).settled == 0
+    assert "settlements_abandoned count=2" in worker.said()
+    proxy.heal()
+    rescuer = start_worker(dsn)
+    eventually_sync(lambda: tables.live(dsn) == 0, timeout=15.0)
+    assert rescuer.stop().outcomes["Lost"] == 2
+    oracles.check_all_succeeded(dsn, 2)
+    assert tables.counters(dsn) == (2, 2, 2)
+
+
+class Load:
+    """Keeps a thousand jobs waiting until it is told to stop."""
+
+    def __init__(self, chancy: Chancy, dsn: str, book: Book, executor: ExecutorName) -> None:
+        self._chancy = chancy
+        self._dsn = dsn
+        self._book = book
+        self._factory = (jobs.work if executor == "async" else jobs.toil).job
+        # Slower than they are pushed, so that every worker has claimed some ahead.
+        self._seconds = {"async": 0.2, "thread": 0.01, "process": 0.005}[executor]
+        self.pushed = 0
+        self.stopping = False
+
+    async def keep(self) -> None:
+        while not self.stopping:
+            if tables.live(self._dsn) < 1_000:
+                await self._chancy.push_many(
+                    self._factory(book=str(self._book), number=number, seconds=self._seconds)
+                    for number in range(self.pushed, self.pushed + 500)
+                )
+                self.pushed += 500
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+async def test_a_rolling_deploy_runs_every_job_once(
+    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
+) -> None:
+    load = Load(chancy, dsn, book, executor)
+    loading = asyncio.create_task(load.keep())
+    old = [start_worker(dsn, executor=executor) for _ in range(2)]
+    new: list[WorkerProcess] = []
+    reports: list[Report] = []
+    for worker in old:
+        new.append(start_worker(dsn, executor=executor))
+        await asyncio.to_thread(new[-1].wait_until_ready)
+        holds = functools.partial(tables.running, dsn, worker.wait_until_ready())
+        await eventually(holds)
+        worker.signal(signal.SIGTERM)
+        reports.append(await asyncio.to_thread(worker.report, 10.0 + EXIT_S))
+    load.stopping = True
+    await loading
+    await eventually(lambda: tables.live(dsn) == 0, timeout=30.0)
+    assert all(report.settled > 0 for report in reports), "the old workers did nothing"
+    assert sum(report.outcomes["Released"] for report in reports) > 0, "nothing was given back"
+    reports += [worker.stop() for worker in new]
+    assert sum(report.stale for report in reports) == 0
+    assert sum(report.outcomes["Lost"] for report in reports) == 0
+    oracles.check_all_succeeded(dsn, load.pushed)
+    oracles.check_ran_once(book, range(load.pushed))
+    assert tables.counters(dsn) == (load.pushed, 0, 0)
