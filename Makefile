@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests that break servers on purpose stay out of the everyday run.
-TEST_WORKERS ?= auto
+TEST_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
 # A caller's own virtual environment or search path must not reach into ours.
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV

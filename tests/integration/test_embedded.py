@@ -178,8 +178,8 @@ def test_the_server_dies_with_a_parent_that_was_killed(arguments: tuple[str, ...
         words = parent.stdout.readline().split()
         assert _alive(int(words[0]))
         parent.kill()
-        eventually_sync(lambda: not _alive(int(words[0])))
-        eventually_sync(lambda: not Path(words[1]).exists())
+        eventually_sync(lambda: not _alive(int(words[0])), timeout=30)
+        eventually_sync(lambda: not Path(words[1]).exists(), timeout=30)
 
 
 @pytest.mark.parametrize("arguments", [(), ("fork",)], ids=["plain", "forked"])
