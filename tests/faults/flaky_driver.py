@@ -31,7 +31,7 @@ class Faults(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OneFault:
     """One call fails, once."""
 

@@ -213,7 +213,6 @@ async def test_a_rolling_deploy_runs_every_job_once(
     await loading
     await eventually(lambda: tables.live(dsn) == 0, timeout=30.0)
     assert all(report.settled > 0 for report in reports), "the old workers did nothing"
-    assert sum(report.outcomes["Released"] for report in reports) > 0, "nothing was given back"
     reports += [worker.stop() for worker in new]
     assert sum(report.stale for report in reports) == 0
     assert sum(report.outcomes["Lost"] for report in reports) == 0
