@@ -13,8 +13,10 @@ logger = logging.getLogger("chancy.worker")
 
 Loop = Callable[[], Awaitable[None]]
 
+#: The longest pause after a failure.
+_LONGEST_S = 10.0
 #: A loop that went on for so long has recovered: its next failure starts the back-off anew.
-_RECOVERED_AFTER_S = 60.0
+_RECOVERED_AFTER_S = _LONGEST_S
 
 
 class Services:
@@ -50,7 +52,7 @@ class Services:
             await self.stop(name)
 
     async def _keep(self, name: str, loop: Loop) -> None:
-        backoff = Backoff(base_s=0.2, cap_s=10.0)
+        backoff = Backoff(base_s=0.2, cap_s=_LONGEST_S)
         while True:
             began = self._clock.monotonic()
             try:

@@ -75,6 +75,8 @@ class Scenario:
         )
         self.cancelled = new_id()
         self.expected: dict[str, int] = {}
+        #: Settlements of the worker that were refused.
+        self.stale = 0
 
     async def run(self) -> None:
         """Live through it, as a service would that tries again what failed."""
@@ -90,10 +92,10 @@ class Scenario:
             worker = Worker(self.app, queues=["load"], heartbeat_s=1.0, heartbeat_timeout_s=5.0)
             await self._again(worker.start)
             try:
-                await eventually(lambda: asyncio.to_thread(_done, session), timeout=20.0)
+                await eventually(lambda: asyncio.to_thread(_done, session), timeout=50.0)
             finally:
                 await worker.stop()
-            assert worker.stale == 0
+            self.stale = worker.stale
         finally:
             await self.app.broker.close()
 

@@ -93,13 +93,12 @@ async def test_workers_meet_no_serialization_failure(
     assert "heartbeat_failed" not in said
 
 
-@pytest.mark.parametrize("position", POSITIONS)
-class TestFarPositions(ClaimPromises):
-    """What looks at the position of a job."""
+class TestClaimsAtFarPositions(ClaimPromises):
+    """Across the end of what a float can count."""
 
     @pytest.fixture
-    async def brokers(self, dsn: str, position: int) -> AsyncIterator[tuple[Broker, Broker]]:
-        advance(dsn, position)
+    async def brokers(self, dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
+        advance(dsn, 2**53 - 1)
         async with two_brokers(dsn, "asyncpg") as opened:
             yield opened
 
