@@ -187,6 +187,8 @@ class Worker:
         await self._unregister()
         self._signals.remove()
         logger.info("worker_stopped id=%s settled=%d", self.worker_id, self._settler.settled)
+        # Started again it is another worker: what this one still holds is to be rescued.
+        self.worker_id = uuid.uuid4()
 
     def _asked_to_stop(self, at_once: bool) -> None:
         self._shutdown.set()
