@@ -26,6 +26,10 @@ class Measurement:
     :param against: figures of any case that the value is divided by: the title of the column
         with the ratio, and the figure's name.
     :param details: further numbers of the round, by the title of their column.
+    :param system: what was measured: ``chancy``, one of its modes as ``chancy, history kept``,
+        or another queue. Within a case the rows of one system belong together.
+    :param note: what a reader of the row must know, such as a missing bulk call.
+    :param missing: why there is no value, which then is 0; the figure says it too.
     """
 
     figure: str
@@ -33,6 +37,9 @@ class Measurement:
     value: float
     against: Mapping[str, str] = field(default_factory=dict[str, str])
     details: Mapping[str, float] = field(default_factory=dict[str, float])
+    system: str = "chancy"
+    note: str = ""
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
