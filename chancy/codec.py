@@ -16,9 +16,11 @@ DEFAULT_MAX_PAYLOAD = 1024 * 1024
 # means a backslash that is itself escaped.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
-_encoder = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, check_circular=True, separators=(",", ":")
-)
+# A value that contains itself ends in a RecursionError, also without a list of what is open.
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+).encode
+_decode = json.JSONDecoder().raw_decode
 
 
 def encode(value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
@@ -31,8 +33,8 @@ def encode(value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
     :raises PayloadTooLarge: the text is over the limit.
     """
     try:
-        text = _encoder.encode(value)
-        size = len(text.encode())
+        text = _encode(value)
+        size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
         place, reason = _fault(value, "", 0) or ("", str(error))
         raise InvalidArguments(f"{what}{place} cannot be stored as JSON: {reason}") from None
@@ -49,6 +51,13 @@ def encode(value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
 
 def decode(text: str) -> Any:
     """Decode JSON text. Raises `InvalidArguments` for anything that is not JSON."""
+    try:
+        value, end = _decode(text)
+        if end == len(text):
+            return value
+    except (ValueError, RecursionError):
+        pass
+    # Blanks around it, which only a hand writes, or no JSON: the whole rules.
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

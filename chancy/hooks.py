@@ -55,6 +55,8 @@ class Hooks:
         for identifier, judging in self._judging:
             try:
                 changed = judging(claim, outcome, verdict)
+                if changed is verdict:
+                    continue
                 if changed.id != claim.id or changed.lease != claim.lease:
                     raise ValueError(f"the settlement is for another claim: {changed}")
                 verdict = changed

@@ -7,6 +7,7 @@ indexes dense at their right edge (RFC 9562, section 5.7).
 from __future__ import annotations
 
 import os
+import struct
 import time
 from uuid import UUID
 
@@ -21,10 +22,12 @@ class _Sequence:
     def __init__(self) -> None:
         self.last = 0
 
-    def next(self) -> int:
+    def next(self, count: int) -> int:
+        """The first of so many numbers in a row."""
         now = (time.time_ns() // 1_000_000) << 12
-        self.last = now if now > self.last else self.last + 1
-        return self.last
+        first = now if now > self.last else self.last + 1
+        self.last = first + count - 1
+        return first
 
 
 _sequence = _Sequence()
@@ -32,6 +35,19 @@ _sequence = _Sequence()
 
 def new_id() -> UUID:
     """A new UUIDv7; within one process each is greater than the one before."""
-    ticks = _sequence.next()
-    random = int.from_bytes(os.urandom(8)) & _RANDOM_MASK
-    return UUID(int=(ticks >> 12) << 80 | _VERSION | (ticks & 0xFFF) << 64 | _VARIANT | random)
+    ticks = _sequence.next(1)
+    return UUID(int=_bits(ticks, int.from_bytes(os.urandom(8))))
+
+
+def new_ids(count: int) -> list[UUID]:
+    """New UUIDv7 in ascending order, at half the price for each."""
+    first = _sequence.next(count)
+    randoms = struct.unpack(f"={count}Q", os.urandom(8 * count))
+    return [UUID(int=_bits(ticks, random)) for ticks, random in enumerate(randoms, first)]
+
+
+def _bits(ticks: int, random: int) -> int:
+    """Milliseconds and counter, and 64 bits of which 62 are used, in the places of a UUIDv7."""
+    return (
+        (ticks >> 12) << 80 | _VERSION | (ticks & 0xFFF) << 64 | _VARIANT | (random & _RANDOM_MASK)
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -20,7 +19,7 @@ from chancy.broker import (
     WorkerRecord,
 )
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, BrokerUnavailable
+from chancy.errors import BrokerUnavailable
 from chancy.job import QueuedJob
 from chancy.postgres import rows
 from chancy.postgres.catalog import Catalog
@@ -30,14 +29,12 @@ from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Drive
 from chancy.postgres.dsn import redacted
 from chancy.postgres.link import Link
 from chancy.postgres.pulse import PostgresPulse
+from chancy.postgres.pushes import Pushes, repeated
 from chancy.postgres.settlements import Settlements
 from chancy.postgres.statements import Statements
 from chancy.postgres.subscription import PostgresSubscription
 from chancy.postgres.transaction import fetch_within
 from chancy.queue import Queue
-
-#: Seconds for which a push goes on trying while the server is away or refuses for the moment.
-PUSH_PATIENCE_S = 15.0
 
 
 class PostgresBroker:
@@ -70,6 +67,7 @@ class PostgresBroker:
         self._upkeep_link = self._link("upkeep")
         self._claims = Claims(self._claim_link, self.sql)
         self._settlements = Settlements(self._settle_link, self.sql)
+        self._pushes = Pushes(self.fetch, self.sql)
         self._catalog = Catalog(self.fetch, self.sql)
         self._upkeep = Catalog(self._upkeep_link.fetch, self.sql)
 
@@ -107,6 +105,7 @@ class PostgresBroker:
                 )
 
     async def close(self) -> None:
+        await self._pushes.close()
         pool, self._pool = self._pool, None
         for link in (self._claim_link, self._settle_link, self._upkeep_link):
             await link.close()
@@ -121,30 +120,11 @@ class PostgresBroker:
             return await connection.fetch(sql, *params, deadline_s=deadline_s)
 
     async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
-        if not jobs:
-            return
-        if within is not None:
-            await fetch_within(within, self.sql.push, *columns(jobs), False)
-            return
-        backoff, give_up_at = Backoff(), time.monotonic() + PUSH_PATIENCE_S
-        while True:
-            try:
-                if backoff.failures:
-                    jobs = await self._not_there(jobs)
-                if jobs:
-                    await self.fetch(self.sql.push, *columns(jobs), True)
-                return
-            except BrokerError as error:
-                pause = backoff.next_s()
-                if not error.retryable or time.monotonic() + pause > give_up_at:
-                    raise
-                await asyncio.sleep(pause)
-
-    async def _not_there(self, jobs: Sequence[PreparedJob]) -> list[PreparedJob]:
-        """Those of the jobs that an earlier try has not stored."""
-        there = await self.fetch(self.sql.pushed_before, [job.id for job in jobs])
-        ids = {row[0] for row in there}
-        return [job for job in jobs if job.id not in ids]
+        if within is not None and jobs:
+            statement, parameters = repeated(self.sql, jobs, guarded=False)
+            await fetch_within(within, statement, *parameters)
+        elif jobs:
+            await self._pushes.push(jobs)
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
@@ -239,8 +219,3 @@ class PostgresBroker:
 
 
 _driver = driver
-
-
-def columns(jobs: Sequence[PreparedJob]) -> list[list[object]]:
-    """The parameters of the push statement but the last: one list for each field."""
-    return [list(column) for column in zip(*jobs, strict=True)]

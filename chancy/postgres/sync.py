@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -16,10 +16,10 @@ from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.job import QueuedJob
 from chancy.postgres import rows
-from chancy.postgres.broker import PUSH_PATIENCE_S, columns
 from chancy.postgres.catalog import declaration
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.dsn import parse
+from chancy.postgres.pushes import PATIENCE_S, first_try, known, repeated, without
 from chancy.postgres.statements import Statements
 from chancy.postgres.transaction import fetch_within_sync
 from chancy.queue import Queue
@@ -61,26 +61,43 @@ class SyncPostgresBroker:
 
     def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
         """See `Broker.push`."""
-        if not jobs:
-            return
-        if within is not None:
-            fetch_within_sync(within, self.sql.push, *columns(jobs), False)
-            return
-        backoff, give_up_at = Backoff(), time.monotonic() + PUSH_PATIENCE_S
+        if within is not None and jobs:
+            statement, parameters = repeated(self.sql, jobs, guarded=False)
+            fetch_within_sync(within, statement, *parameters)
+        elif jobs:
+            self._persist(jobs)
+
+    def _persist(self, jobs: Sequence[PreparedJob]) -> None:
+        backoff, give_up_at = Backoff(), time.monotonic() + PATIENCE_S
         while True:
             try:
                 if backoff.failures:
                     there = self.fetch(self.sql.pushed_before, [job.id for job in jobs])
-                    ids = {row[0] for row in there}
-                    jobs = [job for job in jobs if job.id not in ids]
-                if jobs:
-                    self.fetch(self.sql.push, *columns(jobs), True)
+                    jobs = without(jobs, (row[0] for row in there))
+                    self._store(repeated, jobs)
+                else:
+                    self._store(first_try, jobs)
                 return
             except (BrokerUnavailable, StatementFailed) as error:
                 pause = backoff.next_s()
                 if not error.retryable or time.monotonic() + pause > give_up_at:
                     raise
                 time.sleep(pause)
+
+    def _store(
+        self,
+        make: Callable[[Statements, Sequence[PreparedJob]], tuple[str, list[object]]],
+        jobs: Sequence[PreparedJob],
+    ) -> None:
+        if not jobs:
+            return
+        statement, parameters = make(self.sql, jobs)
+        try:
+            self.fetch(statement, *parameters)
+        except StatementFailed as error:
+            if make is repeated or not known(error):
+                raise
+            self._store(repeated, jobs)
 
     @contextmanager
     def transaction(self) -> Generator[psycopg.Connection[Any]]:

@@ -8,7 +8,7 @@ from uuid import RFC_4122
 
 import pytest
 
-from chancy.identity import new_id
+from chancy.identity import new_id, new_ids
 
 
 def test_an_id_is_a_uuid_of_version_7_of_this_moment() -> None:
@@ -35,3 +35,12 @@ def test_threads_do_not_make_the_same_id() -> None:
     with ThreadPoolExecutor(4) as threads:
         lists = list(threads.map(lambda _: [new_id() for _ in range(5_000)], range(4)))
     assert len({made for ids in lists for made in ids}) == 20_000
+
+
+def test_many_at_once_are_new_and_in_order() -> None:
+    before = new_id()
+    made = new_ids(5_000)
+    after = new_id()
+    assert [before, *made, after] == sorted({before, *made, after})
+    assert all(id.version == 7 and id.variant == RFC_4122 for id in made)
+    assert new_ids(0) == []

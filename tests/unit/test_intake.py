@@ -110,3 +110,27 @@ def test_chunks() -> None:
     taken = iter(range(10))
     assert next(chunks(taken, 3)) == [0, 1, 2]
     assert next(taken) == 3
+
+
+def test_what_passed_the_checks_does_not_let_its_equals_pass(intake: Intake) -> None:
+    good = Job(func="shop.work", priority=1, max_attempts=1)
+    intake.prepare(good, validate=False)
+    wrong: list[Any] = [True, 1.0]
+    for value in wrong:
+        with pytest.raises(PushError, match="priority"):
+            intake.prepare(Job(func="shop.work", priority=value, max_attempts=1), validate=False)
+        with pytest.raises(PushError, match="max_attempts"):
+            intake.prepare(Job(func="shop.work", priority=1, max_attempts=value), validate=False)
+    with pytest.raises(PushError, match="shop"):
+        intake.prepare(good, validate=True)
+    with pytest.raises(PushError, match="run_at"):
+        intake.prepare(
+            Job(func="shop.work", priority=1, max_attempts=1, run_at=datetime(2030, 1, 1)),
+            validate=False,
+        )
+
+
+def test_settings_that_cannot_be_hashed_are_refused(intake: Intake) -> None:
+    unhashable: Any = ["shop.work"]
+    with pytest.raises(PushError, match="shop.work"):
+        intake.prepare(Job(func=unhashable), validate=False)

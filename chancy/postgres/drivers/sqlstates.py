@@ -20,6 +20,9 @@ _REFUSED = frozenset({"3D000"})
 #: do not fit it. ("Data exception", the class that the server would have answered with.)
 DATA_EXCEPTION = "22000"
 
+#: A row with one of the ids is there.
+UNIQUE_VIOLATION = "23505"
+
 #: A transaction in which a statement failed can only be rolled back.
 FAILED_TRANSACTION = "25P02"
 
