@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks import drain, executors, latency, limit, machine, push
+from benchmarks import claims, drain, executors, latency, limit, machine, push
 from benchmarks.bench import Bench
 from benchmarks.control import Control
 from benchmarks.measurement import BenchmarkFailed, Case, Size, Taken
@@ -26,6 +26,7 @@ CASES: Mapping[str, Case] = {
     "drain": drain.measure,
     "latency": latency.measure,
     "executors": executors.measure,
+    "claims": claims.measure,
 }
 
 

@@ -1,0 +1,157 @@
+"""What a claim costs beside a small backlog and beside a very large one.
+
+The statement that is measured is the worker's own. It is rolled back each time, so that the
+backlog stays; what the commit would add, the flush of the log, is the same for any backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import asyncpg
+
+from benchmarks.backlog import fill
+from benchmarks.bench import Bench
+from benchmarks.control import SCHEMA
+from benchmarks.jobs import noop
+from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
+from chancy import Queue
+from chancy.postgres.statements import Statements
+
+QUEUE = Queue(name="backlog", executor="async")
+FEW, MANY, MOST = 1_000, 1_000_000, 10_000_000
+LIMITS = (1, 100)
+
+_PUSHES = 300
+_REGISTER = "insert into chancy_bench.workers (id, host, pid) values ($1, 'claims', 0)"
+# A session reports what it did about once a second, or when it is told to.
+_REPORT = "select pg_stat_force_next_flush()"
+_SCANS = """
+select seq_scan from pg_stat_user_tables
+where schemaname = 'chancy_bench' and relname = 'jobs'"""
+_make = noop.job.with_queue(QUEUE.name)
+
+
+def claim_figure(limit: int, pending: int) -> str:
+    return f"claim of {limit}, {pending:,} pending"
+
+
+def push_figure(pending: int) -> str:
+    return f"push one by one, {pending:,} pending"
+
+
+def measure(bench: Bench) -> Iterator[Measurement]:
+    """Claims of one and of a hundred, and pushes, beside each backlog."""
+    bench.prepare(QUEUE)
+    few, many = bench.size(FEW, least=200), bench.size(MANY, quick=100_000, least=400)
+    sizes = [few, many]
+    if bench.size.full and bench.round == 1:
+        sizes.append(bench.size(MOST, least=800))
+    there = 0
+    for pending in sizes:
+        bench.progress(f"  filling up to {pending:,}")
+        fill(bench.control, QUEUE, pending - there, first=there)
+        there = pending
+        bench.rest()
+        yield from asyncio.run(_claims(bench, pending, few))
+        yield asyncio.run(_pushes(bench, pending, few))
+        # What was pushed is left alone: it is far less than the next backlog adds.
+
+
+async def _claims(bench: Bench, pending: int, few: int) -> list[Measurement]:
+    session = await asyncpg.connect(bench.dsn)
+    try:
+        worker = uuid.uuid4()
+        await session.execute(_REGISTER, worker)
+        return [await _claim(bench, session, worker, limit, pending, few) for limit in LIMITS]
+    finally:
+        await session.close()
+
+
+async def _claim(
+    bench: Bench, session: asyncpg.Connection, worker: uuid.UUID, limit: int, pending: int, few: int
+) -> Measurement:
+    """The median of many calls, each from the front of the queue, as a worker's first one."""
+    statement = Statements(SCHEMA).claim
+    calls = bench.size(500, quick=200)
+    took_ms: list[float] = []
+    bench.control.run(_REPORT)
+    scans = bench.control.value(_SCANS)
+    meter = bench.meter()
+    for number in range(calls + 5):  # five that prepare, and warm up
+        transaction = session.transaction()
+        await transaction.start()
+        began = time.perf_counter()
+        rows = await session.fetch(statement, worker, uuid.uuid4(), QUEUE.name, None, None, limit)
+        took_ms.append(1_000 * (time.perf_counter() - began))
+        await transaction.rollback()
+        if len(rows) != limit:
+            raise BenchmarkFailed(f"claim {number} got {len(rows)} of {limit} jobs")
+    others = meter.others()
+    buffers = await explained(session, worker, QUEUE.name, None, None, limit)
+    await session.execute(_REPORT)
+    took_ms = took_ms[5:]
+    figure = claim_figure(limit, pending)
+    return Measurement(
+        figure=figure,
+        unit="ms",
+        value=quantile(took_ms, 0.5),
+        against={} if pending == few else {"few": claim_figure(limit, few)},
+        details={
+            "p99": quantile(took_ms, 0.99),
+            "most": max(took_ms),
+            "buffers": float(buffers),
+            "whole scans": float(bench.control.value(_SCANS) - scans),
+            **others,
+        },
+    )
+
+
+async def explained(
+    session: asyncpg.Connection,
+    worker: uuid.UUID,
+    queue: str,
+    lanes: Sequence[int] | None,
+    hints: Sequence[int] | None,
+    limit: int,
+) -> int:
+    """Pages that one claim looks at or writes, found and read ones. It is rolled back."""
+    statement = "explain (analyze, buffers, format json) " + Statements(SCHEMA).claim
+    transaction = session.transaction()
+    await transaction.start()
+    try:
+        found: Any = await session.fetchval(
+            statement, worker, uuid.uuid4(), queue, lanes, hints, limit
+        )
+    finally:
+        await transaction.rollback()
+    plan = json.loads(found)[0]["Plan"]
+    if plan["Actual Rows"] != limit:
+        raise BenchmarkFailed(f"the explained claim got {plan['Actual Rows']} of {limit} jobs")
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def _pushes(bench: Bench, pending: int, few: int) -> Measurement:
+    """One by one, awaited, beside the backlog."""
+    pushes = bench.size(_PUSHES, quick=100)
+    took_ms: list[float] = []
+    meter = bench.meter()
+    async with bench.application() as app:
+        await app.push(_make(number=0))
+        for number in range(pushes):
+            began = time.perf_counter()
+            await app.push(_make(number=number))
+            took_ms.append(1_000 * (time.perf_counter() - began))
+        others = meter.others()
+    return Measurement(
+        figure=push_figure(pending),
+        unit="ms",
+        value=quantile(took_ms, 0.5),
+        against={} if pending == few else {"few": push_figure(few)},
+        details={"p99": quantile(took_ms, 0.99), "most": max(took_ms), **others},
+    )
