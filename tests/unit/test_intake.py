@@ -125,12 +125,12 @@ def test_what_passed_the_checks_does_not_let_its_equals_pass(intake: Intake) -> 
         intake.prepare(good, validate=True)
     with pytest.raises(PushError, match="run_at"):
         intake.prepare(
-            Job(func="shop.work", priority=1, max_attempts=1, run_at=datetime(2030, 1, 1)),
+            Job(func="shop.work", priority=1, max_attempts=1, run_at=datetime(2030, 1, 1)),  # noqa: DTZ001
             validate=False,
         )
 
 
 def test_settings_that_cannot_be_hashed_are_refused(intake: Intake) -> None:
     unhashable: Any = ["shop.work"]
-    with pytest.raises(PushError, match="shop.work"):
+    with pytest.raises(PushError, match="shop"):
         intake.prepare(Job(func=unhashable), validate=False)
