@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks import claims, drain, executors, latency, limit, machine, push
+from benchmarks import claims, drain, executors, latency, limit, machine, push, sustained
 from benchmarks.bench import Bench
 from benchmarks.control import Control
 from benchmarks.measurement import BenchmarkFailed, Case, Size, Taken
@@ -27,6 +27,7 @@ CASES: Mapping[str, Case] = {
     "latency": latency.measure,
     "executors": executors.measure,
     "claims": claims.measure,
+    "sustained": sustained.measure,
 }
 
 
