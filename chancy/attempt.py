@@ -116,8 +116,7 @@ def _shortened(text: str, limit: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(NamedTuple):
     """The function returned. ``result`` is JSON text, or None for None."""
 
     result: str | None = None

@@ -7,11 +7,12 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from chancy.attempt import Failure, Settlement
 from chancy.errors import StatementFailed
+from chancy.postgres.drivers.base import Row
 from chancy.postgres.link import Link
 from chancy.postgres.statements import Statements
 from chancy.states import State
@@ -62,17 +63,18 @@ class Settlements:
             accepted = await self._accept([_failed(batch[0], error)])
         if len(accepted) == len(batch):
             return set()
-        missing = [one for one in batch if one.id not in accepted]
+        ids = {row[0] for row in accepted}
+        missing = [one for one in batch if one.id not in ids]
         before = await self._link.fetch(
             self._sql.settled, [one.id for one in missing], [one.lease for one in missing]
         )
         return {one.id for one in missing} - {row[0] for row in before}
 
-    async def _accept(self, batch: Sequence[Settlement]) -> set[UUID]:
-        rows = await (self._finish(batch) if batch[0].state.final else self._put_back(batch))
-        return {row[0] for row in rows}
+    async def _accept(self, batch: Sequence[Settlement]) -> Sequence[Row]:
+        """One row for each settlement that the server took, the id in it."""
+        return await (self._finish(batch) if batch[0].state.final else self._put_back(batch))
 
-    async def _finish(self, batch: Sequence[Settlement]) -> Sequence[Sequence[Any]]:
+    async def _finish(self, batch: Sequence[Settlement]) -> Sequence[Row]:
         id, lease, state, _, _, failure, result, refund, crashed, meta = zip(*batch, strict=True)
         return await self._link.fetch(
             self._sql.finish,
@@ -86,7 +88,7 @@ class Settlements:
             _given(meta, None),
         )
 
-    async def _put_back(self, batch: Sequence[Settlement]) -> Sequence[Sequence[Any]]:
+    async def _put_back(self, batch: Sequence[Settlement]) -> Sequence[Row]:
         id, lease, state, _, run_at, failure, _, refund, crashed, meta = zip(*batch, strict=True)
         return await self._link.fetch(
             self._sql.put_back,
