@@ -6,9 +6,9 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.control import SCHEMA, Control
@@ -32,6 +32,8 @@ class Bench:
     :param programs: the directory with ``pgbench``; None if there is none.
     :param server_pid: the postmaster, if it runs on this machine.
     :param patience_s: seconds left for waiting until the machine is quiet.
+    :param systems: names of `benchmarks.systems` to which the measuring is confined.
+    :param absent: peers that were reported as not installed.
     """
 
     dsn: str
@@ -42,6 +44,8 @@ class Bench:
     patience_s: float = 0.0
     round: int = 1
     began: float = 0.0
+    systems: Sequence[str] | None = None
+    absent: set[str] = field(default_factory=set[str])
 
     def progress(self, text: str) -> None:
         """One line for whoever waits."""
@@ -87,7 +91,8 @@ class Bench:
         Leaving waits for its orderly end, and for that of its sessions.
         """
         with tempfile.TemporaryDirectory(prefix="chancy-bench-") as directory:
-            worker = WorkerProcess(self.dsn, SCHEMA, queues, Path(directory))
+            command = [sys.executable, "-m", "benchmarks.worker", SCHEMA, *queues]
+            worker = WorkerProcess(command, {"CHANCY_DSN": self.dsn}, Path(directory))
             try:
                 yield worker
                 worker.end()

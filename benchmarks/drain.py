@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
+from benchmarks import systems
 from benchmarks.bench import Bench, wait_until
+from benchmarks.deployment import Deployment, deployed, measure_each
 from benchmarks.floor import measure_floor
 from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import Measurement
-from benchmarks.meters import cpu_s, rss_mb
-from benchmarks.tally import per_second
+from benchmarks.meters import Meter, cpu_s, rss_mb
+from benchmarks.processes import WorkerProcess
+from benchmarks.systems import System
+from benchmarks.tally import Runs, per_second
 from chancy import Queue
 
 KEPT = Queue(name="kept", executor="async")
@@ -17,18 +23,49 @@ DROPPED = Queue(name="dropped", executor="async", keep_finished=False)
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """A backlog with the history kept and without, each beside the storage floor."""
+    """A backlog with the history kept and without, each beside the storage floor; then peers."""
     jobs = bench.size(20_000)
     backlogs = [jobs, bench.size(200_000)] if bench.size.full else [jobs]
-    for queue, what in ((KEPT, "history kept"), (DROPPED, "not kept")):
-        floor = f"storage floor, {what}"
+    for system in systems.own(bench):
+        queue = KEPT if system is systems.KEPT else DROPPED
+        floor = system.figure("storage floor")
         bench.prepare(queue, jobs)
         yield measure_floor(bench, queue, jobs, floor)
         for backlog in backlogs:
-            figure = f"{backlog:,} async jobs, {what}"
-            against = {"limit": CLAIM_DELETE, "floor": floor}
-            bench.prepare(queue, backlog)
-            yield measure_drain(bench, queue, backlog, figure, against=against)
+            against = {
+                "limit": CLAIM_DELETE,
+                "floor": floor,
+                **systems.against(bench, _what(backlog)),
+            }
+            with deployed(bench, system) as deployment:
+                yield drain(deployment, backlog, against)
+    for backlog in backlogs:
+        others = [one for one in systems.peers(bench) if one.most >= backlog or backlog == jobs]
+        yield from measure_each(
+            bench,
+            others,
+            _what(backlog),
+            partial(_peer, backlog),
+        )
+
+
+def _what(jobs: int) -> str:
+    return f"{jobs:,} async jobs"
+
+
+def _peer(backlog: int, deployment: Deployment) -> Iterator[Measurement]:
+    jobs = min(backlog, deployment.system.most)
+    yield drain(deployment, jobs, {"limit": CLAIM_DELETE})
+
+
+def drain(deployment: Deployment, jobs: int, against: Mapping[str, str]) -> Measurement:
+    """Push jobs and drain them; what that cost beyond the push."""
+    system = deployment.system
+    deployment.push(jobs)
+    meter = deployment.meter()
+    with deployment.worker() as worker:
+        found = _follow(meter, worker, jobs, lambda: deployment.wait_for_empty([worker]))
+    return found.measurement(system.figure(_what(jobs)), against, system)
 
 
 def measure_drain(
@@ -46,29 +83,58 @@ def measure_drain(
     """
     meter = bench.meter()
     with bench.worker(queue.name) as worker:
-        tally = worker.tally
-        wait_until(lambda: tally.runs().count > 0, "no job has run", check=worker.check)
-        processes = worker.processes()
-        seen, worker_s, server_s = tally.runs().count, cpu_s(processes), meter.server_cpu_s()
-        wait_until(lambda: tally.runs().count >= jobs, "jobs have not run", check=worker.check)
-        emptied = bench.wait_for_empty(worker)
-        worker_s, rss = cpu_s(processes) - worker_s, rss_mb(processes)
-        if server_s is not None:
-            server_s = (meter.server_cpu_s() or 0.0) - server_s
-        others, wal = meter.others(), meter.wal_bytes()
-        runs = tally.runs()
+        found = _follow(meter, worker, jobs, lambda: bench.wait_for_empty(worker))
+    return found.measurement(figure, against)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drain:
+    """What was seen until the backlog was empty. The meter goes on to the worker's end."""
+
+    jobs: int
+    runs: Runs
+    emptied_ns: int
+    details: Mapping[str, float]
+    meter: Meter
+
+    def measurement(
+        self, figure: str, against: Mapping[str, str], system: System | None = None
+    ) -> Measurement:
+        transactions = 1_000 * self.meter.transactions() / self.jobs
+        return Measurement(
+            figure=figure,
+            unit="jobs/s",
+            value=self.runs.rate,
+            against=against,
+            details={
+                "acknowledged jobs/s": per_second(self.jobs, self.runs.first, self.emptied_ns),
+                "transactions/1k jobs": transactions,
+                **self.details,
+            },
+            system="chancy" if system is None else system.name,
+            note="" if system is None else system.note,
+        )
+
+
+def _follow(
+    meter: Meter, worker: WorkerProcess, jobs: int, wait_for_empty: Callable[[], int]
+) -> _Drain:
+    """Look on until every job is settled."""
+    tally = worker.tally
+    wait_until(lambda: tally.runs().count > 0, "no job has run", check=worker.check)
+    processes = worker.processes()
+    seen, worker_s, server_s = tally.runs().count, cpu_s(processes), meter.server_cpu_s()
+    wait_until(lambda: tally.runs().count >= jobs, "jobs have not run", check=worker.check)
+    emptied_ns = wait_for_empty()
+    worker_s, rss = cpu_s(processes) - worker_s, rss_mb(processes)
     per_10k = 1e4 / max(1, jobs - seen)
     details = {
-        "acknowledged jobs/s": per_second(jobs, runs.first, emptied),
         "CPU s/10k": per_10k * worker_s,
         "RSS MB": rss,
-        "WAL B/job": wal / jobs,
-        "transactions/1k jobs": 1_000 * meter.transactions() / jobs,
-        "runs above jobs": float(runs.count - jobs),
-        **others,
+        "WAL B/job": meter.wal_bytes() / jobs,
     }
     if server_s is not None:
-        details["server CPU s/10k"] = per_10k * server_s
-    return Measurement(
-        figure=figure, unit="jobs/s", value=runs.rate, against=against, details=details
-    )
+        details["server CPU s/10k"] = per_10k * ((meter.server_cpu_s() or 0.0) - server_s)
+    runs = tally.runs()
+    details |= {"runs above jobs": float(runs.count - jobs), **meter.others()}
+    return _Drain(jobs=jobs, runs=runs, emptied_ns=emptied_ns, details=details, meter=meter)

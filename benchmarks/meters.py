@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.control import Control
 from benchmarks.measurement import OTHERS
+from benchmarks.session import Session
 
 
 def tree(pid: int) -> list[psutil.Process]:
@@ -59,9 +59,12 @@ def busy_cores(seconds: float) -> float:
 
 @dataclass(slots=True)
 class Meter:
-    """Reads everything once at its start, and gives the differences."""
+    """Reads everything once at its start, and gives the differences.
 
-    control: Control
+    :param session: in the database whose transactions are counted.
+    """
+
+    session: Session
     server_pid: int | None
     _at: float = 0.0
     _busy_s: float = 0.0
@@ -71,9 +74,9 @@ class Meter:
     _asked: int = 0
 
     def start(self) -> Meter:
-        self._transactions = self.control.transactions()
-        self._wal = self.control.wal_bytes()
-        self._asked = self.control.asked
+        self._transactions = self.session.transactions()
+        self._wal = self.session.wal_bytes()
+        self._asked = self.session.asked
         self._own_s = self._ours()
         self._at, self._busy_s = time.monotonic(), _busy_s()
         return self
@@ -89,12 +92,12 @@ class Meter:
 
     def wal_bytes(self) -> int:
         """Bytes of log since the start, by whomever."""
-        return self.control.wal_bytes() - self._wal
+        return self.session.wal_bytes() - self._wal
 
     def transactions(self) -> int:
         """Transactions since the start, ours left out. For after the sessions have ended."""
-        now = self.control.transactions()
-        return now - self._transactions - (self.control.asked - self._asked)
+        now = self.session.transactions()
+        return now - self._transactions - (self.session.asked - self._asked)
 
     def server_cpu_s(self) -> float | None:
         """Seconds of processor time of the server so far; None if its process is not known."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,26 +20,32 @@ ROOT = Path(__file__).parents[1]
 
 #: Seconds that a worker may take to end in good order.
 _END_S = 30.0
+_TAIL_LINES = 20
 
 
 class WorkerProcess:
     """A worker that was started and its tally.
 
+    :param command: ends in good order when its input ends, and writes its tally and the file
+        ``ready`` into the directory that it is told.
+    :param environment: beyond ours.
     :param directory: an empty one for its tally and its log.
     """
 
-    def __init__(self, dsn: str, schema: str, queues: Sequence[str], directory: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], directory: Path
+    ) -> None:
         self.tally = TallyReader(directory)
         self._ready = directory / "ready"
         self._log = directory / "log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.worker", schema, *queues],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, "CHANCY_DSN": dsn, DIRECTORY: str(directory)},
+                env={**os.environ, **environment, DIRECTORY: str(directory)},
                 # Ctrl-C reaches every process of the terminal's group; this one is ended by us.
                 start_new_session=True,
             )
@@ -82,28 +89,49 @@ class WorkerProcess:
             self._process.stdin.close()
 
     def _tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+        return _tail(self._log.read_text(errors="replace"))
 
 
-def ask(module: str, *arguments: str, dsn: str) -> dict[str, float]:
-    """Run a module of ours that prints one JSON object, and wait for its end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "CHANCY_DSN": dsn},
-        start_new_session=True,
-    )
-    with process:
-        try:
-            output, errors = process.communicate()
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode != 0:
-        raise BenchmarkFailed(f"{module} ended with exit code {process.returncode}:\n{errors}")
-    answer: dict[str, float] = json.loads(output)
+def ask(
+    command: Sequence[str], environment: Mapping[str, str], *, timeout_s: float | None = None
+) -> dict[str, Any]:
+    """Run a program whose last line of output is one JSON object, and wait for its end.
+
+    :raises BenchmarkFailed: it took longer, or ended with another exit code than 0.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+        with process:
+            try:
+                output, _ = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise BenchmarkFailed(f"{_shown(command)} took over {timeout_s:g} s") from None
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode != 0:
+            log.seek(0)
+            raise BenchmarkFailed(
+                f"{_shown(command)} ended with exit code {process.returncode}:\n"
+                + _tail(log.read() or output)
+            )
+    answer: dict[str, Any] = json.loads(output.splitlines()[-1])
     return answer
+
+
+def _shown(command: Sequence[str]) -> str:
+    return " ".join([Path(command[0]).name, *command[1:]])
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])

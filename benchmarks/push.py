@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterator
 
@@ -85,7 +86,10 @@ def _memory(bench: Bench, jobs: int) -> Measurement:
     """The peak of a client's memory, its interpreter and our imports included."""
     bench.prepare(QUEUE)
     meter = bench.meter()
-    answer = ask("benchmarks.client", SCHEMA, QUEUE.name, str(jobs), dsn=bench.dsn)
+    answer = ask(
+        [sys.executable, "-m", "benchmarks.client", SCHEMA, QUEUE.name, str(jobs)],
+        {"CHANCY_DSN": bench.dsn},
+    )
     return Measurement(
         figure=f"peak memory of a client that pushes {jobs:,} jobs in one call",
         unit="MB",

@@ -18,6 +18,7 @@ from benchmarks.control import Control
 from benchmarks.measurement import BenchmarkFailed, Case, Size, Taken
 from benchmarks.report import as_json, as_markdown, number
 from benchmarks.server import server
+from benchmarks.systems import NAMES
 
 #: Every case by its name, in the order in which a round runs them.
 CASES: Mapping[str, Case] = {
@@ -71,6 +72,7 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
             server_pid=found.pid or control.server_pid(),
             patience_s=(5 if size.quick else 30) * min(1.0, size.scale),
             began=began,
+            systems=options.systems,
         )
         # Round after round, not case after case: a noisy minute disturbs all of them alike.
         for bench.round in range(1, rounds + 1):
@@ -110,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help=f"of {', '.join(CASES)}; all unless given. Ratios need limit",
     )
+    parser.add_argument(
+        "--systems",
+        type=_systems,
+        metavar="A,B",
+        help=f"of {', '.join(NAMES)}; all that are installed unless given",
+    )
     parser.add_argument("--repeat", type=_rounds, metavar="N", help="rounds; 3, or 1 with --quick")
     parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
     return parser
@@ -121,6 +129,16 @@ def _cases(text: str) -> list[str]:
         if name not in CASES:
             raise argparse.ArgumentTypeError(
                 f"there is no case {name!r}: choose of {', '.join(CASES)}"
+            )
+    return wanted
+
+
+def _systems(text: str) -> list[str]:
+    wanted = text.split(",")
+    for name in wanted:
+        if name not in NAMES:
+            raise argparse.ArgumentTypeError(
+                f"there is no system {name!r}: choose of {', '.join(NAMES)}"
             )
     return wanted
 

@@ -2,6 +2,9 @@
 
 Each process that runs jobs has a file of its own, mapped into its memory, in a directory that the
 benchmark made: writing there asks nothing of anybody, and reading it costs the worker nothing.
+
+Needs the standard library only: the programs of other queues count with it as well. The file holds
+64-bit numbers in the machine's order: runs, the first and the last moment, and the slots.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from pathlib import Path
 #: The environment variable with the directory.
 DIRECTORY = "CHANCY_BENCH_TALLY"
 #: Jobs of a smaller number have the moment of their start written down.
-SLOTS = 8_192
+SLOTS = 32_768
 
 _HEAD = struct.Struct("=qqq")  # runs, first and last moment in ns since the epoch
 _SLOT = struct.Struct("=q")

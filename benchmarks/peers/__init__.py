@@ -1,0 +1,1 @@
+"""Other job queues: the programs that drive them, and their exact versions."""

@@ -1,0 +1,59 @@
+"""The roles of chancy 0.26, as the index has it: in its environment, this is what chancy is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from benchmarks.peers.peer import Peer, ran
+
+# Not by name: whoever reads this checkout, people or tools, would take it for the package here.
+_chancy: Any = import_module("chancy")
+_LOG = logging.getLogger("chancy")
+
+
+async def _noop(*, number: int) -> None:
+    ran(number)
+
+
+# The worker finds it by the name of the function.
+_noop.__qualname__ = _noop.__name__ = "noop"
+noop: Any = _chancy.job(queue="default")(_noop)
+
+
+class Roles(Peer):
+    def __init__(self, dsn: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(dsn, settings)
+        _LOG.setLevel(logging.WARNING)
+        self._app = _chancy.Chancy(dsn, log=_LOG)
+
+    async def set_up(self) -> None:
+        async with self._app:
+            await self._app.migrate()
+
+    async def open(self, sessions: int) -> None:
+        await self._app.__aenter__()
+
+    async def push(self, number: int) -> None:
+        await self._app.push(noop.job.with_kwargs(number=number))
+
+    async def push_many(self, numbers: Sequence[int]) -> None:
+        jobs = [noop.job.with_kwargs(number=number) for number in numbers]
+        async for _ in self._app.push_many(jobs, batch_size=5_000):
+            pass
+
+    async def work(self) -> None:
+        queue = _chancy.Queue(
+            "default",
+            concurrency=self.settings["concurrency"],
+            executor="chancy.executors.asyncex.AsyncExecutor",
+            polling_interval=1,
+            eager_polling=True,
+        )
+        async with self._app:
+            await self._app.declare(queue, upsert=True)
+            async with _chancy.Worker(self._app) as worker:
+                self.ready()
+                await worker.wait_for_shutdown()

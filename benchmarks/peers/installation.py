@@ -1,0 +1,111 @@
+"""Installs the peers: ``python -m benchmarks.peers.installation [NAME…]``; all unless named.
+
+Each goes into a directory of its own below ``benchmarks/.peers``: a virtual environment, or a
+folder of Node packages. What is there in the wanted versions is left as it is. One that cannot be
+installed is reported, and the others are not kept from it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from benchmarks.systems import OTHERS, PEERS, STAMP, System
+
+_MINORS = range(11, 20)
+
+
+class Refused(Exception):
+    """Why a peer could not be installed."""
+
+
+def install(system: System) -> None:
+    """Make its directory anew. Its stamp says how it went.
+
+    :raises Refused: it cannot be installed here.
+    """
+    directory = system.directory
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    stamp = directory / STAMP
+    try:
+        if system.program == "node":
+            _install_node(system)
+        else:
+            _install_python(system)
+    except Refused as error:
+        stamp.write_text(f"failed: {error}")
+        raise
+    stamp.write_text(system.digest())
+
+
+def _install_python(system: System) -> None:
+    python = _python(system.python)
+    if python is None:
+        raise Refused("needs Python {}.{} or newer".format(*system.python))
+    _run([python, "-m", "venv", str(system.directory)])
+    pip = [str(system.directory / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    # The file names everything, and so nothing else is looked for.
+    _run([*pip, "--disable-pip-version-check", "--no-deps", "-r", str(system.requirements)])
+
+
+def _python(least: tuple[int, int]) -> str | None:
+    """The interpreter that runs this, or the oldest one on the path that is new enough."""
+    if sys.version_info[:2] >= least:
+        return sys.executable
+    names = (f"python3.{minor}" for minor in _MINORS if (3, minor) >= least)
+    return next((found for name in names if (found := shutil.which(name)) and _runs(found)), None)
+
+
+def _runs(python: str) -> bool:
+    """Whether it is more than a name: version managers leave names of what is not chosen."""
+    return subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode == 0
+
+
+def _install_node(system: System) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Refused("needs Node and its npm")
+    shutil.copy(system.requirements, system.directory / "package.json")
+    options = ["--no-package-lock", "--no-audit", "--no-fund", "--loglevel", "error"]
+    _run([npm, "install", *options, "--prefix", str(system.directory)])
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError as error:
+        raise Refused(str(error)) from None
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise Refused(lines[-1] if lines else f"{command[0]} gave {done.returncode}")
+
+
+def main(names: Sequence[str]) -> int:
+    """The exit code: 1 if a peer could not be installed."""
+    known = [system.name for system in OTHERS]
+    if unknown := [name for name in names if name not in known]:
+        print(f"there is no peer {unknown[0]!r}: choose of {', '.join(known)}", file=sys.stderr)
+        return 2
+    PEERS.mkdir(exist_ok=True)
+    failed = 0
+    for system in OTHERS:
+        if names and system.name not in names:
+            continue
+        if not system.absence():
+            print(f"{system.name} {system.version}: there already")
+            continue
+        try:
+            install(system)
+        except Refused as error:
+            failed += 1
+            print(f"{system.name} {system.version}: cannot be installed: {error}")
+        else:
+            print(f"{system.name} {system.version}: installed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,47 @@
+# pyright: reportMissingImports=false
+"""The roles of procrastinate."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import procrastinate
+
+from benchmarks.peers.peer import Peer, ran
+
+_SESSIONS = 20
+
+
+class Roles(Peer):
+    def __init__(self, dsn: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(dsn, settings)
+        logging.getLogger("procrastinate").setLevel(logging.ERROR)
+        connector = procrastinate.PsycopgConnector(conninfo=dsn, max_size=_SESSIONS)
+        self._app = procrastinate.App(connector=connector)
+
+        async def noop(number: int) -> None:
+            ran(number)
+
+        self._task = self._app.task(name="noop")(noop)
+
+    async def set_up(self) -> None:
+        async with self._app.open_async():
+            await self._app.schema_manager.apply_schema_async()
+
+    async def open(self, sessions: int) -> None:
+        await self._app.open_async()
+
+    async def push(self, number: int) -> None:
+        await self._task.defer_async(number=number)
+
+    async def push_many(self, numbers: Sequence[int]) -> None:
+        await self._task.batch_defer_async(*({"number": number} for number in numbers))
+
+    async def work(self) -> None:
+        async with self._app.open_async():
+            self.ready()
+            await self._app.run_worker_async(
+                concurrency=self.settings["concurrency"], delete_jobs="never"
+            )

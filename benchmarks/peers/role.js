@@ -1,0 +1,197 @@
+// The roles of graphile-worker and pg-boss, as role.py has them for Python: see there.
+"use strict";
+const fs = require("node:fs");
+const path = require("node:path");
+
+const [, , system, settingsText, verb, ...numbers] = process.argv;
+const dsn = process.env.CHANCY_BENCH_DSN;
+const settings = JSON.parse(settingsText);
+const UNCOUNTED = 1e9;
+
+/** Nanoseconds since the epoch, to the microsecond. */
+const nowNs = () => BigInt(Math.round((performance.timeOrigin + performance.now()) * 1e3)) * 1000n;
+const rest = (ms) => new Promise((done) => setTimeout(done, ms));
+const numbersFrom = (first, end) => Array.from({ length: end - first }, (_, n) => first + n);
+
+/** The file of benchmarks/tally.py. Node cannot map it, so it is written a moment later. */
+class Tally {
+  constructor(directory, slots) {
+    this.slots = slots;
+    this.memory = Buffer.alloc(24 + 8 * slots);
+    this.file = null;
+    this.path = path.join(directory, `${process.pid}.tally`);
+    this.runs = 0;
+    this.timer = null;
+    this.least = slots;
+    this.most = -1;
+  }
+
+  note(number) {
+    const now = nowNs();
+    if (this.runs === 0) this.memory.writeBigInt64LE(now, 8);
+    this.runs += 1;
+    this.memory.writeBigInt64LE(BigInt(this.runs), 0);
+    this.memory.writeBigInt64LE(now, 16);
+    if (number < this.slots) {
+      this.memory.writeBigInt64LE(now, 24 + 8 * number);
+      this.least = Math.min(this.least, number);
+      this.most = Math.max(this.most, number);
+    }
+    if (this.timer === null) this.timer = setTimeout(() => this.write(), 1);
+  }
+
+  /** The slots before the head: whoever sees the count finds the moments. */
+  write() {
+    this.timer = null;
+    if (this.file === null) {
+      fs.writeFileSync(this.path, this.memory);
+      this.file = fs.openSync(this.path, "r+");
+    }
+    if (this.most >= this.least) {
+      const from = 24 + 8 * this.least;
+      fs.writeSync(this.file, this.memory, from, 8 * (this.most - this.least + 1), from);
+    }
+    fs.writeSync(this.file, this.memory, 0, 24, 0);
+    this.least = this.slots;
+    this.most = -1;
+  }
+}
+
+let tally = null;
+if (verb === "work") {
+  tally = new Tally(process.env.CHANCY_BENCH_TALLY, Number(process.env.CHANCY_BENCH_SLOTS));
+}
+
+async function graphileWorker(sessions) {
+  const { run, makeWorkerUtils, Logger } = require("graphile-worker");
+  const logger = new Logger(() => () => {});
+  if (verb === "work") {
+    return {
+      work: () =>
+        run({
+          taskList: { noop: async (payload) => tally.note(payload.number) },
+          preset: {
+            worker: {
+              connectionString: dsn,
+              concurrentJobs: settings.concurrentJobs,
+              maxPoolSize: 10,
+              pollInterval: 1000,
+              logger,
+              localQueue: { size: settings.localQueue },
+              completeJobBatchDelay: settings.batchDelay,
+              failJobBatchDelay: settings.batchDelay,
+            },
+          },
+        }),
+    };
+  }
+  const client = await makeWorkerUtils({ connectionString: dsn, maxPoolSize: sessions, logger });
+  return {
+    setUp: () => client.migrate(),
+    push: (number) => client.addJob("noop", { number }),
+    pushMany: (found) =>
+      client.addJobs(found.map((number) => ({ identifier: "noop", payload: { number } }))),
+  };
+}
+
+async function pgBoss(sessions) {
+  const PgBoss = require("pg-boss");
+  const boss = new PgBoss({ connectionString: dsn, max: sessions });
+  boss.on("error", (error) => console.error(error));
+  await boss.start();
+  return {
+    setUp: () => boss.createQueue("noop"),
+    push: (number) => boss.send("noop", { number }),
+    pushMany: (found) => boss.insert(found.map((number) => ({ name: "noop", data: { number } }))),
+    work: () =>
+      boss.work(
+        "noop",
+        { batchSize: settings.batch, pollingIntervalSeconds: settings.poll },
+        async (jobs) => {
+          for (const job of jobs) tally.note(job.data.number);
+        },
+      ),
+  };
+}
+
+async function single(peer, jobs) {
+  const took = [];
+  const began = performance.now();
+  for (let number = 0; number < jobs; number++) {
+    const at = performance.now();
+    await peer.push(number);
+    took.push(Math.round((performance.now() - at) * 1e6));
+  }
+  return { seconds: (performance.now() - began) / 1e3, took_ns: took };
+}
+
+async function bulk(peer, jobs, call) {
+  const began_ns = Number(nowNs());
+  const began = performance.now();
+  for (let first = 0; first < jobs; first += call) {
+    await peer.pushMany(numbersFrom(first, Math.min(jobs, first + call)));
+  }
+  return { seconds: (performance.now() - began) / 1e3, began_ns };
+}
+
+async function paced(peer, jobs, seconds) {
+  const called_ns = [];
+  const returned_ns = [];
+  for (let number = 0; number < jobs; number++) {
+    await rest(1e3 * seconds);
+    called_ns.push(Number(nowNs()));
+    await peer.push(number);
+    returned_ns.push(Number(nowNs()));
+  }
+  return { called_ns, returned_ns };
+}
+
+async function offered(peer, jobs, rate) {
+  const [due_ns, called_ns, returned_ns] = [0, 0, 0].map(() => new Array(jobs).fill(0));
+  const send = async (number) => {
+    called_ns[number] = Number(nowNs());
+    await peer.push(number);
+    returned_ns[number] = Number(nowNs());
+  };
+  const first = Number(nowNs()) + 1e8;
+  const sends = [];
+  for (let number = 0; number < jobs; number++) {
+    due_ns[number] = Math.round(first + (1e9 * number) / rate);
+    const early = due_ns[number] - Number(nowNs());
+    if (early > 0) await rest(early / 1e6);
+    else if (number % 64 === 63) await new Promise(setImmediate);
+    sends.push(send(number));
+  }
+  await Promise.all(sends);
+  return { due_ns, called_ns, returned_ns };
+}
+
+/** Sessions and uncounted pushes of each role, and the role itself. */
+const ROLES = {
+  setup: [1, 0, (peer) => peer.setUp().then(() => ({}))],
+  single: [1, 3, single],
+  bulk: [1, null, bulk],
+  paced: [1, 3, paced],
+  offered: [10, 10, offered],
+  work: [10, 0, null],
+};
+
+async function main() {
+  const [sessions, warm, role] = ROLES[verb];
+  const peer = await { "graphile-worker": graphileWorker, "pg-boss": pgBoss }[system](sessions);
+  if (verb === "work") {
+    process.stdin.on("end", () => process.exit(0)).resume();
+    await peer.work();
+    fs.writeFileSync(path.join(process.env.CHANCY_BENCH_TALLY, "ready"), "");
+    return;
+  }
+  const given = numbers.map(Number);
+  await Promise.all(numbersFrom(0, warm ?? given[2]).map(() => peer.push(UNCOUNTED)));
+  fs.writeSync(1, `\n${JSON.stringify(await role(peer, ...given))}\n`);
+  process.exit(0);
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exit(1);
+});

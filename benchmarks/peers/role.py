@@ -1,0 +1,138 @@
+"""One role of one queue, in a process of its own: ``role.py QUEUE SETTINGS VERB [NUMBERS…]``.
+
+    setup                        make the tables
+    single JOBS                  push one job after the other
+    bulk JOBS CALL WARM          push so many a call; the first WARM jobs are not counted
+    paced JOBS SECONDS           push one job every so many seconds
+    offered JOBS RATE            push so many a second, whether or not earlier ones have returned
+    work                         run jobs until the input ends
+
+The server comes by CHANCY_BENCH_DSN; a worker's tally goes to CHANCY_BENCH_TALLY. The last line of
+the output is one JSON object. Runs with chancy's own packages as well as with those of a peer,
+where nothing but this package and the tally can be imported from the checkout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__" and "benchmarks" not in sys.modules:
+    # A package of this name, without what stands beside it in the checkout.
+    _package = ModuleType("benchmarks")
+    _package.__path__ = [str(Path(__file__).parents[1])]
+    sys.modules["benchmarks"] = _package
+
+if TYPE_CHECKING:
+    from benchmarks.peers.peer import Peer
+
+#: Number of a job whose start is not written down.
+UNCOUNTED = 10**9
+_WARM = 3
+#: Sessions of a client that pushes one job at a time, and of one whose pushes overlap.
+_ONE, _MANY = 1, 10
+
+
+async def run(peer: Peer, verb: str, numbers: Sequence[str]) -> dict[str, Any]:
+    """What the role has found."""
+    match verb, *numbers:
+        case ("setup",):
+            await peer.set_up()
+            return {}
+        case ("work",):
+            await peer.work()
+            return {}
+        case "single", jobs:
+            await _open(peer, _ONE, warm=_WARM)
+            return await _single(peer, int(jobs))
+        case "bulk", jobs, call, warm:
+            await _open(peer, peer.lanes, warm=int(warm))
+            return await _bulk(peer, int(jobs), int(call))
+        case "paced", jobs, seconds:
+            await _open(peer, _ONE, warm=_WARM)
+            return await _paced(peer, int(jobs), float(seconds))
+        case "offered", jobs, rate:
+            await _open(peer, _MANY, warm=_MANY)
+            return await _offered(peer, int(jobs), float(rate))
+        case _:
+            raise SystemExit(f"there is no role {verb!r} of these numbers: {numbers}")
+
+
+async def _open(peer: Peer, sessions: int, *, warm: int) -> None:
+    """Connect, and let the sessions prepare their statements."""
+    await peer.open(sessions)
+    await asyncio.gather(*(peer.push(UNCOUNTED) for _ in range(min(warm, sessions))))
+    for _ in range(warm - sessions):
+        await peer.push(UNCOUNTED)
+
+
+async def _single(peer: Peer, jobs: int) -> dict[str, Any]:
+    took_ns: list[int] = []
+    began = time.perf_counter()
+    for number in range(jobs):
+        at = time.perf_counter_ns()
+        await peer.push(number)
+        took_ns.append(time.perf_counter_ns() - at)
+    return {"seconds": time.perf_counter() - began, "took_ns": took_ns}
+
+
+async def _bulk(peer: Peer, jobs: int, call: int) -> dict[str, Any]:
+    """The time includes the making of the jobs: a caller has to make them too."""
+    began_ns, began = time.time_ns(), time.perf_counter()
+    for first in range(0, jobs, call):
+        await peer.push_many(range(first, min(jobs, first + call)))
+    return {"seconds": time.perf_counter() - began, "began_ns": began_ns}
+
+
+async def _paced(peer: Peer, jobs: int, seconds: float) -> dict[str, Any]:
+    called: list[int] = []
+    returned: list[int] = []
+    for number in range(jobs):
+        await asyncio.sleep(seconds)
+        called.append(time.time_ns())
+        await peer.push(number)
+        returned.append(time.time_ns())
+    return {"called_ns": called, "returned_ns": returned}
+
+
+async def _offered(peer: Peer, jobs: int, rate: float) -> dict[str, Any]:
+    due, called, returned = [[0] * jobs for _ in range(3)]
+
+    async def send(number: int) -> None:
+        called[number] = time.time_ns()
+        await peer.push(number)
+        returned[number] = time.time_ns()
+
+    first = time.time_ns() + 100_000_000
+    sends: list[asyncio.Task[None]] = []
+    for number in range(jobs):
+        due[number] = first + int(1e9 * number / rate)
+        # Zero lets those that were sent go on.
+        await asyncio.sleep(max(0, due[number] - time.time_ns()) / 1e9)
+        sends.append(asyncio.create_task(send(number)))
+    await asyncio.gather(*sends)
+    return {"due_ns": due, "called_ns": called, "returned_ns": returned}
+
+
+async def main(queue: str, settings: str, verb: str, *numbers: str) -> None:
+    roles = import_module(f"benchmarks.peers.{queue}_roles")
+    peer: Peer = roles.Roles(os.environ["CHANCY_BENCH_DSN"], json.loads(settings))
+    if verb == "work":
+        loop = asyncio.get_running_loop()
+        loop.add_reader(sys.stdin.fileno(), peer.end)
+    print(f"\n{json.dumps(await run(peer, verb, numbers))}", flush=True)
+    if not peer.orderly:
+        # Some libraries keep threads that would not let the process end.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

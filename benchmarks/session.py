@@ -1,0 +1,75 @@
+"""A session from which the benchmark looks at a database, and keeps count of what it asks."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, LiteralString, Self
+
+import psycopg
+
+#: By which the benchmark's own sessions are told from those of what it measures.
+APPLICATION = "benchmark"
+
+_TRANSACTIONS = """
+select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"""
+_ALONE = """
+select not exists (
+  select from pg_stat_activity
+  where datname = current_database() and backend_type = 'client backend'
+    and application_name <> 'benchmark')"""
+
+
+class Session:
+    """``with Session(dsn) as session``; every statement is a transaction of its own."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._session = psycopg.connect(dsn, autocommit=True, application_name=APPLICATION)
+        #: Statements asked from here.
+        self.asked = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._session.close()
+
+    def run(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
+        """Run one statement; its rows, if it has any."""
+        self.asked += 1
+        cursor = self._session.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def value(self, statement: LiteralString, *parameters: object) -> Any:
+        """The first column of the only row."""
+        return self.run(statement, *parameters)[0][0]
+
+    def checkpoint(self) -> None:
+        """Let what follows begin behind a checkpoint, if the role may ask for one."""
+        try:
+            self.run("checkpoint")
+        except psycopg.errors.InsufficientPrivilege:
+            return
+
+    @property
+    def alone(self) -> bool:
+        """Whether no session but the benchmark's own is left in this database."""
+        return bool(self.value(_ALONE))
+
+    def wal_bytes(self) -> int:
+        """Bytes of log written since the server was made."""
+        return int(self.value("select pg_current_wal_lsn() - '0/0'::pg_lsn"))
+
+    def transactions(self) -> int:
+        """Transactions of the database, as far as their sessions have reported them.
+
+        A session does so when it ends, and about once a second.
+        """
+        if self._session.info.server_version >= 15_00_00:
+            self.value("select pg_stat_force_next_flush()")
+        return int(self.value(_TRANSACTIONS))

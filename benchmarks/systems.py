@@ -1,0 +1,266 @@
+"""What is measured: chancy with and without a history, and other job queues on Postgres."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal, LiteralString, assert_never
+
+from benchmarks.bench import Bench
+from benchmarks.processes import ROOT
+
+#: Each peer is installed in a directory of its name there, by `benchmarks.peers.installation`.
+PEERS = ROOT / "benchmarks" / ".peers"
+REQUIREMENTS = ROOT / "benchmarks" / "peers" / "requirements"
+#: In the directory of a peer that is installed: the digest of its requirements.
+STAMP = "installed"
+
+Setting = int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A job queue as it is measured.
+
+    :param name: by which it is chosen, and which titles the ratios to it.
+    :param label: ends the names of its figures; empty where chancy's modes do not differ.
+    :param program: what its roles are written in; ``own`` for this checkout.
+    :param roles: names the module with its roles in `benchmarks.peers`, ``…_roles``, or those in
+        ``role.js``.
+    :param settings: of its worker; named in the report.
+    :param history: what is left of a job that is done.
+    :param unfinished: a query that has rows as long as a job is not settled.
+    :param bulk: how it takes many jobs, if it has no call for that.
+    :param most: jobs that it is given at most, where it is too slow for more.
+    :param most_paced: the same for jobs one after the other, where each waits for a poll.
+    :param every_round: False if it is measured in the first round only.
+    :param python: the least Python that it runs on.
+    """
+
+    name: str
+    label: str
+    program: Literal["own", "python", "node"]
+    roles: str
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
+    history: Literal["kept", "not kept", "log"]
+    unfinished: LiteralString
+    bulk: str = ""
+    most: int = 1_000_000
+    most_paced: int = 1_000
+    every_round: bool = False
+    python: tuple[int, int] = (3, 11)
+
+    def figure(self, what: str) -> str:
+        """The name of a figure of this system."""
+        return f"{what}, {self.label}" if self.label else what
+
+    @property
+    def own(self) -> bool:
+        return self.program == "own"
+
+    @property
+    def directory(self) -> Path:
+        """Where it is installed."""
+        return PEERS / self.name
+
+    @property
+    def requirements(self) -> Path:
+        """The file with the exact versions of its packages."""
+        suffix = "json" if self.program == "node" else "txt"
+        return REQUIREMENTS / f"{self.name}.{suffix}"
+
+    @property
+    def version(self) -> str:
+        if self.own:
+            return version("chancy")
+        text = self.requirements.read_text()
+        if self.program == "node":
+            return str(json.loads(text)["dependencies"][self.name])
+        pins = dict(line.split("==") for line in text.splitlines())
+        return pins[self.package]
+
+    @property
+    def package(self) -> str:
+        """In its registry."""
+        return self.name.partition("@")[0]
+
+    @property
+    def note(self) -> str:
+        """The version and the settings in one line."""
+        settings = " ".join(f"{name}={value}" for name, value in self.settings.items())
+        parts = [f"{self.package} {self.version}", "" if self.own else settings]
+        if self.history != "kept":
+            parts.append("finished jobs " + {"not kept": "deleted", "log": "logged"}[self.history])
+        if not self.every_round:
+            parts.append("first round only")
+        return ", ".join(part for part in parts if part)
+
+    def digest(self) -> str:
+        """Of the requirements, so that an installation can be told from an old one."""
+        return hashlib.sha256(self.requirements.read_bytes()).hexdigest()
+
+    def absence(self) -> str:
+        """Why it cannot run, or an empty text."""
+        if self.own:
+            return ""
+        try:
+            installed = (self.directory / STAMP).read_text()
+        except FileNotFoundError:
+            return "not installed; `make bench-peers` does it"
+        if installed.startswith("failed: "):
+            return installed.removeprefix("failed: ")
+        return "" if installed == self.digest() else "another version is installed"
+
+    def command(self, *arguments: str) -> Sequence[str]:
+        """The program with its roles: verb and numbers are to follow."""
+        peers = Path(__file__).parent / "peers"
+        settings = json.dumps(dict(self.settings))
+        match self.program:
+            case "own":
+                program = [sys.executable, "-m", "benchmarks.peers.role"]
+            case "python":
+                # Isolated: this checkout, which is called chancy too, must not be seen.
+                python = str(self.directory / "bin" / "python")
+                program = [python, "-I", str(peers / "role.py")]
+            case "node":
+                program = ["node", str(peers / "role.js")]
+            case _:
+                assert_never(self.program)
+        return [*program, self.roles, settings, *arguments]
+
+
+def _own(label: str, queue: str, history: Literal["kept", "not kept"]) -> System:
+    return System(
+        name=f"chancy, {label}",
+        label=label,
+        program="own",
+        roles="chancy",
+        settings={"queue": queue},
+        history=history,
+        unfinished="select from jobs",
+        every_round=True,
+    )
+
+
+KEPT = _own("history kept", "kept", "kept")
+NOT_KEPT = _own("not kept", "dropped", "not kept")
+OWN = (KEPT, NOT_KEPT)
+
+GRAPHILE_WORKER = System(
+    name="graphile-worker",
+    label="graphile-worker",
+    program="node",
+    roles="graphile-worker",
+    settings={"concurrentJobs": 24, "localQueue": 1_000, "batchDelay": 0},
+    history="not kept",
+    unfinished="select from graphile_worker.jobs",
+    every_round=True,
+)
+PGQUEUER = System(
+    name="pgqueuer",
+    label="pgqueuer",
+    program="python",
+    roles="pgqueuer",
+    settings={"batch": 100},
+    history="log",
+    unfinished="select from pgqueuer",
+    every_round=True,
+)
+PG_BOSS = System(
+    name="pg-boss",
+    label="pg-boss",
+    program="node",
+    roles="pg-boss",
+    settings={"batch": 5_000, "poll": 0.5},
+    history="kept",
+    unfinished="select from pgboss.job where name = 'noop' and state <> 'completed'",
+    most_paced=40,
+    every_round=True,
+)
+CHANCY_026 = System(
+    name="chancy@0.26",
+    label="chancy 0.26",
+    program="python",
+    roles="chancy_0_26",
+    settings={"concurrency": 1_000},
+    history="kept",
+    unfinished="select from chancy_jobs where state <> 'succeeded'",
+    most=5_000,
+)
+OBAN = System(
+    name="oban",
+    label="oban",
+    program="python",
+    roles="oban",
+    settings={"concurrency": 100},
+    history="kept",
+    unfinished="select from oban_jobs where state <> 'completed'",
+    most=5_000,
+    python=(3, 12),
+)
+SAQ = System(
+    name="saq",
+    label="saq",
+    program="python",
+    roles="saq",
+    settings={"concurrency": 20},
+    history="kept",
+    unfinished="select from saq_jobs where status <> 'complete'",
+    bulk="no bulk call: 50 pushes at a time",
+    most=2_000,
+)
+DBOS = System(
+    name="dbos",
+    label="DBOS",
+    program="python",
+    roles="dbos",
+    settings={"concurrency": 100, "poll": 0.1},
+    history="kept",
+    unfinished="select from dbos.workflow_status where status <> 'SUCCESS'",
+    bulk="no bulk call: 16 pushes at a time",
+    most=2_000,
+    most_paced=40,
+)
+PROCRASTINATE = System(
+    name="procrastinate",
+    label="procrastinate",
+    program="python",
+    roles="procrastinate",
+    settings={"concurrency": 20},
+    history="kept",
+    unfinished="select from procrastinate_jobs where status <> 'succeeded'",
+    most=2_000,
+)
+#: The peers that are worth a ratio of their own come first.
+OTHERS = (GRAPHILE_WORKER, PGQUEUER, PG_BOSS, CHANCY_026, OBAN, SAQ, DBOS, PROCRASTINATE)
+BEST = (GRAPHILE_WORKER, PGQUEUER)
+
+#: By the names from which ``--systems`` chooses.
+NAMES: tuple[str, ...] = ("chancy", *(system.name for system in OTHERS))
+
+
+def own(bench: Bench) -> Sequence[System]:
+    """Chancy's modes, unless only peers are to be measured."""
+    return OWN if bench.systems is None or "chancy" in bench.systems else ()
+
+
+def peers(bench: Bench, of: Sequence[System] = OTHERS) -> Sequence[System]:
+    """The peers for this round, those that cannot run included."""
+    return [
+        system
+        for system in of
+        if (bench.systems is None or system.name in bench.systems)
+        and (bench.round == 1 or system.every_round)
+    ]
+
+
+def against(bench: Bench, what: str) -> dict[str, str]:
+    """The figures of the best peers that a figure of ours is divided by."""
+    return {
+        system.name: system.figure(what) for system in peers(bench, BEST) if not system.absence()
+    }
