@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,15 +62,23 @@ class Deployment:
     @contextmanager
     def worker(self) -> Generator[WorkerProcess]:
         """A worker in a process of its own. Leaving waits for its end, and for its sessions'."""
-        with tempfile.TemporaryDirectory(prefix="chancy-bench-") as directory:
-            worker = WorkerProcess(
-                self.system.command("work"), self._environment(), Path(directory)
-            )
-            try:
-                yield worker
+        with self.workers(1) as (worker,):
+            yield worker
+
+    @contextmanager
+    def workers(self, count: int) -> Generator[Sequence[WorkerProcess]]:
+        """Several workers, each in a process of its own."""
+        command, environment = self.system.command("work"), self._environment()
+        with ExitStack() as cleanup:
+            workers: list[WorkerProcess] = []
+            for _ in range(count):
+                directory = tempfile.TemporaryDirectory(prefix="chancy-bench-")
+                path = Path(cleanup.enter_context(directory))
+                workers.append(WorkerProcess(command, environment, path))
+                cleanup.callback(workers[-1].kill)
+            yield workers
+            for worker in workers:
                 worker.end()
-            finally:
-                worker.kill()
         wait_until(lambda: self.session.alone, "the sessions of the worker are still there")
 
     def wait_for_idle(self, workers: Sequence[WorkerProcess], warm: int = 0) -> None:

@@ -2,83 +2,94 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 from collections.abc import Iterator
 
+from benchmarks import systems
 from benchmarks.bench import Bench
 from benchmarks.control import SCHEMA
-from benchmarks.jobs import noop
+from benchmarks.deployment import CALL, Deployment, deployed, measure_each
 from benchmarks.limit import SINGLE, UNNEST
 from benchmarks.measurement import Measurement, quantile
 from benchmarks.processes import ask
+from benchmarks.systems import System
 from chancy import Queue
 
 QUEUE = Queue(name="pushed", executor="async")
-_CALL = 5_000
-_make = noop.job.with_queue(QUEUE.name)
+
+_ONE_BY_ONE = "one by one, awaited"
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
     """One job a call, many jobs a call, and the memory of a million from a generator."""
-    yield _one_by_one(bench, bench.size(2_000, quick=500))
-    yield _bulk(bench, bench.size(100_000, quick=50_000))
-    if bench.round == 1:
-        yield _memory(bench, bench.size(1_000_000, quick=200_000))
+    single, bulk = bench.size(2_000, quick=500), bench.size(100_000, quick=50_000)
+    # What becomes of a finished job does not matter here: one of chancy's modes is enough.
+    for system in systems.own(bench)[:1]:
+        with deployed(bench, system) as deployment:
+            yield _one_by_one(deployment, single)
+        with deployed(bench, system) as deployment:
+            yield _bulk(deployment, bulk)
+        if bench.round == 1:
+            yield _memory(bench, bench.size(1_000_000, quick=200_000))
+
+    def one_by_one(deployment: Deployment) -> Iterator[Measurement]:
+        yield _one_by_one(deployment, single)
+
+    def bulks(deployment: Deployment) -> Iterator[Measurement]:
+        yield _bulk(deployment, min(bulk, deployment.system.most))
+
+    peers = systems.peers(bench)
+    yield from measure_each(bench, peers, _ONE_BY_ONE, one_by_one)
+    yield from measure_each(bench, peers, _calls(bulk), bulks)
 
 
-def _one_by_one(bench: Bench, jobs: int) -> Measurement:
-    bench.prepare(QUEUE)
-    meter = bench.meter()
-    took_ms: list[float] = []
+def _calls(jobs: int, system: System | None = None) -> str:
+    """What a bulk push is called; of a system, or of one with a bulk call."""
+    if system is not None and system.bulk:
+        return f"{jobs:,} jobs, {system.bulk}"
+    return f"{jobs:,} jobs, {min(CALL, jobs):,} a call"
 
-    async def push() -> float:
-        async with bench.application() as app:
-            await app.push(_make(number=0))
-            began = time.perf_counter()
-            for number in range(jobs):
-                at = time.perf_counter()
-                await app.push(_make(number=number))
-                took_ms.append(1_000 * (time.perf_counter() - at))
-            return jobs / (time.perf_counter() - began)
 
-    rate = asyncio.run(push())
+def _figure(system: System, what: str) -> str:
+    return what if system.own else system.figure(what)
+
+
+def _one_by_one(deployment: Deployment, jobs: int) -> Measurement:
+    bench, system = deployment.bench, deployment.system
+    meter = deployment.meter()
+    found = deployment.ask("single", jobs)
+    took_ms = [took / 1e6 for took in found["took_ns"]]
+    against = systems.against(bench, _ONE_BY_ONE) if system.own else {}
     return Measurement(
-        figure="one by one, awaited",
+        figure=_figure(system, _ONE_BY_ONE),
         unit="jobs/s",
-        value=rate,
-        against={"limit": SINGLE},
+        value=jobs / found["seconds"],
+        against={"limit": SINGLE, **against},
         details={
             "p50 ms": quantile(took_ms, 0.5),
             "p99 ms": quantile(took_ms, 0.99),
             "WAL B/job": meter.wal_bytes() / jobs,
             **meter.others(),
         },
+        system="chancy" if system.own else system.name,
+        note="" if system.own else system.note,
     )
 
 
-def _bulk(bench: Bench, jobs: int) -> Measurement:
+def _bulk(deployment: Deployment, jobs: int) -> Measurement:
     """The time includes the making of the jobs: a caller has to make them too."""
-    bench.prepare(QUEUE)
-    meter = bench.meter()
-    call = min(_CALL, jobs)
-
-    async def push() -> float:
-        async with bench.application() as app:
-            await app.push(_make(number=0))
-            began = time.perf_counter()
-            for first in range(0, jobs, call):
-                await app.push_many([_make(number=n) for n in range(first, first + call)])
-            return jobs / (time.perf_counter() - began)
-
-    rate = asyncio.run(push())
+    bench, system = deployment.bench, deployment.system
+    meter = deployment.meter()
+    found = deployment.ask("bulk", jobs, CALL, 1)
+    against = systems.against(bench, _calls(jobs)) if system.own else {}
     return Measurement(
-        figure=f"{jobs:,} jobs, {call:,} a call",
+        figure=_figure(system, _calls(jobs, system)),
         unit="jobs/s",
-        value=rate,
-        against={"limit": UNNEST},
+        value=jobs / found["seconds"],
+        against={"limit": UNNEST, **against},
         details={"WAL B/job": meter.wal_bytes() / jobs, **meter.others()},
+        system="chancy" if system.own else system.name,
+        note="" if system.own else system.note,
     )
 
 

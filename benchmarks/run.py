@@ -12,7 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks import claims, drain, executors, latency, limit, machine, push, sustained
+from benchmarks import (
+    claims,
+    drain,
+    end_to_end,
+    executors,
+    held,
+    latency,
+    limit,
+    machine,
+    push,
+    sustained,
+)
 from benchmarks.bench import Bench
 from benchmarks.control import Control
 from benchmarks.measurement import BenchmarkFailed, Case, Size, Taken
@@ -26,6 +37,8 @@ CASES: Mapping[str, Case] = {
     "push": push.measure,
     "drain": drain.measure,
     "latency": latency.measure,
+    "end_to_end": end_to_end.measure,
+    "held": held.measure,
     "executors": executors.measure,
     "claims": claims.measure,
     "sustained": sustained.measure,

@@ -143,7 +143,7 @@ async function paced(peer, jobs, seconds) {
     await peer.push(number);
     returned_ns.push(Number(nowNs()));
   }
-  return { called_ns, returned_ns };
+  return { called_ns, returned_ns, pushed: 3 + jobs };
 }
 
 async function offered(peer, jobs, rate) {
@@ -163,7 +163,7 @@ async function offered(peer, jobs, rate) {
     sends.push(send(number));
   }
   await Promise.all(sends);
-  return { due_ns, called_ns, returned_ns };
+  return { due_ns, called_ns, returned_ns, pushed: 10 + jobs };
 }
 
 /** Sessions and uncounted pushes of each role, and the role itself. */

@@ -100,7 +100,7 @@ async def _paced(peer: Peer, jobs: int, seconds: float) -> dict[str, Any]:
         called.append(time.time_ns())
         await peer.push(number)
         returned.append(time.time_ns())
-    return {"called_ns": called, "returned_ns": returned}
+    return {"called_ns": called, "returned_ns": returned, "pushed": _WARM + jobs}
 
 
 async def _offered(peer: Peer, jobs: int, rate: float) -> dict[str, Any]:
@@ -119,7 +119,8 @@ async def _offered(peer: Peer, jobs: int, rate: float) -> dict[str, Any]:
         await asyncio.sleep(max(0, due[number] - time.time_ns()) / 1e9)
         sends.append(asyncio.create_task(send(number)))
     await asyncio.gather(*sends)
-    return {"due_ns": due, "called_ns": called, "returned_ns": returned}
+    pushed = _MANY + jobs
+    return {"due_ns": due, "called_ns": called, "returned_ns": returned, "pushed": pushed}
 
 
 async def main(queue: str, settings: str, verb: str, *numbers: str) -> None:

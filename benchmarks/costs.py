@@ -1,0 +1,69 @@
+"""What a job costs: bytes of log, transactions, and processor time, to push it and to drain it.
+
+A statement of ours is a transaction of its own, so these are counted for those: what counts
+statements is an extension that a server does not always have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psutil
+
+from benchmarks import systems
+from benchmarks.bench import Bench, wait_until
+from benchmarks.drain import DROPPED, KEPT, measure_drain
+from benchmarks.jobs import noop
+from benchmarks.measurement import Measurement
+from benchmarks.meters import cpu_s
+from chancy import Queue
+
+QUEUE = Queue(name="costs", executor="async")
+_WAL = "WAL B/job"
+_make = noop.job.with_queue(QUEUE.name)
+
+
+def measure(bench: Bench) -> Iterator[Measurement]:
+    """One push a job, one push for all, and the drain with a history and without."""
+    if not systems.own(bench):
+        return
+    jobs = bench.size(20_000)
+    yield _push(bench, bench.size(1_000), at_once=False)
+    yield _push(bench, jobs, at_once=True)
+    for queue, what in ((KEPT, "history kept"), (DROPPED, "not kept")):
+        bench.prepare(queue, jobs)
+        drain = measure_drain(bench, queue, jobs, f"log of a drain, {what}", against={})
+        details = {title: value for title, value in drain.details.items() if title != _WAL}
+        yield replace(drain, unit="B/job", value=drain.details[_WAL], details=details)
+
+
+def _push(bench: Bench, jobs: int, *, at_once: bool) -> Measurement:
+    """The costs of the client include its two sessions and the declaration of the queue."""
+    bench.prepare(QUEUE)
+    client = [psutil.Process()]
+    meter = bench.meter()
+    server_s, client_s = meter.server_cpu_s(), cpu_s(client)
+    asyncio.run(_run(bench, jobs, at_once=at_once))
+    client_s = cpu_s(client) - client_s
+    details = {"CPU s/10k": 1e4 * client_s / jobs}
+    if server_s is not None:
+        details["server CPU s/10k"] = 1e4 * ((meter.server_cpu_s() or 0.0) - server_s) / jobs
+    others, wal = meter.others(), meter.wal_bytes()
+    wait_until(lambda: bench.control.alone, "the sessions of the client are still there")
+    return Measurement(
+        figure="log of a push, all in one call" if at_once else "log of a push, one by one",
+        unit="B/job",
+        value=wal / jobs,
+        details={"transactions/1k jobs": 1_000 * meter.transactions() / jobs, **details, **others},
+    )
+
+
+async def _run(bench: Bench, jobs: int, *, at_once: bool) -> None:
+    async with bench.application() as app:
+        if at_once:
+            await app.push_many(_make(number=number) for number in range(jobs))
+            return
+        for number in range(jobs):
+            await app.push(_make(number=number))
