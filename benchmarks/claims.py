@@ -15,6 +15,7 @@ from typing import Any
 
 import asyncpg
 
+from benchmarks import systems
 from benchmarks.backlog import fill
 from benchmarks.bench import Bench
 from benchmarks.control import SCHEMA
@@ -47,6 +48,8 @@ def push_figure(pending: int) -> str:
 
 def measure(bench: Bench) -> Iterator[Measurement]:
     """Claims of one and of a hundred, and pushes, beside each backlog."""
+    if not systems.own(bench):
+        return
     bench.prepare(QUEUE)
     few, many = bench.size(FEW, least=200), bench.size(MANY, quick=100_000, least=400)
     sizes = [few, many]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import asyncpg
 import psycopg
 
+from benchmarks import systems
 from benchmarks.bench import Bench, wait_until
 from benchmarks.claims import explained
 from benchmarks.jobs import noop
@@ -65,7 +66,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 
     In full runs, and in the first round alone, as the windows are its repetitions.
     """
-    if not bench.size.full or bench.round > 1:
+    if not (bench.size.full and bench.round == 1 and systems.own(bench)):
         return
     seconds = max(3.0, SECONDS * bench.size.scale)
     windows = max(3, round(seconds / WINDOW_S))
