@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks import (
+    beside,
     claims,
+    costs,
     drain,
     end_to_end,
     executors,
@@ -21,6 +23,7 @@ from benchmarks import (
     latency,
     limit,
     machine,
+    memory,
     push,
     sustained,
 )
@@ -41,6 +44,9 @@ CASES: Mapping[str, Case] = {
     "held": held.measure,
     "executors": executors.measure,
     "claims": claims.measure,
+    "memory": memory.measure,
+    "costs": costs.measure,
+    "beside": beside.measure,
     "sustained": sustained.measure,
 }
 
@@ -113,7 +119,11 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer jobs and one round: 40 s")
-    parser.add_argument("--full", action="store_true", help="also drains of 200,000 jobs")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="also what takes minutes: larger backlogs, a history of ten million jobs, steady work",
+    )
     parser.add_argument("--json", type=_file, metavar="FILE", help="write every repetition there")
     parser.add_argument(
         "--dsn", metavar="URI", help="measure this server, in the schema chancy_bench of its own"

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import asyncpg
-import psycopg
 
 from benchmarks import systems
 from benchmarks.bench import Bench, wait_until
 from benchmarks.claims import explained
+from benchmarks.held import snapshot
 from benchmarks.jobs import noop
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.meters import cpu_s
@@ -71,7 +70,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     seconds = max(3.0, SECONDS * bench.size.scale)
     windows = max(3, round(seconds / WINDOW_S))
     bench.prepare(QUEUE)
-    with _held_snapshot(bench.dsn):
+    with snapshot(bench.dsn):
         before = asyncio.run(_claim_pages(bench))
         with bench.worker(QUEUE.name) as worker:
             wait_until(lambda: worker.ready, "the worker hears no notices", check=worker.check)
@@ -86,15 +85,6 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     yield _ratio("sustained, last window / first", found[-1].value, found[0].value)
     yield _ratio("claim pages behind a hint, after / before", after[0], before[0])
     yield _ratio("claim pages from the front, after / before", after[1], before[1])
-
-
-@contextmanager
-def _held_snapshot(dsn: str) -> Generator[None]:
-    """A session that holds what it sees now until the end of the block."""
-    with psycopg.connect(dsn, application_name="snapshot") as session:
-        session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        session.execute("select count(*) from chancy_bench.queues")
-        yield
 
 
 async def _produce(bench: Bench, worker: WorkerProcess, seconds: float, windows: int) -> _Course:
