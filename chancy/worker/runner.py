@@ -18,6 +18,10 @@ logger = logging.getLogger("chancy.worker")
 _TURN = 64
 #: Ended jobs after which it is looked whether there is room, while others wait.
 _LOOK_EVERY = 16
+#: Seconds after which the pace is measured again; sooner for a runner that does not know it yet,
+#: which would otherwise claim little at a time for a sixth of a drain of 20,000 jobs.
+_PACE_EVERY_S = 0.05
+_FIRST_PACE_S = 0.005
 #: Claims are held ahead for so many seconds of work at the pace just seen.
 _AHEAD_S = 0.1
 _MOST_AHEAD = 1_000
@@ -136,7 +140,7 @@ class Runner:
     def _measure(self) -> None:
         now = self._clock.monotonic()
         passed = now - self._paced_at
-        if passed >= 0.05:
+        if passed >= (_PACE_EVERY_S if self._pace else _FIRST_PACE_S):
             self._pace = (self._finished - self._paced_finished) / passed
             self._paced_at, self._paced_finished = now, self._finished
 

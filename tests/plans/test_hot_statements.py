@@ -94,6 +94,7 @@ def values(ids: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
         "promote": {"p_limit": ("int", str(BATCH)), "v_now": ("timestamptz", "clock_timestamp()")},
         "orphans": {"p_limit": ("int", str(BATCH)), "p_silent_s": ("float8", "60")},
         "finish": batch | {"p_states": ("smallint[]", states.format(4))},
+        "finish_plain": batch | {"p_states": ("smallint[]", states.format(4))},
         "put_back": batch | {"p_states": ("smallint[]", states.format(2))},
     }
 
