@@ -11,7 +11,7 @@ TEST_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check chaos bench format dist constraints clean
+.PHONY: help venv demo test check chaos bench bench-peers format dist constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -20,6 +20,7 @@ help:
 	@echo "make check        format, lint, types, import contracts, architecture"
 	@echo "make chaos        the tests that break processes, servers and the network"
 	@echo "make bench        the benchmarks"
+	@echo "make bench-peers  other job queues, each apart, for the benchmarks to measure beside ours"
 	@echo "make format       rewrite the code in the house format"
 	@echo "make dist         wheel and sdist in dist/"
 	@echo "make constraints  pin what is installed now in constraints.txt"
@@ -53,6 +54,9 @@ chaos: venv
 bench: venv
 	$(BIN)/python -m benchmarks.run
 
+bench-peers: venv
+	$(BIN)/python -m benchmarks.peers.installation
+
 format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -66,5 +70,5 @@ constraints: venv
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) benchmarks/.peers build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -190,6 +190,7 @@ def measure_each(
             if system.name in bench.absent:
                 continue
             bench.absent.add(system.name)
+            figure = system.label
         else:
             try:
                 with deployed(bench, system) as deployment:
@@ -199,12 +200,18 @@ def measure_each(
                 if system.own:
                     raise
                 bench.progress(f"  {system.name} cannot run: {error}")
-                reason = str(error).partition("\n")[0]
+                reason, figure = _reason(error), system.figure(what)
         yield Measurement(
-            figure=f"{system.figure(what)}: cannot run: {reason}",
+            figure=f"{figure}: cannot run: {reason}",
             unit="",
             value=0.0,
             system=system.name,
             note=system.note,
             missing=reason,
         )
+
+
+def _reason(error: BenchmarkFailed) -> str:
+    """What happened, and the last that the process wrote."""
+    first, *others = str(error).splitlines()
+    return " ".join([first, *others[-1:]])

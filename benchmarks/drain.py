@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks import systems
@@ -30,7 +30,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         queue = KEPT if system is systems.KEPT else DROPPED
         floor = system.figure("storage floor")
         bench.prepare(queue, jobs)
-        yield measure_floor(bench, queue, jobs, floor)
+        yield replace(measure_floor(bench, queue, jobs, floor), system=system.name)
         for backlog in backlogs:
             against = {
                 "limit": CLAIM_DELETE,

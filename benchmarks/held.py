@@ -20,7 +20,7 @@ from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import OTHERS, Measurement
 from benchmarks.session import APPLICATION
 
-ROUNDS = 5
+ROUNDS, QUICK_ROUNDS = 5, 3
 
 _JOBS = 20_000
 
@@ -31,29 +31,33 @@ def measure(bench: Bench) -> Iterator[Measurement]:
         with deployed(bench, system) as deployment:
             yield from _measure(deployment)
     if bench.round == 1:
-        what = _what(bench.size(_JOBS))
+        what = _what(bench, bench.size(_JOBS))
         yield from measure_each(bench, systems.peers(bench), what, _measure)
 
 
-def _what(jobs: int) -> str:
-    return f"{jobs:,} jobs, round {ROUNDS} under a held snapshot"
+def _rounds(bench: Bench) -> int:
+    return QUICK_ROUNDS if bench.size.quick else ROUNDS
+
+
+def _what(bench: Bench, jobs: int) -> str:
+    return f"{jobs:,} jobs, round {_rounds(bench)} under a held snapshot"
 
 
 def _measure(deployment: Deployment) -> Iterator[Measurement]:
-    """The rate of the last of five backlogs, beside those before."""
+    """The rate of the last of several backlogs, beside those before."""
     bench, system = deployment.bench, deployment.system
     jobs = min(bench.size(_JOBS), system.most)
     with snapshot(deployment.dsn):
-        rounds = [drain(deployment, jobs, {}) for _ in range(ROUNDS)]
+        rounds = [drain(deployment, jobs, {}) for _ in range(_rounds(bench))]
     rates = [one.value for one in rounds]
     costs = [one.details.get("server CPU s/10k", 0.0) for one in rounds]
     yield Measurement(
-        figure=system.figure(_what(jobs)),
+        figure=system.figure(_what(bench, jobs)),
         unit="jobs/s",
         value=rates[-1],
         against={
             "limit": CLAIM_DELETE,
-            **(systems.against(bench, _what(jobs)) if system.own else {}),
+            **(systems.against(bench, _what(bench, jobs)) if system.own else {}),
         },
         details={
             **{f"round {number}": rate for number, rate in enumerate(rates[:-1], 1)},

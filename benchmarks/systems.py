@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from benchmarks.bench import Bench
 from benchmarks.processes import ROOT
 
 #: Each peer is installed in a directory of its name there, by `benchmarks.peers.installation`.
-PEERS = ROOT / "benchmarks" / ".peers"
+#: The variable is for tests, and for checkouts that share one installation.
+PEERS = Path(os.environ.get("CHANCY_BENCH_PEERS", ROOT / "benchmarks" / ".peers"))
 REQUIREMENTS = ROOT / "benchmarks" / "peers" / "requirements"
 #: In the directory of a peer that is installed: the digest of its requirements.
 STAMP = "installed"
@@ -87,7 +89,7 @@ class System:
     @property
     def package(self) -> str:
         """In its registry."""
-        return self.name.partition("@")[0]
+        return "chancy" if self.own else self.name.partition("@")[0]
 
     @property
     def note(self) -> str:
