@@ -1,0 +1,160 @@
+"""What chancy must reach, as data, and whether a run shows that it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from benchmarks import systems
+from benchmarks.readings import (
+    CALL,
+    DRAIN,
+    END_TO_END,
+    HELD,
+    KEPT,
+    MANY,
+    NOT_KEPT,
+    ONE_BY_ONE,
+    RETURN,
+    NotRead,
+    Reading,
+    read,
+)
+from benchmarks.summary import Summary
+
+#: Why a bar was not judged, unless a number of it is not there: then that is said.
+NOT_MEASURED = "case not measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A number of ours, or its ratio to another one, that must be at least or at most a bound.
+
+    :param over: what it is divided by. Of several peers the best one counts: the one with the
+        greatest number where more is better, and with the least where less is.
+    """
+
+    name: str
+    of: Reading
+    over: Reading | None = None
+    sense: Literal["at least", "at most"]
+    bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a run says about a bar.
+
+    :param measured: the number, or the ratio; None if it was not judged.
+    :param met: None if it was not judged; the reason says why.
+    """
+
+    bar: Bar
+    measured: float | None
+    met: bool | None
+    reason: str
+
+
+def _least(name: str, bound: float, of: Reading, over: Reading | None = None) -> Bar:
+    return Bar(name=name, of=of, over=over, sense="at least", bound=bound)
+
+
+def _most(name: str, bound: float, of: Reading, over: Reading | None = None) -> Bar:
+    return Bar(name=name, of=of, over=over, sense="at most", bound=bound)
+
+
+def _drain(system: str, detail: str = "", figure: str = DRAIN) -> Reading:
+    return Reading(case="drain", system=system, figure=figure, detail=detail)
+
+
+def _drains() -> Iterator[Bar]:
+    graphile, pgqueuer = systems.GRAPHILE_WORKER.name, systems.PGQUEUER.name
+    for mode, what, over, bound in (
+        (NOT_KEPT, "graphile-worker", _drain(graphile), 1.3),
+        (NOT_KEPT, "storage floor", _drain(NOT_KEPT, figure="storage floor"), 0.6),
+        (KEPT, "graphile-worker", _drain(graphile), 1.1),
+        (KEPT, "pgqueuer", _drain(pgqueuer), 3.0),
+        (KEPT, "storage floor", _drain(KEPT, figure="storage floor"), 0.6),
+    ):
+        yield _least(f"drain, {_mode(mode)} / {what}", bound, _drain(mode), over)
+    for mode in (NOT_KEPT, KEPT):
+        of, over = (_drain(system, "CPU s/10k") for system in (mode, graphile))
+        yield _most(f"worker CPU of a drain, {_mode(mode)} / graphile-worker", 1.0, of, over)
+    for mode, bound in ((NOT_KEPT, 550), (KEPT, 950)):
+        name = f"log of a drain, {_mode(mode)}, B/job"
+        yield _most(name, bound, _drain(mode, "WAL B/job"))
+
+
+def _flows() -> Iterator[Bar]:
+    for mode in (NOT_KEPT, KEPT):
+        of = Reading(case="end_to_end", figure=END_TO_END, system=mode)
+        yield _least(f"end to end, {_mode(mode)} / best peer", 1.3, of, replace(of, system=None))
+    for name, figure, bound in (
+        ("push one by one", ONE_BY_ONE, 1.2),
+        ("push of many", MANY, 1.5),
+    ):
+        of = Reading(case="push", figure=figure)
+        yield _least(f"{name} / best peer", bound, of, replace(of, system=None))
+    for since in (CALL, RETURN):
+        for detail in ("", "p99"):
+            of = Reading(case="latency", figure=since, detail=detail)
+            name = f"idle latency {since}, {detail or 'p50'} / best peer"
+            yield _most(name, 1.0, of, replace(of, system=None))
+
+
+def _burdens() -> Iterator[Bar]:
+    for mode in (NOT_KEPT, KEPT):
+        of = Reading(case="held", system=mode, figure=HELD, detail="last/first")
+        yield _least(f"drains under a held snapshot, {_mode(mode)}, last / first", 0.95, of)
+    of = Reading(case="sustained", figure="sustained, last window")
+    yield _least("steady work under a held snapshot, last / first", 0.95, of)
+    for where in ("behind a hint", "from the front"):
+        of = Reading(case="sustained", figure=f"claim pages {where}")
+        yield _most(f"pages of a claim {where}, after steady work / before", 2.0, of)
+    of = Reading(case="beside", figure="drain of .* finished jobs", detail="/ none")
+    yield _least("drain beside ten million finished jobs / beside none", 0.95, of)
+    of = Reading(case="beside", figure="vacuum of the live table")
+    yield _most("vacuum of the live table beside them, ms", 100, of)
+    # The pruner gives up after 100 ms on a lock: so long may it make others wait, too.
+    of = Reading(case="beside", figure="drop of a day")
+    yield _most("drop of a day of them, ms", 100, of)
+    yield _most("longest write meanwhile, ms", 100, replace(of, detail="longest write ms"))
+    for limit in (1, 100):
+        for detail in ("", "p99"):
+            over = Reading(case="claims", figure=f"claim of {limit},", detail=detail)
+            name = f"claim of {limit}, large backlog / small, {detail or 'p50'}"
+            yield _most(name, 1.5, replace(over, place=1), over)
+    of = Reading(case="claims", figure="claim of 100,", detail="p99", place=1)
+    yield _most("claim of 100, large backlog, p99 ms", 5, of)
+
+
+def _mode(system: str) -> str:
+    return system.removeprefix("chancy, ")
+
+
+#: Every bar, in the order in which a report gives them.
+BARS: Sequence[Bar] = (*_drains(), *_flows(), *_burdens())
+
+
+def judge(found: Sequence[Summary], bars: Sequence[Bar] = BARS) -> list[Verdict]:
+    """A verdict for each bar."""
+    return [_verdict(bar, found) for bar in bars]
+
+
+def _verdict(bar: Bar, found: Sequence[Summary]) -> Verdict:
+    measured_cases = {one.case for one in found}
+    if bar.of.case not in measured_cases:
+        return Verdict(bar=bar, measured=None, met=None, reason=NOT_MEASURED)
+    try:
+        measured = read(bar.of, found, _best(bar))
+        if bar.over is not None:
+            measured /= read(bar.over, found, _best(bar))
+    except NotRead as error:
+        return Verdict(bar=bar, measured=None, met=None, reason=str(error))
+    met = measured >= bar.bound if bar.sense == "at least" else measured <= bar.bound
+    return Verdict(bar=bar, measured=measured, met=met, reason="")
+
+
+def _best(bar: Bar) -> Callable[[Sequence[float]], float]:
+    return max if bar.sense == "at least" else min

@@ -1,0 +1,248 @@
+"""``python -m benchmarks.pages FILE.json``: puts the figures of a run into the pages.
+
+What stands between ``<!-- figures -->`` and ``<!-- /figures -->`` in README.md and
+docs/explanation/performance.md is replaced; everything else stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import limit
+from benchmarks.bars import judge
+from benchmarks.processes import ROOT
+from benchmarks.readings import (
+    CALL,
+    DRAIN,
+    END_TO_END,
+    HELD,
+    KEPT,
+    MANY,
+    NOT_KEPT,
+    ONE_BY_ONE,
+    OWN,
+    RETURN,
+    NotRead,
+    Reading,
+    find,
+)
+from benchmarks.report import bars_table, read
+from benchmarks.summary import Summary, summaries
+
+BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
+README, PERFORMANCE = Path("README.md"), Path("docs/explanation/performance.md")
+IMAGES = Path("docs/images")
+#: The plots by their names, with what a reader hears who does not see them.
+PLOTS: Mapping[str, str] = {
+    "throughput": "jobs a second of each system in a drain, as bars with the least and the most",
+    "latency": "median and 99th percentile of the start latency of each system by offered load",
+    "held": "drain rate of each system in five rounds under a held snapshot, over its first",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A figure of chancy beside the limit of the server.
+
+    :param text: what it is; ``{jobs}`` becomes the number that the figure's name begins with.
+    :param limit: the figure that is its limit, and ``beside`` what that is.
+    """
+
+    text: str
+    of: Reading
+    limit: str
+    beside: str
+
+
+_ASYNC = "async no-op jobs, one worker"
+_PGBENCH = "pgbench, claim 100 and delete 100"
+_PLAIN = Reading(case="executors", figure=r"[\d,]+ no-op jobs, thread")
+ROWS: Sequence[Row] = (
+    Row(
+        text=f"drain of {{jobs}} {_ASYNC}, history kept",
+        of=Reading(case="drain", system=KEPT, figure=DRAIN),
+        limit=limit.CLAIM_DELETE,
+        beside=_PGBENCH,
+    ),
+    Row(
+        text=f"drain of {{jobs}} {_ASYNC}, finished rows deleted",
+        of=Reading(case="drain", system=NOT_KEPT, figure=DRAIN),
+        limit=limit.CLAIM_DELETE,
+        beside=_PGBENCH,
+    ),
+    Row(
+        text="drain of {jobs} plain no-op jobs through a `thread` queue",
+        of=_PLAIN,
+        limit=limit.CLAIM_DELETE,
+        beside=_PGBENCH,
+    ),
+    Row(
+        text="drain of {jobs} plain no-op jobs through a `process` queue",
+        of=replace(_PLAIN, figure=r"[\d,]+ no-op jobs, process"),
+        limit=limit.CLAIM_DELETE,
+        beside=_PGBENCH,
+    ),
+    Row(
+        text="push one by one, awaited",
+        of=Reading(case="push", figure=ONE_BY_ONE),
+        limit=limit.SINGLE,
+        beside="one awaited insert",
+    ),
+    Row(
+        text="push of {jobs}, 5,000 a call",
+        of=Reading(case="push", figure=MANY),
+        limit=limit.UNNEST,
+        beside="unnest insert into a bare table",
+    ),
+    Row(
+        text="idle worker, from the return of a push to the job's start",
+        of=Reading(case="latency", figure=RETURN),
+        limit=limit.PACED_NOTIFY,
+        beside="a notification until it is heard",
+    ),
+    Row(
+        text="idle worker, from the call of the push",
+        of=Reading(case="latency", figure=CALL),
+        limit=limit.PACED_INSERT,
+        beside="insert and notify until heard",
+    ),
+)
+
+#: The columns of the comparison: title, where the number stands, and the detail with a second one.
+COLUMNS: Sequence[tuple[str, str, str, str]] = (
+    ("drain, jobs/s", "drain", DRAIN, ""),
+    ("end to end, jobs/s", "end_to_end", END_TO_END, ""),
+    ("push one by one, jobs/s", "push", ONE_BY_ONE, ""),
+    ("push of many, jobs/s", "push", MANY, ""),
+    ("idle latency from the call, p50 / p99 ms", "latency", CALL, "p99"),
+    ("worker CPU, s/10k jobs", "drain", DRAIN, "CPU s/10k"),
+    ("drain under a held snapshot, last / first", "held", HELD, "last/first"),
+)
+
+
+def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) -> str:
+    """What a page has between its marks, the plots that are there included."""
+    blocks = [_conditions(head), "\n".join(_limits(found))]
+    if any(one.system not in OWN for one in found):
+        blocks.append("\n".join(_systems(found)))
+    plots = PLOTS if page == PERFORMANCE else {"throughput": PLOTS["throughput"]}
+    for name, heard in plots.items():
+        image = IMAGES / f"{name}.svg"
+        if (ROOT / image).exists():
+            blocks.append(f"![{heard}]({Path(os.path.relpath(image, page.parent)).as_posix()})")
+    if page == PERFORMANCE:
+        blocks += ["What it must reach, and whether it did in this run:"]
+        blocks += ["\n".join(bars_table(judge(found)))]
+    return "\n\n".join(blocks)
+
+
+def _conditions(head: Mapping[str, Any]) -> str:
+    machine, versions, settings = head["machine"], head["versions"], head["settings"]
+    rounds = f"Medians of {head['rounds']} rounds" if head["rounds"] > 1 else "One round"
+    return (
+        f"{rounds} on {machine['cores']} cores ({machine['cpu']}) with everything on them, "
+        f"Postgres {versions['postgres']}\nwith fsync {settings['fsync']} and synchronous_commit "
+        f"{settings['synchronous_commit']}, {versions['python']}, asyncpg "
+        f"{versions['asyncpg']}. The limit is\nin the same run, without a queue. Commit "
+        f"{head['commit'] or 'unknown'}, {head['started_at'][:10]}."
+    )
+
+
+def _limits(found: Sequence[Summary]) -> Iterator[str]:
+    yield "| figure | median | of the limit | the limit |"
+    yield "|---|---|---|---|"
+    for row in ROWS:
+        try:
+            (one,) = find(row.of, found)
+            (most,) = find(Reading(case="limit", figure=re.escape(row.limit)), found)
+        except NotRead:
+            continue
+        text = row.text.format(jobs=one.figure.partition(" ")[0])
+        tail = f", p99 {_rounded(one.details['p99'])} ms" if one.unit == "ms" else ""
+        yield (
+            f"| {text} | {_rounded(one.median)} {one.unit}{tail} | {one.median / most.median:.2f} "
+            f"| {row.beside}: {_rounded(most.median)} {most.unit} |"
+        )
+    for one in found:
+        if match := re.match(r"peak memory of a client that pushes ([\d,]+)", one.figure):
+            yield (
+                f"| memory of a client that pushes {match[1]} jobs in one call "
+                f"| {_rounded(one.median)} MB at its peak | "
+                f"| {_rounded(one.details['before MB'])} MB before |"
+            )
+
+
+def _systems(found: Sequence[Summary]) -> Iterator[str]:
+    """A row for each system, in the order of the drains; what they have not is left out."""
+    names = dict.fromkeys(
+        one.system for one in found if one.case == "drain" and re.match(DRAIN, one.figure)
+    )
+    titles = [title for title, *_ in COLUMNS]
+    yield f"| system | {' | '.join(titles)} |"
+    yield "|" + "---|" * (len(titles) + 1)
+    notes = {one.system: one.note for one in found if one.case == "drain"}
+    for name in names:
+        cells = [_cell(name, found, *where) for _, *where in COLUMNS]
+        yield f"| {_named(name, notes[name])} | {' | '.join(cells)} |"
+
+
+def _named(system: str, note: str) -> str:
+    """With the version, which begins the note of a peer."""
+    return system if system in OWN else note.partition(",")[0] or system
+
+
+def _cell(system: str, found: Sequence[Summary], case: str, figure: str, detail: str) -> str:
+    # Where its modes do not differ, chancy is measured once.
+    for name in (system, "chancy") if system in OWN else (system,):
+        try:
+            (one,) = find(Reading(case=case, system=name, figure=figure), found)
+        except NotRead:
+            continue
+        if detail and detail not in one.details:
+            return "–"
+        if detail == "p99":
+            return f"{_rounded(one.median)} / {_rounded(one.details[detail])}"
+        return _rounded(one.details[detail] if detail else one.median)
+    return "–"
+
+
+def _rounded(value: float) -> str:
+    """Three digits, as a reader compares them."""
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def written(text: str, block: str) -> str:
+    """A page with the block between its marks.
+
+    :raises ValueError: it does not have each mark once.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"there must be one {BEGIN} and one {END}")
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{block}\n\n{END}{rest.partition(END)[2]}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rewrite the pages, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE.json", help="of benchmarks.run --json")
+    options = parser.parse_args(arguments)
+    head, taken = read(options.file)
+    found = summaries(taken)
+    for page in (README, PERFORMANCE):
+        path = ROOT / page
+        text = written(path.read_text(encoding="utf-8"), figures(head, found, page=page))
+        path.write_text(text, encoding="utf-8")
+        print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
