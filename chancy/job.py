@@ -85,6 +85,28 @@ class Job:
         return replace(self, id=id)
 
 
+# The setters of the fields: what a frozen dataclass makes of itself takes three times as long.
+_set_func, _set_arguments, _set_queue, _set_priority, _set_run_at, _set_max_attempts = (
+    Job.__dict__[name].__set__
+    for name in ("func", "arguments", "queue", "priority", "run_at", "max_attempts")
+)
+_set_meta, _set_id = Job.__dict__["meta"].__set__, Job.__dict__["id"].__set__
+
+
+def _made(template: Job, arguments: Mapping[str, Any]) -> Job:
+    """A job like the template with other arguments: what ``.job(...)`` is called for."""
+    job = object.__new__(Job)
+    _set_func(job, template.func)
+    _set_arguments(job, arguments)
+    _set_queue(job, template.queue)
+    _set_priority(job, template.priority)
+    _set_run_at(job, template.run_at)
+    _set_max_attempts(job, template.max_attempts)
+    _set_meta(job, template.meta)
+    _set_id(job, None)
+    return job
+
+
 def check_job(job: Job) -> None:
     """Raise `PushError` if a field other than the arguments cannot be stored."""
     check_function_path(job.func)
@@ -195,16 +217,7 @@ class JobFactory(Generic[P]):
                 arguments |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
         else:
             arguments = dict(kwargs)
-        template = self.template
-        return Job(
-            func=template.func,
-            arguments=arguments,
-            queue=template.queue,
-            priority=template.priority,
-            run_at=template.run_at,
-            max_attempts=template.max_attempts,
-            meta=template.meta,
-        )
+        return _made(self.template, arguments)
 
     def _with(self, template: Job) -> Self:
         return type(self)(self.func, template)
