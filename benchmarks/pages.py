@@ -182,7 +182,9 @@ def _limits(found: Sequence[Summary]) -> Iterator[str]:
 def _systems(found: Sequence[Summary]) -> Iterator[str]:
     """A row for each system, in the order of the drains; what they have not is left out."""
     names = dict.fromkeys(
-        one.system for one in found if one.case == "drain" and re.match(DRAIN, one.figure)
+        one.system
+        for one in found
+        if one.case == "drain" and re.match(DRAIN, one.figure) and not one.missing
     )
     titles = [title for title, *_ in COLUMNS]
     yield f"| system | {' | '.join(titles)} |"

@@ -29,7 +29,7 @@ _PEERS = ("#1f83c4", "#009e73", "#b866a0", "#8a7f3d", "#7b7b7b", "#4f9d9d", "#9d
 _MARKS = "osD^vPX*"
 _LOADS: tuple[tuple[str, str], ...] = (
     ("idle", CALL),
-    *((f"{rate:,}/s", rf"{rate:,} a second, {CALL}") for rate in (100, 500, 2_000, 5_000)),
+    *((f"{rate:,}", rf"{rate:,} a second, {CALL}") for rate in (100, 500, 2_000, 5_000)),
 )
 
 
@@ -45,12 +45,14 @@ def throughput(found: Sequence[Summary]) -> Figure:
         if one.rounds > 1:
             whiskers = [[one.median - one.least], [one.most - one.median]]
             axes.errorbar(one.median, place, xerr=whiskers, color=_INK, capsize=3, linewidth=1.2)
-        end = max(one.median, one.most)
+        # In a column of their own, where neither whiskers nor the limit cross them.
         axes.annotate(
             number(one.median),
-            (end, place),
-            xytext=(6, 0),
+            (1, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(56, 0),
             textcoords="offset points",
+            ha="right",
             va="center",
             fontweight="bold" if own else "normal",
         )
@@ -65,7 +67,7 @@ def throughput(found: Sequence[Summary]) -> Figure:
     for label, one in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if one.system in _CHANCY else "normal")
     axes.tick_params(axis="y", length=0)
-    axes.margins(x=0.12)
+    axes.margins(x=0.08)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(axis="x", color=_GRID)
@@ -81,12 +83,12 @@ def _mark_limit(axes: Axes, found: Sequence[Summary]) -> None:
             axes.axvline(one.median, color=_INK, linestyle=(0, (4, 3)), linewidth=1)
             axes.annotate(
                 "pgbench, no queue",
-                (one.median, 0),
-                xytext=(-5, 0),
+                (one.median, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 3),
                 textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=9,
+                ha="center",
+                fontsize=9.5,
             )
 
 
@@ -99,11 +101,11 @@ def latency(found: Sequence[Summary]) -> Figure:
         for turn, (system, rows) in enumerate(_by_load(found).items()):
             values = [one.details[detail] if detail else one.median for one in rows.values()]
             _line(axes, system, list(rows), values, colours[system], turn)
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title, fontsize=10.5)
         axes.set_yscale("log")
         axes.set_xlim(-0.3, len(_LOADS) - 0.7)
         axes.set_xticks(range(len(_LOADS)), [load for load, _ in _LOADS])
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.grid(axis="y", color=_GRID)
         axes.set_xlabel("pushes a second")
     panes[0].set_ylabel("ms from the call of push to the start of the job")
@@ -164,7 +166,7 @@ def _line(
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside right upper", fontsize=9)
+        figure.legend(handles, labels, loc="outside right upper", fontsize=10)
 
 
 def _systems(found: Sequence[Summary], case: str, pattern: str) -> list[Summary]:
@@ -198,7 +200,7 @@ def draw(found: Sequence[Summary], into: Path) -> list[Path]:
     with mpl.rc_context(
         {
             "svg.hashsalt": "chancy",
-            "font.size": 10,
+            "font.size": 10.5,
             "text.color": _INK,
             "axes.edgecolor": _INK,
             "axes.labelcolor": _INK,
