@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
-from chancy.broker import Broker, Cancellation, JobFilter, QueueCounts, WorkerRecord
+from chancy.broker import (
+    CHUNK,
+    Broker,
+    Cancellation,
+    JobFilter,
+    PreparedJob,
+    QueueCounts,
+    WorkerRecord,
+)
 from chancy.clock import Clock, SystemClock
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.hooks import Hooks
-from chancy.intake import CHUNK, Intake, chunks
+from chancy.intake import Intake, chunks
 from chancy.job import Job, QueuedJob
 from chancy.plugin import Plugin
 from chancy.postgres import schema as tables
@@ -122,34 +130,21 @@ class Chancy:
     ) -> References:
         """Store any number of jobs in their order, all or none of them.
 
-        The jobs are taken from the iterable 5,000 at a time, so that a generator of millions
+        The jobs are taken from the iterable 1,000 at a time, so that a generator of millions
         needs little memory. They are in one transaction, ``within`` or one of their own.
         """
         references = References(self.get_job, self.clock)
-        taken = chunks(jobs, CHUNK)
-        first = self._intake.prepare_all(next(taken, []), validate=validate)
-        second = self._intake.prepare_all(next(taken, []), validate=validate)
-        if not second and within is None:
-            await self.broker.push(first)
-            references.extend([job.id for job in first])
-            return references
-        async with self._transaction(within) as transaction:
-            for chunk in (first, second):
-                await self.broker.push(chunk, within=transaction)
-                references.extend([job.id for job in chunk])
-            for jobs_taken in taken:
-                prepared = self._intake.prepare_all(jobs_taken, validate=validate)
-                await self.broker.push(prepared, within=transaction)
-                references.extend([job.id for job in prepared])
+        prepared = self._prepared(jobs, references, validate=validate)
+        await self.broker.push_many(prepared, within=within)
         return references
 
-    @asynccontextmanager
-    async def _transaction(self, within: object | None) -> AsyncGenerator[object]:
-        if within is not None:
-            yield within
-        else:
-            async with self.transaction() as transaction:
-                yield transaction
+    def _prepared(
+        self, jobs: Iterable[Job], references: References, *, validate: bool
+    ) -> Iterator[list[PreparedJob]]:
+        for taken in chunks(jobs, CHUNK):
+            prepared = self._intake.prepare_all(taken, validate=validate)
+            references.extend([job.id for job in prepared])
+            yield prepared
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """A transaction on a session of the pool, to be passed as ``within``."""
@@ -264,10 +259,8 @@ class Chancy:
         """`push_many` for code without an event loop."""
         references = References(self.get_job, self.clock)
         with self._sync_transaction(within) as transaction:
-            for chunk in chunks(jobs, CHUNK):
-                prepared = self._intake.prepare_all(chunk, validate=validate)
+            for prepared in self._prepared(jobs, references, validate=validate):
                 self._sync_broker.push(prepared, within=transaction)
-                references.extend([job.id for job in prepared])
         return references
 
     @contextmanager

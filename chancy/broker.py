@@ -7,7 +7,7 @@ A broker is the only part that knows tables. Every call may be repeated: after
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -19,6 +19,9 @@ from chancy.job import QueuedJob
 from chancy.notice import Notice
 from chancy.queue import Queue
 from chancy.states import State
+
+#: Jobs of one chunk of a bulk push.
+CHUNK = 1_000
 
 
 class Capability(StrEnum):
@@ -150,6 +153,16 @@ class Broker(Protocol):
 
         Jobs that are due become PENDING, others SCHEDULED. An id that is unfinished in the store
         is left as it is. With ``within`` the jobs are part of the caller's transaction.
+        """
+        ...
+
+    async def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> None:
+        """The same for any number of jobs, in chunks of `CHUNK`, the last one shorter.
+
+        A chunk is taken while the one before it is being stored, and no more than a few are kept.
+        If the iterator raises, nothing is stored.
         """
         ...
 

@@ -19,8 +19,6 @@ from chancy.registry import Registry
 
 T = TypeVar("T")
 
-#: Jobs of one statement of a bulk push, at most.
-CHUNK = 5_000
 #: Combinations of settings whose checks are remembered, at most.
 _MOST_PASSED = 1_000
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from chancy.attempt import Claim, Settlement
@@ -22,14 +23,16 @@ from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable
 from chancy.job import QueuedJob
 from chancy.postgres import rows
+from chancy.postgres.bulk import pieces, store_all
 from chancy.postgres.catalog import Catalog
 from chancy.postgres.claims import Claims
 from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Pool, Row
 from chancy.postgres.dsn import redacted
+from chancy.postgres.insertion import insertion
 from chancy.postgres.link import Link
 from chancy.postgres.pulse import PostgresPulse
-from chancy.postgres.pushes import Pushes, repeated
+from chancy.postgres.pushes import Pushes
 from chancy.postgres.settlements import Settlements
 from chancy.postgres.statements import Statements
 from chancy.postgres.subscription import PostgresSubscription
@@ -67,7 +70,7 @@ class PostgresBroker:
         self._upkeep_link = self._link("upkeep")
         self._claims = Claims(self._claim_link, self.sql)
         self._settlements = Settlements(self._settle_link, self.sql)
-        self._pushes = Pushes(self.fetch, self.sql)
+        self._pushes = Pushes(self.fetch, self.transaction, self.sql)
         self._catalog = Catalog(self.fetch, self.sql)
         self._upkeep = Catalog(self._upkeep_link.fetch, self.sql)
 
@@ -121,10 +124,18 @@ class PostgresBroker:
 
     async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
         if within is not None and jobs:
-            statement, parameters = repeated(self.sql, jobs, guarded=False)
+            statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
             await fetch_within(within, statement, *parameters)
         elif jobs:
             await self._pushes.push(jobs)
+
+    async def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> None:
+        if within is None:
+            await self._pushes.push_many(iter(chunks))
+        else:
+            await store_all(pieces(self.sql, chunks), partial(fetch_within, within))
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False

@@ -1,26 +1,24 @@
-"""Pushing: the statement that suits the jobs, and one commit for pushes of the same moment."""
+"""Pushing: one commit for pushes of the same moment, and patience with a server that is away."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TypeVar
-from uuid import UUID
+from itertools import chain
 
-from chancy.broker import PreparedJob
+from chancy.broker import CHUNK, PreparedJob
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, StatementFailed
-from chancy.postgres.drivers.base import Row
-from chancy.postgres.drivers.sqlstates import UNIQUE_VIOLATION
+from chancy.postgres.bulk import Fetch, Replay, store_all
+from chancy.postgres.drivers.base import Connection
+from chancy.postgres.insertion import PATIENCE_S, insertion, known, without
 from chancy.postgres.statements import Statements
 
-T = TypeVar("T")
-Fetch = Callable[..., Awaitable[Sequence[Row]]]
+Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
 
-#: Seconds for which a push goes on trying while the server is away or refuses for the moment.
-PATIENCE_S = 15.0
 #: Single pushes of one process that have a statement of their own at the same moment. What comes
 #: meanwhile goes together, when one of them is done.
 AT_ONCE = 2
@@ -28,58 +26,6 @@ AT_ONCE = 2
 TOGETHER = 1_000
 #: Seconds that a single push waits for its turn to go with others, before it goes alone.
 _TURN_S = 0.25
-
-
-def first_try(sql: Statements, jobs: Sequence[PreparedJob]) -> tuple[str, list[object]]:
-    """The statement and its parameters for jobs that are likely to be new.
-
-    It fails with a unique violation if one of them is there; `repeated` is for that.
-    """
-    if len(jobs) == 1:
-        return sql.push_one, [*jobs[0], True]
-    return sql.push_new, [*columns(jobs), True]
-
-
-def repeated(
-    sql: Statements, jobs: Sequence[PreparedJob], *, guarded: bool = True
-) -> tuple[str, list[object]]:
-    """The statement for jobs of which some may be there; they stay as they are.
-
-    :param guarded: whether the notice may be left to another push of the moment.
-    """
-    return sql.push, [*columns(jobs), guarded]
-
-
-def known(error: BrokerError) -> bool:
-    """Whether a first try failed because one of its jobs is there."""
-    return isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION
-
-
-def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
-    """The parameters of the push statement but the last: one list for each field."""
-    id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta = zip(
-        *jobs, strict=True
-    )
-    return [
-        list(id),
-        _shared(queue),
-        _shared(priority),
-        _shared(func),
-        list(arguments),
-        _given(run_at),
-        _given(delay_s),
-        _shared(max_attempts),
-        _given(meta),
-    ]
-
-
-def _shared(values: tuple[object, ...]) -> list[object]:
-    """One value for all if they are equal, which is the usual case."""
-    return [values[0]] if values.count(values[0]) == len(values) else list(values)
-
-
-def _given(values: tuple[object, ...]) -> list[object] | None:
-    return None if values.count(None) == len(values) else list(values)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,8 +45,9 @@ class Pushes:
     If that statement fails each of them goes on alone, so that none pays for another.
     """
 
-    def __init__(self, fetch: Fetch, statements: Statements) -> None:
+    def __init__(self, fetch: Fetch, transaction: Transaction, statements: Statements) -> None:
         self._fetch = fetch
+        self._transaction = transaction
         self._sql = statements
         self._flying = 0
         self._waiting: list[_Waiting] = []
@@ -121,6 +68,37 @@ class Pushes:
                 await self._repeat(jobs)
         except BrokerError as error:
             await self._persist(jobs, error, began + PATIENCE_S)
+
+    async def push_many(self, chunks: Iterator[Sequence[PreparedJob]]) -> None:
+        """Store jobs in a transaction of their own; see `Broker.push_many`.
+
+        :raises BrokerError: the server refused them, did not take them for 15 seconds, or was
+            lost in the middle of more jobs than are kept.
+        """
+        first = next(chunks, [])
+        if len(first) < CHUNK:
+            if first:
+                await self.push(first)
+            return
+        give_up_at = time.monotonic() + PATIENCE_S
+        replay = Replay(chain([first], chunks))
+        try:
+            try:
+                await self._store(replay)
+            except StatementFailed as error:
+                if not (known(error) and replay.complete):
+                    raise
+                replay.restart()
+                await self._store(replay)
+        except BrokerError as error:
+            jobs = replay.everything()
+            if jobs is None:
+                raise
+            await self._persist(jobs, error, give_up_at)
+
+    async def _store(self, replay: Replay) -> None:
+        async with self._transaction() as session:
+            await store_all(replay.insertions(self._sql), session.fetch)
 
     async def close(self) -> None:
         """Wait for what is on its way."""
@@ -144,13 +122,13 @@ class Pushes:
                 error = next_error
 
     async def _first_try(self, jobs: Sequence[PreparedJob]) -> None:
-        statement, parameters = first_try(self._sql, jobs)
+        statement, parameters = insertion(self._sql, jobs, new=True)
         try:
             await self._fetch(statement, *parameters)
         except StatementFailed as error:
             if not known(error):
                 raise
-            statement, parameters = repeated(self._sql, jobs)
+            statement, parameters = insertion(self._sql, jobs, new=False)
             await self._fetch(statement, *parameters)
 
     async def _repeat(self, jobs: Sequence[PreparedJob]) -> None:
@@ -158,7 +136,7 @@ class Pushes:
         there = await self._fetch(self._sql.pushed_before, [job.id for job in jobs])
         missing = without(jobs, (row[0] for row in there))
         if missing:
-            statement, parameters = repeated(self._sql, missing)
+            statement, parameters = insertion(self._sql, missing, new=False)
             await self._fetch(statement, *parameters)
 
     async def _take_off(self, jobs: Sequence[PreparedJob]) -> None:
@@ -211,9 +189,3 @@ class Pushes:
             self._waiting.remove(mine)
             if not mine.stored.done():
                 mine.stored.set_result(False)
-
-
-def without(jobs: Sequence[PreparedJob], there: Iterable[UUID]) -> list[PreparedJob]:
-    """Those of the jobs whose ids are not there."""
-    ids = set(there)
-    return [job for job in jobs if job.id not in ids]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -19,7 +19,7 @@ from chancy.postgres import rows
 from chancy.postgres.catalog import declaration
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.dsn import parse
-from chancy.postgres.pushes import PATIENCE_S, first_try, known, repeated, without
+from chancy.postgres.insertion import PATIENCE_S, insertion, known, without
 from chancy.postgres.statements import Statements
 from chancy.postgres.transaction import fetch_within_sync
 from chancy.queue import Queue
@@ -62,7 +62,7 @@ class SyncPostgresBroker:
     def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
         """See `Broker.push`."""
         if within is not None and jobs:
-            statement, parameters = repeated(self.sql, jobs, guarded=False)
+            statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
             fetch_within_sync(within, statement, *parameters)
         elif jobs:
             self._persist(jobs)
@@ -74,9 +74,9 @@ class SyncPostgresBroker:
                 if backoff.failures:
                     there = self.fetch(self.sql.pushed_before, [job.id for job in jobs])
                     jobs = without(jobs, (row[0] for row in there))
-                    self._store(repeated, jobs)
+                    self._store(jobs, new=False)
                 else:
-                    self._store(first_try, jobs)
+                    self._store(jobs, new=True)
                 return
             except (BrokerUnavailable, StatementFailed) as error:
                 pause = backoff.next_s()
@@ -84,20 +84,16 @@ class SyncPostgresBroker:
                     raise
                 time.sleep(pause)
 
-    def _store(
-        self,
-        make: Callable[[Statements, Sequence[PreparedJob]], tuple[str, list[object]]],
-        jobs: Sequence[PreparedJob],
-    ) -> None:
+    def _store(self, jobs: Sequence[PreparedJob], *, new: bool) -> None:
         if not jobs:
             return
-        statement, parameters = make(self.sql, jobs)
+        statement, parameters = insertion(self.sql, jobs, new=new)
         try:
             self.fetch(statement, *parameters)
         except StatementFailed as error:
-            if make is repeated or not known(error):
+            if not (new and known(error)):
                 raise
-            self._store(repeated, jobs)
+            self._store(jobs, new=False)
 
     @contextmanager
     def transaction(self) -> Generator[psycopg.Connection[Any]]:

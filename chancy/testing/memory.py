@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -66,6 +66,11 @@ class MemoryBroker:
             check_storable(job)
         rows = [self.store.insert(job) for job in jobs]
         self._wake([row for row in rows if row is not None and row.state is State.PENDING])
+
+    async def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> None:
+        await self.push([job for chunk in chunks for job in chunk], within=within)
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False

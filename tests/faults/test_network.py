@@ -86,13 +86,23 @@ async def test_a_push_is_not_made_again_for_a_job_that_finished_meanwhile(
 async def test_a_bulk_push_whose_commit_is_not_answered_can_be_made_again(
     app: Chancy, proxy: Proxy, dsn: str, book: Book
 ) -> None:
-    many = [plain(book, number) for number in range(6_000)]
+    many = [plain(book, number) for number in range(8_000)]
     proxy.cut_reply_after(lambda sent: b"commit\0" in sent)
     with pytest.raises(BrokerUnavailable):
         await app.push_many(many)
     assert proxy.reply_cut.is_set()
-    assert tables.states(dsn) == {State.PENDING: 6_000}
+    assert tables.states(dsn) == {State.PENDING: 8_000}
     await app.push_many(many)
+    assert tables.states(dsn) == {State.PENDING: 8_000}
+
+
+async def test_a_bulk_push_of_a_few_chunks_whose_commit_is_not_answered_is_made_again(
+    app: Chancy, proxy: Proxy, dsn: str, book: Book
+) -> None:
+    many = [plain(book, number) for number in range(6_000)]
+    proxy.cut_reply_after(lambda sent: b"commit\0" in sent)
+    await app.push_many(many)
+    assert proxy.reply_cut.is_set()
     assert tables.states(dsn) == {State.PENDING: 6_000}
 
 

@@ -12,12 +12,14 @@ import psycopg
 import pytest
 
 from chancy import Chancy
-from chancy.broker import PreparedJob
-from chancy.errors import StatementFailed
+from chancy.broker import CHUNK, PreparedJob
+from chancy.errors import BrokerUnavailable, PushError, StatementFailed
 from chancy.identity import new_id
 from chancy.job import Job
 from chancy.postgres.broker import PostgresBroker
-from chancy.postgres.pushes import AT_ONCE, Pushes, columns
+from chancy.postgres.bulk import KEPT
+from chancy.postgres.insertion import columns
+from chancy.postgres.pushes import AT_ONCE, Pushes
 from tests import jobs
 from tests.waiting import eventually
 
@@ -48,7 +50,7 @@ def statements(broker: PostgresBroker) -> Statements:
 
 @pytest.fixture
 def pushes(broker: PostgresBroker, statements: Statements) -> Pushes:
-    return Pushes(statements.fetch, broker.sql)
+    return Pushes(statements.fetch, broker.transaction, broker.sql)
 
 
 @contextmanager
@@ -197,3 +199,76 @@ def test_settings_that_all_jobs_share_are_sent_once() -> None:
     ]  # fmt: skip
     mixed = columns([prepared(), prepared(queue="other"), prepared()])
     assert mixed[1] == ["default", "other", "default"]
+
+
+@pytest.mark.parametrize("count", [CHUNK, CHUNK + 1, KEPT * CHUNK, (KEPT + 2) * CHUNK + 1])
+@pytest.mark.parametrize("place", ["first", "last but one chunk", "twice", "nowhere"])
+async def test_a_bulk_push_leaves_what_is_there(dsn: str, count: int, place: str) -> None:
+    made = [Job(func="a.b", id=new_id()) for _ in range(count)]
+    there = {"first": 0, "last but one chunk": max(0, count - CHUNK - 2)}.get(place)
+    async with Chancy(dsn) as chancy:
+        if there is not None:
+            await chancy.push(made[there].with_queue("before"), validate=False)
+        again = [made[-1]] if place == "twice" else []
+        references = await chancy.push_many(iter([*made, *again]), validate=False)
+        assert len(references) == count + len(again)
+    with psycopg.connect(dsn) as session:
+        rows = session.execute("select id, queue from chancy.jobs order by pos").fetchall()
+    expected = [(job.id, "default") for job in made]
+    if there is not None:
+        expected.insert(0, (expected.pop(there)[0], "before"))
+    assert rows == expected
+
+
+async def test_a_bulk_push_that_ends_with_a_bad_job_leaves_nothing(dsn: str) -> None:
+    def some() -> Iterator[Job]:
+        yield from (Job(func="a.b") for _ in range(3 * CHUNK))
+        yield Job(func="a.b", priority=1_000)
+
+    async with Chancy(dsn, pool_size=1) as chancy:
+        with pytest.raises(PushError, match="priority"):
+            await chancy.push_many(some(), validate=False)
+        assert stored(dsn) == set()
+        # The session is in order again, and the only one.
+        await chancy.push_many([Job(func="a.b")] * (CHUNK + 1), validate=False)
+    assert len(stored(dsn)) == CHUNK + 1
+
+
+async def test_a_bulk_push_of_a_few_chunks_outlives_its_session(dsn: str) -> None:
+    """The session is ended in the middle of the transaction; the push is made again."""
+    ended: list[int] = []
+
+    def some() -> Iterator[Job]:
+        for number in range(4 * CHUNK):
+            if number == 3 * CHUNK and not ended:
+                ended.append(terminate_pushers(dsn))
+            yield Job(func="a.b")
+
+    async with Chancy(dsn) as chancy:
+        await chancy.push_many(some(), validate=False)
+    assert ended == [1]
+    assert len(stored(dsn)) == 4 * CHUNK
+
+
+async def test_a_bulk_push_of_many_chunks_says_that_its_session_was_lost(dsn: str) -> None:
+    def some() -> Iterator[Job]:
+        for number in range((KEPT + 3) * CHUNK):
+            if number == (KEPT + 2) * CHUNK:
+                terminate_pushers(dsn)
+            yield Job(func="a.b")
+
+    async with Chancy(dsn) as chancy:
+        with pytest.raises(BrokerUnavailable):
+            await chancy.push_many(some(), validate=False)
+    assert stored(dsn) == set()
+
+
+def terminate_pushers(dsn: str) -> int:
+    """End the sessions that are in a transaction; how many there were."""
+    with psycopg.connect(dsn) as session:
+        rows = session.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name = 'chancy' and datname = current_database()"
+            " and xact_start is not null"
+        ).fetchall()
+    return len(rows)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC
 
 import pytest
 
+from chancy.broker import CHUNK, PreparedJob
 from chancy.errors import StatementFailed
 from chancy.states import State
 from chancy.testing.conformance.bench import FUTURE, PAST, Bench, Promises, prepared, settlement
@@ -109,6 +111,26 @@ class PushPromises(Promises):
         while claims := await bench.claim(limit=1_000):
             claimed += [claim.id for claim in claims]
         assert claimed == ids
+
+    @pytest.mark.parametrize("count", [0, 1, CHUNK, 2 * CHUNK + 1])
+    async def test_chunks_keep_their_order(self, bench: Bench, count: int) -> None:
+        jobs = [prepared() for _ in range(count)]
+        await bench.broker.push_many(jobs[at : at + CHUNK] for at in range(0, count, CHUNK))
+        claimed: list[object] = []
+        while claims := await bench.claim(limit=1_000):
+            claimed += [claim.id for claim in claims]
+        assert claimed == [job.id for job in jobs]
+
+    async def test_chunks_are_stored_all_or_none(self, bench: Bench) -> None:
+        first = [prepared() for _ in range(CHUNK)]
+
+        def chunks() -> Iterator[list[PreparedJob]]:
+            yield first
+            raise LookupError("no more")
+
+        with pytest.raises(LookupError):
+            await bench.broker.push_many(chunks())
+        assert await bench.broker.get([first[0].id, first[-1].id]) == {}
 
     async def test_what_is_no_transaction_is_refused(self, bench: Bench) -> None:
         # Where it is offered, this is still no connection of the caller's.

@@ -1,0 +1,67 @@
+"""The statement that suits the jobs of a push, and its parameters. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from chancy.broker import PreparedJob
+from chancy.errors import BrokerError, StatementFailed
+from chancy.postgres.drivers.sqlstates import UNIQUE_VIOLATION
+from chancy.postgres.statements import Statements
+
+#: Seconds for which a push goes on trying while the server is away or refuses for the moment.
+PATIENCE_S = 15.0
+
+
+def insertion(
+    sql: Statements, jobs: Sequence[PreparedJob], *, new: bool, guarded: bool = True
+) -> tuple[str, list[object]]:
+    """The statement that stores the jobs.
+
+    :param new: the jobs are likely to be new: quicker, but it fails with a unique violation if
+        one of them is there, or comes twice. Otherwise these stay as they are.
+    :param guarded: whether the notice may be left to another push of the moment. Not for a
+        transaction that may stay open for long: its guard would silence the others.
+    """
+    if new and len(jobs) == 1:
+        return sql.push_one, [*jobs[0], guarded]
+    return sql.push_new if new else sql.push, [*columns(jobs), guarded]
+
+
+def known(error: BrokerError) -> bool:
+    """Whether an insertion of new jobs failed because one of them is there."""
+    return isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION
+
+
+def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
+    """The parameters of the push statement but the last: one list for each field."""
+    id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta = zip(
+        *jobs, strict=True
+    )
+    return [
+        list(id),
+        _shared(queue),
+        _shared(priority),
+        _shared(func),
+        list(arguments),
+        _given(run_at),
+        _given(delay_s),
+        _shared(max_attempts),
+        _given(meta),
+    ]
+
+
+def _shared(values: tuple[object, ...]) -> list[object]:
+    """One value for all if they are equal, which is the usual case."""
+    return [values[0]] if values.count(values[0]) == len(values) else list(values)
+
+
+def _given(values: tuple[object, ...]) -> list[object] | None:
+    return None if values.count(None) == len(values) else list(values)
+
+
+def without(jobs: Sequence[PreparedJob], there: Iterable[UUID]) -> list[PreparedJob]:
+    """Those of the jobs whose ids are not there."""
+    ids = set(there)
+    return [job for job in jobs if job.id not in ids]
