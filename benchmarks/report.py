@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,7 @@ def as_json(head: Mapping[str, Any], taken: Sequence[Taken]) -> dict[str, Any]:
         "format": 1,
         **head,
         "measurements": [
-            {
-                "case": one.case,
-                "round": one.round,
-                "system": one.measurement.system,
-                "figure": one.measurement.figure,
-                "unit": one.measurement.unit,
-                "value": one.measurement.value,
-                "against": dict(one.measurement.against),
-                "details": dict(one.measurement.details),
-                "note": one.measurement.note,
-                "missing": one.measurement.missing,
-            }
-            for one in taken
+            {"case": one.case, "round": one.round, **asdict(one.measurement)} for one in taken
         ],
         "summary": [
             {
