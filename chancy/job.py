@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 from uuid import UUID
@@ -86,24 +86,17 @@ class Job:
 
 
 # The setters of the fields: what a frozen dataclass makes of itself takes three times as long.
-_set_func, _set_arguments, _set_queue, _set_priority, _set_run_at, _set_max_attempts = (
-    Job.__dict__[name].__set__
-    for name in ("func", "arguments", "queue", "priority", "run_at", "max_attempts")
-)
-_set_meta, _set_id = Job.__dict__["meta"].__set__, Job.__dict__["id"].__set__
+_SLOTS = tuple(Job.__dict__[field.name] for field in fields(Job) if field.name != "arguments")
+_COPY = tuple((slot.__set__, slot.__get__) for slot in _SLOTS)
+_set_arguments = Job.__dict__["arguments"].__set__
 
 
 def _made(template: Job, arguments: Mapping[str, Any]) -> Job:
     """A job like the template with other arguments: what ``.job(...)`` is called for."""
     job = object.__new__(Job)
-    _set_func(job, template.func)
     _set_arguments(job, arguments)
-    _set_queue(job, template.queue)
-    _set_priority(job, template.priority)
-    _set_run_at(job, template.run_at)
-    _set_max_attempts(job, template.max_attempts)
-    _set_meta(job, template.meta)
-    _set_id(job, None)
+    for put, of in _COPY:
+        put(job, of(template))
     return job
 
 
