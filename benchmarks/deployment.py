@@ -50,9 +50,14 @@ class Deployment:
         command = self.system.command(*map(str, role))
         return ask(command, self._environment(), timeout_s=PATIENCE_S)
 
-    def push(self, jobs: int) -> None:
-        """Put jobs, numbered from 0, into the queue, and wait for a quiet moment."""
+    def fill(self, jobs: int) -> None:
+        """Put a backlog of jobs, numbered from 0, into the queue, and wait for a quiet moment.
+
+        The planner gets to know of it, as it would within a minute: without that some queues read
+        the whole table for each claim.
+        """
         self.ask("bulk", jobs, CALL, 0)
+        self.session.run("analyze jobs" if self.system.own else "analyze")
         self.bench.rest()
 
     def meter(self) -> Meter:
@@ -86,7 +91,7 @@ class Deployment:
         for worker in workers:
             wait_until(partial(_is_ready, worker), "the worker is not ready", check=worker.check)
         if warm:
-            self.push(warm)
+            self.ask("bulk", warm, CALL, 0)
         self.wait_for_runs(workers, warm)
         self.wait_for_empty(workers)
         time.sleep(min(_SETTLE_S, _SETTLE_S * self.bench.size.scale * 10))

@@ -61,7 +61,7 @@ def _peer(backlog: int, deployment: Deployment) -> Iterator[Measurement]:
 def drain(deployment: Deployment, jobs: int, against: Mapping[str, str]) -> Measurement:
     """Push jobs and drain them; what that cost beyond the push."""
     system = deployment.system
-    deployment.push(jobs)
+    deployment.fill(jobs)
     meter = deployment.meter()
     with deployment.worker() as worker:
         found = _follow(meter, worker, jobs, lambda: deployment.wait_for_empty([worker]))

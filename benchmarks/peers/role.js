@@ -7,6 +7,8 @@ const [, , system, settingsText, verb, ...numbers] = process.argv;
 const dsn = process.env.CHANCY_BENCH_DSN;
 const settings = JSON.parse(settingsText);
 const UNCOUNTED = 1e9;
+/** At most, for any role; both libraries open them when they are needed. */
+const SESSIONS = 10;
 
 /** Nanoseconds since the epoch, to the microsecond. */
 const nowNs = () => BigInt(Math.round((performance.timeOrigin + performance.now()) * 1e3)) * 1000n;
@@ -62,7 +64,7 @@ if (verb === "work") {
   tally = new Tally(process.env.CHANCY_BENCH_TALLY, Number(process.env.CHANCY_BENCH_SLOTS));
 }
 
-async function graphileWorker(sessions) {
+async function graphileWorker() {
   const { run, makeWorkerUtils, Logger } = require("graphile-worker");
   const logger = new Logger(() => () => {});
   if (verb === "work") {
@@ -74,7 +76,7 @@ async function graphileWorker(sessions) {
             worker: {
               connectionString: dsn,
               concurrentJobs: settings.concurrentJobs,
-              maxPoolSize: 10,
+              maxPoolSize: SESSIONS,
               pollInterval: 1000,
               logger,
               localQueue: { size: settings.localQueue },
@@ -85,7 +87,7 @@ async function graphileWorker(sessions) {
         }),
     };
   }
-  const client = await makeWorkerUtils({ connectionString: dsn, maxPoolSize: sessions, logger });
+  const client = await makeWorkerUtils({ connectionString: dsn, maxPoolSize: SESSIONS, logger });
   return {
     setUp: () => client.migrate(),
     push: (number) => client.addJob("noop", { number }),
@@ -94,9 +96,9 @@ async function graphileWorker(sessions) {
   };
 }
 
-async function pgBoss(sessions) {
+async function pgBoss() {
   const PgBoss = require("pg-boss");
-  const boss = new PgBoss({ connectionString: dsn, max: sessions });
+  const boss = new PgBoss({ connectionString: dsn, max: SESSIONS });
   boss.on("error", (error) => console.error(error));
   await boss.start();
   return {
@@ -166,19 +168,19 @@ async function offered(peer, jobs, rate) {
   return { due_ns, called_ns, returned_ns, pushed: 10 + jobs };
 }
 
-/** Sessions and uncounted pushes of each role, and the role itself. */
+/** The uncounted pushes of each role, and the role itself. */
 const ROLES = {
-  setup: [1, 0, (peer) => peer.setUp().then(() => ({}))],
-  single: [1, 3, single],
-  bulk: [1, null, bulk],
-  paced: [1, 3, paced],
-  offered: [10, 10, offered],
-  work: [10, 0, null],
+  setup: [0, (peer) => peer.setUp().then(() => ({}))],
+  single: [3, single],
+  bulk: [null, bulk],
+  paced: [3, paced],
+  offered: [10, offered],
+  work: [0, null],
 };
 
 async function main() {
-  const [sessions, warm, role] = ROLES[verb];
-  const peer = await { "graphile-worker": graphileWorker, "pg-boss": pgBoss }[system](sessions);
+  const [warm, role] = ROLES[verb];
+  const peer = await { "graphile-worker": graphileWorker, "pg-boss": pgBoss }[system]();
   if (verb === "work") {
     process.stdin.on("end", () => process.exit(0)).resume();
     await peer.work();
