@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.deployment import CALL, Deployment, deployed, measure_each
+from benchmarks.deployment import CALL, Deployment, measure_each
 from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import Measurement
 from benchmarks.meters import cpu_s
@@ -16,11 +16,8 @@ _JOBS = 50_000
 
 def measure(bench: Bench) -> Iterator[Measurement]:
     """Two idle workers, and a client that pushes 5,000 jobs a call."""
-    for system in systems.own(bench):
-        with deployed(bench, system) as deployment:
-            yield from _measure(deployment)
-    peers = systems.peers(bench)
-    yield from measure_each(bench, peers, _what(bench.size(_JOBS)), _measure)
+    everyone = [*systems.own(bench), *systems.peers(bench)]
+    yield from measure_each(bench, everyone, _what(bench.size(_JOBS)), _measure)
 
 
 def _what(jobs: int) -> str:

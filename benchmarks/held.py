@@ -14,7 +14,7 @@ import psycopg
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.deployment import Deployment, deployed, measure_each
+from benchmarks.deployment import Deployment, measure_each
 from benchmarks.drain import drain
 from benchmarks.limit import CLAIM_DELETE
 from benchmarks.measurement import OTHERS, Measurement
@@ -27,12 +27,9 @@ _JOBS = 20_000
 
 def measure(bench: Bench) -> Iterator[Measurement]:
     """Chancy in every round of the run, a peer in the first."""
-    for system in systems.own(bench):
-        with deployed(bench, system) as deployment:
-            yield from _measure(deployment)
-    if bench.round == 1:
-        what = _what(bench, bench.size(_JOBS))
-        yield from measure_each(bench, systems.peers(bench), what, _measure)
+    peers = systems.peers(bench) if bench.round == 1 else ()
+    what = _what(bench, bench.size(_JOBS))
+    yield from measure_each(bench, [*systems.own(bench), *peers], what, _measure)
 
 
 def _rounds(bench: Bench) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import systems
 from benchmarks.bench import Bench
-from benchmarks.deployment import Deployment, deployed, measure_each
+from benchmarks.deployment import Deployment, measure_each
 from benchmarks.limit import EVERY_S, PACED_INSERT, PACED_NOTIFY
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.processes import WorkerProcess
@@ -25,14 +25,12 @@ _WARM = 3
 def measure(bench: Bench) -> Iterator[Measurement]:
     """An idle worker, and one with a steady load; peers with the load only if they are quick."""
     # The start of a job does not depend on what becomes of it: one of chancy's modes is enough.
-    for system in systems.own(bench)[:1]:
-        with deployed(bench, system) as deployment:
-            yield from _idle(deployment)
-        with deployed(bench, system) as deployment:
-            yield from _offered(deployment)
-    yield from measure_each(bench, systems.peers(bench), _CALL, _idle)
+    own = systems.own(bench)[:1]
+    # The same of all of them before the next: what is compared is measured in the same minute.
+    yield from measure_each(bench, [*own, *systems.peers(bench)], _CALL, _idle)
     loads = f"{OFFERED[0]:,} to {OFFERED[-1]:,} a second"
-    yield from measure_each(bench, systems.peers(bench, systems.BEST), loads, _offered)
+    quick = systems.peers(bench, systems.BEST)
+    yield from measure_each(bench, [*own, *quick], loads, _offered)
 
 
 def _idle(deployment: Deployment) -> Iterator[Measurement]:

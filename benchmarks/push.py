@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from benchmarks import systems
 from benchmarks.bench import Bench
 from benchmarks.control import SCHEMA
-from benchmarks.deployment import CALL, Deployment, deployed, measure_each
+from benchmarks.deployment import CALL, Deployment, measure_each
 from benchmarks.limit import SINGLE, UNNEST
 from benchmarks.measurement import Measurement, quantile
 from benchmarks.processes import ask
@@ -24,13 +24,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     """One job a call, many jobs a call, and the memory of a million from a generator."""
     single, bulk = bench.size(2_000, quick=500), bench.size(100_000, quick=50_000)
     # What becomes of a finished job does not matter here: one of chancy's modes is enough.
-    for system in systems.own(bench)[:1]:
-        with deployed(bench, system) as deployment:
-            yield _one_by_one(deployment, single)
-        with deployed(bench, system) as deployment:
-            yield _bulk(deployment, bulk)
-        if bench.round == 1:
-            yield _memory(bench, bench.size(1_000_000, quick=200_000))
+    own = systems.own(bench)[:1]
 
     def one_by_one(deployment: Deployment) -> Iterator[Measurement]:
         yield _one_by_one(deployment, single)
@@ -38,9 +32,12 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     def bulks(deployment: Deployment) -> Iterator[Measurement]:
         yield _bulk(deployment, min(bulk, deployment.system.most))
 
-    peers = systems.peers(bench)
-    yield from measure_each(bench, peers, _ONE_BY_ONE, one_by_one)
-    yield from measure_each(bench, peers, _calls(bulk), bulks)
+    # The same of all of them before the next: what is compared is measured in the same minute.
+    everyone = [*own, *systems.peers(bench)]
+    yield from measure_each(bench, everyone, _ONE_BY_ONE, one_by_one)
+    yield from measure_each(bench, everyone, _calls(bulk), bulks)
+    if own and bench.round == 1:
+        yield _memory(bench, bench.size(1_000_000, quick=200_000))
 
 
 def _calls(jobs: int, system: System | None = None) -> str:
