@@ -91,7 +91,7 @@ class Claims:
             now = time.monotonic()
             side.lanes.learn_front(found, limit=limit, now=now, took_s=now - began)
         else:
-            side.lanes.learn(found)
+            side.lanes.learn(found, limit=limit)
         return found
 
     def forget(self, worker_id: UUID) -> None:

@@ -6,6 +6,11 @@ claim starts behind the last position it got. What is left of that place (a prod
 position early and committed late, a claim that was rolled back, a job that came back) is found by
 looking from the front now and then. The hint is memory of this process: it can lose time, not
 jobs.
+
+Of two pushes of one moment the one with the later position may commit first. So a worker that
+keeps up starts where its hints were a moment ago; otherwise one job in a hundred would wait for
+the next look from the front (at 5,000 a second a p99 of 47 ms instead of 5). A worker that works
+off a backlog starts at its hints, and passes none of its own dead entries twice.
 """
 
 from __future__ import annotations
@@ -17,10 +22,15 @@ from chancy.attempt import Claim
 
 #: A look from the front may take this part of the time, at most.
 _SHARE = 1 / 50
+#: One that takes longer than this may take a smaller part, the smaller the longer it takes: a
+#: fiftieth of the time in looks of 30 ms is what the slowest hundredth of all jobs would wait for.
+_QUICK_S = 0.002
 _LEAST_S = 0.02
 _MOST_S = 15.0
 #: Looks from the front in a row that found a lane empty, after which it is forgotten.
 _FORGET = 3
+#: Seconds for which a hint is not trusted yet; up to twice as long.
+_TRAIL_S = 0.05
 #: Before every position.
 _FRONT: Final = -(2**63)
 
@@ -34,16 +44,31 @@ class Lanes:
         self._hints: dict[int, int] = {}
         self._empty: dict[int, int] = {}
         self._front_at = 0.0
+        # The hints of the last two looks at the watch.
+        self._marked: dict[int, int] = {}
+        self._before: dict[int, int] = {}
+        self._marked_at = 0.0
+        self._behind = False
 
     def plan(self, now: float, *, thorough: bool) -> Hints | None:
         """The lanes to look at, highest first, and where to begin; None: all, from the front."""
         if thorough or now >= self._front_at or not self._hints:
             return None
+        self._mark(now)
         lanes = sorted(self._hints, reverse=True)
-        return lanes, [self._hints[lane] for lane in lanes]
+        return lanes, [self._start(lane) for lane in lanes]
 
-    def learn(self, claims: Sequence[Claim]) -> None:
+    def _mark(self, now: float) -> None:
+        if now - self._marked_at >= _TRAIL_S:
+            self._before, self._marked, self._marked_at = self._marked, dict(self._hints), now
+
+    def _start(self, lane: int) -> int:
+        hint = self._hints[lane]
+        return hint if self._behind else min(self._before.get(lane, hint), hint)
+
+    def learn(self, claims: Sequence[Claim], *, limit: int) -> None:
         """Remember what a claim behind the hints got."""
+        self._behind = len(claims) >= limit
         for claim in claims:
             if claim.position > self._hints.get(claim.priority, _FRONT):
                 self._hints[claim.priority] = claim.position
@@ -52,7 +77,8 @@ class Lanes:
         self, claims: Sequence[Claim], *, limit: int, now: float, took_s: float
     ) -> None:
         """Remember what a look from the front got."""
-        self._front_at = now + min(max(took_s / _SHARE, _LEAST_S), _MOST_S)
+        pause_s = took_s / _SHARE * max(1.0, took_s / _QUICK_S)
+        self._front_at = now + min(max(pause_s, _LEAST_S), _MOST_S)
         reached: dict[int, int] = {}
         for claim in claims:
             reached[claim.priority] = max(claim.position, reached.get(claim.priority, _FRONT))
