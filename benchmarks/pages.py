@@ -117,8 +117,8 @@ ROWS: Sequence[Row] = (
 
 #: The columns of the comparison: title, where the number stands, and the detail with a second one.
 COLUMNS: Sequence[tuple[str, str, str, str]] = (
-    ("drain, jobs/s", "drain", DRAIN, ""),
-    ("end to end, jobs/s", "end_to_end", END_TO_END, ""),
+    ("drain, jobs/s acknowledged", "drain", DRAIN, "acknowledged jobs/s"),
+    ("end to end, jobs/s acknowledged", "end_to_end", END_TO_END, "acknowledged jobs/s"),
     ("push one by one, jobs/s", "push", ONE_BY_ONE, ""),
     ("push of many, jobs/s", "push", MANY, ""),
     ("idle latency from the call, p50 / p99 ms", "latency", CALL, "p99"),

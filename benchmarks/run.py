@@ -118,7 +118,9 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer jobs and one round: a minute without peers")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer jobs and one round: a minute without peers"
+    )
     parser.add_argument(
         "--full",
         action="store_true",
