@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from chancy.attempt import Claim, Outcome
@@ -23,8 +23,8 @@ class Executor(Protocol):
         """Make ready to run. Called once."""
         ...
 
-    async def run(self, claim: Claim) -> Outcome:
-        """Run one attempt to its end. Never raises, whatever the job does.
+    def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
+        """Run one attempt to its end: an ``async def``. Never raises, whatever the job does.
 
         Not a task of its own: it is awaited by one of the worker's consumers, so that a job which
         does not wait costs no switch of tasks.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
@@ -54,7 +54,7 @@ def pushes(broker: PostgresBroker, statements: Statements) -> Pushes:
 
 
 @contextmanager
-def locked(dsn: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+def locked(dsn: str) -> Generator[psycopg.Connection[tuple[object, ...]]]:
     """No job can be stored inside of the block."""
     with psycopg.connect(dsn) as session:
         session.execute("lock table chancy.jobs in share mode")
