@@ -22,9 +22,9 @@ from chancy.attempt import Claim
 
 #: A look from the front may take this part of the time, at most.
 _SHARE = 1 / 50
-#: One that takes longer than this may take a smaller part, the smaller the longer it takes: a
+#: Looks that take longer than this may take a smaller part, the smaller the longer they take: a
 #: fiftieth of the time in looks of 30 ms is what the slowest hundredth of all jobs would wait for.
-_QUICK_S = 0.002
+_QUICK_S = 0.01
 _LEAST_S = 0.02
 _MOST_S = 15.0
 #: Looks from the front in a row that found a lane empty, after which it is forgotten.
@@ -44,6 +44,7 @@ class Lanes:
         self._hints: dict[int, int] = {}
         self._empty: dict[int, int] = {}
         self._front_at = 0.0
+        self._took_s = 0.0
         # The hints of the last two looks at the watch.
         self._marked: dict[int, int] = {}
         self._before: dict[int, int] = {}
@@ -77,7 +78,9 @@ class Lanes:
         self, claims: Sequence[Claim], *, limit: int, now: float, took_s: float
     ) -> None:
         """Remember what a look from the front got."""
-        pause_s = took_s / _SHARE * max(1.0, took_s / _QUICK_S)
+        # One that was slow by chance, on a busy machine, must not put the next one far off.
+        usual_s, self._took_s = min(took_s, self._took_s), took_s
+        pause_s = usual_s / _SHARE * max(1.0, usual_s / _QUICK_S)
         self._front_at = now + min(max(pause_s, _LEAST_S), _MOST_S)
         reached: dict[int, int] = {}
         for claim in claims:

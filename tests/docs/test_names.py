@@ -116,7 +116,7 @@ def test_options_are_there(page: Page) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=by_page)
 def test_targets_of_make_are_there(page: Page) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     typed = [
         line[2:]
         for block in page.blocks
@@ -125,7 +125,7 @@ def test_targets_of_make_are_there(page: Page) -> None:
         if line.startswith("$ make ")
     ]
     for text in typed + [span for span in page.spans if span.startswith("make ")]:
-        named = re.findall(r"[a-z]+", text.partition("#")[0].removeprefix("make "))
+        named = re.findall(r"[a-z-]+", text.partition("#")[0].removeprefix("make "))
         assert set(named) <= targets, text
 
 

