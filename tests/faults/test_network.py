@@ -189,7 +189,7 @@ async def test_a_promotion_whose_answer_is_lost_happens_once(
 async def test_a_worker_whose_answers_are_lost_runs_each_job_once(
     proxy: Proxy, dsn: str, book: Book
 ) -> None:
-    count = 600
+    count = 1_200
     dice = random.Random(6)
     cuts = 0
     app = Chancy(
