@@ -20,6 +20,9 @@ from tests.waiting import eventually_sync
 ROOT = Path(__file__).parents[2]
 TINY = ("--quick", "--scale", "0.01")
 
+# A run starts a server and dozens of processes, which takes a slow machine over a minute.
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(autouse=True)
 def peers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
