@@ -14,21 +14,27 @@ if TYPE_CHECKING:
     from chancy.app import Chancy
     from chancy.attempt import Claim, Failure, Outcome, Settlement
     from chancy.broker import Cancellation, JobFilter, QueueCounts, WorkerRecord
+    from chancy.context import JobContext, current_job
     from chancy.errors import (
         BrokerError,
         BrokerUnavailable,
         ChancyError,
         ConfigurationError,
+        Interrupted,
         InvalidArguments,
         JobError,
+        NoCurrentJob,
         PayloadTooLarge,
         PushError,
         SchemaMismatch,
         StatementFailed,
         UnknownFunction,
+        UnsupportedLimit,
         WaitTimeout,
     )
     from chancy.job import Job, QueuedJob
+    from chancy.limits import Limit
+    from chancy.options import AsyncOptions, ProcessOptions, ThreadOptions
     from chancy.plugin import Plugin, Runtime
     from chancy.queue import Queue
     from chancy.reference import Reference, References
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from chancy.worker.worker import Worker
 
 __all__ = [
+    "AsyncOptions",
     "BrokerError",
     "BrokerUnavailable",
     "Cancellation",
@@ -44,13 +51,18 @@ __all__ = [
     "Claim",
     "ConfigurationError",
     "Failure",
+    "Interrupted",
     "InvalidArguments",
     "Job",
+    "JobContext",
     "JobError",
     "JobFilter",
+    "Limit",
+    "NoCurrentJob",
     "Outcome",
     "PayloadTooLarge",
     "Plugin",
+    "ProcessOptions",
     "PushError",
     "Queue",
     "QueueCounts",
@@ -62,14 +74,18 @@ __all__ = [
     "Settlement",
     "State",
     "StatementFailed",
+    "ThreadOptions",
     "UnknownFunction",
+    "UnsupportedLimit",
     "WaitTimeout",
     "Worker",
     "WorkerRecord",
+    "current_job",
     "job",
 ]
 
 _MODULES = {
+    "AsyncOptions": "chancy.options",
     "BrokerError": "chancy.errors",
     "BrokerUnavailable": "chancy.errors",
     "Cancellation": "chancy.broker",
@@ -78,13 +94,18 @@ _MODULES = {
     "Claim": "chancy.attempt",
     "ConfigurationError": "chancy.errors",
     "Failure": "chancy.attempt",
+    "Interrupted": "chancy.errors",
     "InvalidArguments": "chancy.errors",
     "Job": "chancy.job",
+    "JobContext": "chancy.context",
     "JobError": "chancy.errors",
     "JobFilter": "chancy.broker",
+    "Limit": "chancy.limits",
+    "NoCurrentJob": "chancy.errors",
     "Outcome": "chancy.attempt",
     "PayloadTooLarge": "chancy.errors",
     "Plugin": "chancy.plugin",
+    "ProcessOptions": "chancy.options",
     "PushError": "chancy.errors",
     "Queue": "chancy.queue",
     "QueueCounts": "chancy.broker",
@@ -96,10 +117,13 @@ _MODULES = {
     "Settlement": "chancy.attempt",
     "State": "chancy.states",
     "StatementFailed": "chancy.errors",
+    "ThreadOptions": "chancy.options",
     "UnknownFunction": "chancy.errors",
+    "UnsupportedLimit": "chancy.errors",
     "WaitTimeout": "chancy.errors",
     "Worker": "chancy.worker.worker",
     "WorkerRecord": "chancy.broker",
+    "current_job": "chancy.context",
 }
 
 

@@ -7,6 +7,7 @@ frozen dataclass of this size takes three times as long to make (1.6 µs against
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from chancy.states import State
 #: Limits of a failure's record, in characters. A record must always be storable.
 MAX_MESSAGE = 4_000
 MAX_TRACE = 16_000
+MAX_NOTE = 1_000
+MAX_NOTES = 10
+MAX_CAUSES = 10
 _MAX_TYPES = 20
 
 
@@ -39,6 +43,7 @@ class Claim(NamedTuple):
     priority: int
     position: int
     meta: str | None
+    limits: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +54,15 @@ class Failure:
         ``module.QualifiedName``.
     :param message: the exception's text, at most `MAX_MESSAGE` characters.
     :param trace: the traceback as text, at most `MAX_TRACE` characters, the middle cut out.
+    :param notes: what was added to the exception by ``add_note``, at most `MAX_NOTES`.
+    :param causes: the exceptions behind it, nearest first, at most `MAX_CAUSES`: type and text.
     """
 
     types: tuple[str, ...]
     message: str
     trace: str = ""
+    notes: tuple[str, ...] = ()
+    causes: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -63,16 +72,17 @@ class Failure:
             for base in type(error).__mro__[:_MAX_TYPES]
             if base is not object
         )
-        try:
-            message = str(error)
-        except BaseException as broken:  # a `__str__` that exits or cancels must not get out
-            message = f"(its text cannot be made: {type(broken).__qualname__})"
+        message = _text(error)
         try:
             trace = "".join(traceback.format_exception(error))
         except Exception as broken:
             trace = f"(the traceback cannot be made: {type(broken).__qualname__})"
         return cls(
-            types=types, message=storable(message, MAX_MESSAGE), trace=storable(trace, MAX_TRACE)
+            types=types,
+            message=storable(message, MAX_MESSAGE),
+            trace=storable(trace, MAX_TRACE),
+            notes=_notes(error),
+            causes=_causes(error),
         )
 
     @classmethod
@@ -85,7 +95,61 @@ class Failure:
         return type_name in self.types
 
     def as_json(self) -> dict[str, Any]:
-        return {"types": list(self.types), "message": self.message, "trace": self.trace}
+        data: dict[str, Any] = {
+            "types": list(self.types),
+            "message": self.message,
+            "trace": self.trace,
+        }
+        if self.notes:
+            data["notes"] = list(self.notes)
+        if self.causes:
+            data["causes"] = [list(cause) for cause in self.causes]
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Failure:
+        """What `as_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            types=tuple(map(str, data["types"])),
+            message=str(data["message"]),
+            trace=str(data["trace"]),
+            notes=tuple(map(str, data.get("notes", ()))),
+            causes=tuple((str(name), str(text)) for name, text in data.get("causes", ())),
+        )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as broken:  # a `__str__` that exits or cancels must not get out
+        return f"(its text cannot be made: {type(broken).__qualname__})"
+
+
+def _notes(error: BaseException) -> tuple[str, ...]:
+    try:
+        notes = tuple(getattr(error, "__notes__", ()))[:MAX_NOTES]
+        return tuple(storable(str(note), MAX_NOTE) for note in notes)
+    except BaseException as broken:
+        return (f"(the notes cannot be read: {type(broken).__qualname__})",)
+
+
+def _causes(error: BaseException) -> tuple[tuple[str, str], ...]:
+    causes: list[tuple[str, str]] = []
+    seen = {id(error)}
+    behind = _behind(error)
+    while behind is not None and id(behind) not in seen and len(causes) < MAX_CAUSES:
+        seen.add(id(behind))
+        name = f"{type(behind).__module__}.{type(behind).__qualname__}"
+        causes.append((storable(name, 200), storable(_text(behind), MAX_NOTE)))
+        behind = _behind(behind)
+    return tuple(causes)
+
+
+def _behind(error: BaseException) -> BaseException | None:
+    """What a traceback would show above: the cause, or the context unless it is suppressed."""
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
 
 
 def storable(text: str, limit: int) -> str:
@@ -205,3 +269,14 @@ class Settlement(NamedTuple):
     refund: bool = False
     crashed: bool = False
     meta: str | None = None
+
+
+class Note(NamedTuple):
+    """What is stored with a job while it runs.
+
+    :param meta: JSON text of keys to be put over the job's meta.
+    """
+
+    id: UUID
+    lease: UUID
+    meta: str

@@ -8,13 +8,13 @@ A broker is the only part that knows tables. Every call may be repeated: after
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
-from chancy.attempt import Claim, Settlement
+from chancy.attempt import Claim, Note, Settlement
 from chancy.job import QueuedJob
 from chancy.notice import Notice
 from chancy.queue import Queue
@@ -48,6 +48,7 @@ class PreparedJob(NamedTuple):
     delay_s: float | None
     max_attempts: int
     meta: str | None
+    limits: str | None = None
 
 
 class Promotion(NamedTuple):
@@ -86,6 +87,8 @@ class WorkerRecord:
     beat_at: datetime | None = None
     #: Seconds since the last beat, by the store's clock.
     silent_s: float = 0.0
+    #: Queues that it should serve and cannot, and why.
+    broken: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +189,13 @@ class Broker(Protocol):
         """
         ...
 
+    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        """Put keys over the meta of running jobs; returns the ids of those whose lease is gone.
+
+        At most one note for a job. One that cannot be stored fails alone, and is logged.
+        """
+        ...
+
     async def promote(self, limit: int) -> Promotion:
         """Make up to ``limit`` due SCHEDULED jobs PENDING, the earliest first."""
         ...
@@ -233,8 +243,13 @@ class Broker(Protocol):
         """Add a worker. It lives from now on, as long as it beats."""
         ...
 
-    async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
-        """Say which queues a worker serves now. False: it was declared dead."""
+    async def announce(
+        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+    ) -> bool:
+        """Say which queues a worker serves now, and why it cannot serve others.
+
+        False: it was declared dead.
+        """
         ...
 
     async def unregister(self, worker_id: UUID) -> None: ...

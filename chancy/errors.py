@@ -8,10 +8,14 @@ ChancyError
 │   └── PayloadTooLarge     arguments or meta over the limit
 ├── JobError
 │   ├── UnknownFunction     the worker does not know the function, or may not import it
+│   ├── UnsupportedLimit    a limit that the executor of the queue cannot keep to
+│   ├── NoCurrentJob        current_job() was called where no job runs
 │   └── WaitTimeout         a job did not finish within the time asked for
 └── BrokerError             the store did not do what was asked
     ├── BrokerUnavailable   no connection, or it broke; the outcome of the call is unknown
     └── StatementFailed     the server refused the statement; nothing of it was kept
+
+Interrupted, which is raised in a job to stop it, is no ChancyError and not even an Exception.
 """
 
 from __future__ import annotations
@@ -47,6 +51,22 @@ class JobError(ChancyError):
 
 class UnknownFunction(JobError):
     """This process does not know the function of a job, or is not allowed to import it."""
+
+
+class UnsupportedLimit(JobError):
+    """A job has a limit that the executor of its queue cannot keep to."""
+
+
+class NoCurrentJob(JobError, LookupError):
+    """``current_job()`` was called where no job runs."""
+
+
+class Interrupted(BaseException):
+    """Raised in a running job to stop it: its time is up, or somebody cancelled it.
+
+    Not an `Exception`, so that a job which catches those ends all the same. It may clean up, for
+    as long as the grace of its queue is, and should raise this on.
+    """
 
 
 class WaitTimeout(JobError, TimeoutError):

@@ -13,11 +13,17 @@ from chancy.broker import PreparedJob
 from chancy.codec import encode
 from chancy.errors import ConfigurationError, PushError
 from chancy.identity import new_id, new_ids
-from chancy.job import Job, JobFactory, check_job
-from chancy.names import shown
+from chancy.job import Job, JobFactory
+from chancy.limits import check_limits, encode_limits
+from chancy.names import check_function_path, check_queue_name, shown
 from chancy.registry import Registry
 
 T = TypeVar("T")
+
+PRIORITIES = range(-100, 101)
+ATTEMPTS = range(1, 10_001)
+#: The furthest a delay may reach: Postgres and Python both end their calendars later.
+MAX_DELAY = timedelta(days=365_000)
 
 #: Combinations of settings whose checks are remembered, at most.
 _MOST_PASSED = 1_000
@@ -69,13 +75,14 @@ class Intake:
             delay_s,
             job.max_attempts,
             meta,
+            encode_limits(job.limits) if job.limits else None,
         )
 
     def _check(self, job: Job, *, validate: bool) -> None:
         settings = (job.func, job.queue, job.priority, job.max_attempts, validate)
         # True and 1.0 are equal to 1, and still not numbers of an int column.
         known = type(job.priority) is int and type(job.max_attempts) is int
-        known = known and job.run_at is None and job.id is None
+        known = known and job.run_at is None and job.id is None and not job.limits
         try:
             if known and settings in self._passed:
                 return
@@ -91,6 +98,51 @@ class Intake:
             if len(self._passed) >= _MOST_PASSED:
                 self._passed.clear()
             self._passed.add(settings)
+
+
+def check_job(job: Job) -> None:
+    """Raise `PushError` if a field other than the arguments cannot be stored."""
+    check_function_path(job.func)
+    check_queue_name(job.queue)
+    _check_number("priority", job.priority, PRIORITIES, job.func)
+    _check_number("max_attempts", job.max_attempts, ATTEMPTS, job.func)
+    if job.run_at is not None:
+        check_run_at(job.run_at, job.func)
+    if job.limits:
+        check_limits(job.limits, f"job {job.func}")
+    if job.id is not None:
+        _check_id(job.id, job.func)
+
+
+def _check_number(name: str, value: object, allowed: range, func: str) -> None:
+    if type(value) is not int or value not in allowed:
+        raise PushError(
+            f"job {func}: {name}={shown(value)} must be a whole number "
+            f"from {allowed[0]} to {allowed[-1]:,}"
+        )
+
+
+def _check_id(id: object, func: str) -> None:
+    if not isinstance(id, UUID):
+        raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
+
+
+def check_run_at(run_at: object, func: str) -> None:
+    match run_at:
+        case datetime() if run_at.tzinfo is None:
+            raise PushError(
+                f"job {func}: run_at={run_at!r} has no time zone, so it names no moment: "
+                "use datetime.now(timezone.utc), or .astimezone()"
+            )
+        case datetime():
+            return
+        case timedelta():
+            if abs(run_at) > MAX_DELAY:
+                raise PushError(f"job {func}: run_at={run_at!r} is over {MAX_DELAY.days:,} days")
+        case _:
+            raise PushError(
+                f"job {func}: run_at={shown(run_at)} must be an aware datetime or a timedelta"
+            )
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 from uuid import UUID
 
 from chancy.errors import InvalidArguments, PushError
-from chancy.names import check_function_path, check_queue_name, shown
+from chancy.limits import Limit, check_limits
+from chancy.names import check_queue_name, shown
 from chancy.states import State
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
-PRIORITIES = range(-100, 101)
-ATTEMPTS = range(1, 10_001)
 #: Attempts a job gets unless it says otherwise: one, and two retries.
 DEFAULT_MAX_ATTEMPTS = 3
-#: The furthest a delay may reach: Postgres and Python both end their calendars later.
-MAX_DELAY = timedelta(days=365_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +32,8 @@ class Job:
         None and times gone by mean at once.
     :param max_attempts: attempts that may fail before the job fails for good.
     :param meta: data for plugins, one key each; kept with the job.
+    :param limits: what one attempt may take, at most one `Limit` of a type; over those of the
+        queue.
     :param id: makes a repeated push of the same job a no-op while the job is unfinished;
         a UUIDv7 is made at push if there is none.
     """
@@ -46,6 +45,7 @@ class Job:
     run_at: datetime | timedelta | None = None
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    limits: tuple[Limit, ...] = ()
     id: UUID | None = None
 
     @classmethod
@@ -81,6 +81,10 @@ class Job:
         """The same job with these keys put over the meta it has."""
         return replace(self, meta={**self.meta, **meta})
 
+    def with_limits(self, *limits: Limit) -> Job:
+        """The same job with these limits instead of those it has."""
+        return replace(self, limits=check_limits(limits, f"job {self.func}"))
+
     def with_id(self, id: UUID) -> Job:
         return replace(self, id=id)
 
@@ -98,49 +102,6 @@ def _made(template: Job, arguments: Mapping[str, Any]) -> Job:
     for put, of in _COPY:
         put(job, of(template))
     return job
-
-
-def check_job(job: Job) -> None:
-    """Raise `PushError` if a field other than the arguments cannot be stored."""
-    check_function_path(job.func)
-    check_queue_name(job.queue)
-    _check_number("priority", job.priority, PRIORITIES, job.func)
-    _check_number("max_attempts", job.max_attempts, ATTEMPTS, job.func)
-    if job.run_at is not None:
-        check_run_at(job.run_at, job.func)
-    if job.id is not None:
-        _check_id(job.id, job.func)
-
-
-def _check_number(name: str, value: object, allowed: range, func: str) -> None:
-    if type(value) is not int or value not in allowed:
-        raise PushError(
-            f"job {func}: {name}={shown(value)} must be a whole number "
-            f"from {allowed[0]} to {allowed[-1]:,}"
-        )
-
-
-def _check_id(id: object, func: str) -> None:
-    if not isinstance(id, UUID):
-        raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
-
-
-def check_run_at(run_at: object, func: str) -> None:
-    match run_at:
-        case datetime() if run_at.tzinfo is None:
-            raise PushError(
-                f"job {func}: run_at={run_at!r} has no time zone, so it names no moment: "
-                "use datetime.now(timezone.utc), or .astimezone()"
-            )
-        case datetime():
-            return
-        case timedelta():
-            if abs(run_at) > MAX_DELAY:
-                raise PushError(f"job {func}: run_at={run_at!r} is over {MAX_DELAY.days:,} days")
-        case _:
-            raise PushError(
-                f"job {func}: run_at={shown(run_at)} must be an aware datetime or a timedelta"
-            )
 
 
 def _moment(run_at: datetime | timedelta | float | None) -> datetime | timedelta | None:
@@ -174,6 +135,7 @@ class QueuedJob:
     claimed_at: datetime | None
     finished_at: datetime | None
     stop_asked_at: datetime | None
+    limits: tuple[Limit, ...]
 
 
 class JobFactory(Generic[P]):
@@ -230,6 +192,9 @@ class JobFactory(Generic[P]):
     def with_meta(self, **meta: Any) -> Self:
         return self._with(self.template.with_meta(**meta))
 
+    def with_limits(self, *limits: Limit) -> Self:
+        return self._with(self.template.with_limits(*limits))
+
 
 class JobFunction(Protocol[P, R_co]):
     """A function decorated with `job`: still the function, with a factory at ``.job``."""
@@ -267,6 +232,7 @@ def job(
     run_at: datetime | timedelta | float | None = ...,
     max_attempts: int = ...,
     meta: Mapping[str, Any] | None = ...,
+    limits: Iterable[Limit] = ...,
 ) -> Callable[[Callable[P, R_co]], JobFunction[P, R_co]]: ...
 def job(
     func: Callable[..., Any] | None = None,
@@ -277,6 +243,7 @@ def job(
     run_at: datetime | timedelta | float | None = None,
     max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     meta: Mapping[str, Any] | None = None,
+    limits: Iterable[Limit] = (),
 ) -> Any:
     """Make a function a job: it stays callable, and ``func.job(...)`` makes jobs of it.
 
@@ -291,6 +258,7 @@ def job(
             run_at=_moment(run_at),
             max_attempts=max_attempts,
             meta=dict(meta or {}),
+            limits=check_limits(limits, f"job {path_of(func)}"),
         )
         DECORATED[template.func] = func
         cast("Any", func).job = JobFactory(func, template)

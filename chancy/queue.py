@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, get_args
 
 from chancy.errors import ConfigurationError
+from chancy.limits import Limit, LimitType, check_limits
 from chancy.names import check_queue_name, shown
-
-ExecutorName = Literal["process", "thread", "async"]
-EXECUTORS: tuple[ExecutorName, ...] = get_args(ExecutorName)
+from chancy.options import EXECUTORS, ExecutorName, Options, ThreadOptions, check_options
 
 #: The most jobs of one queue that one worker may run at a time.
 MAX_CONCURRENCY = 100_000
@@ -33,6 +31,10 @@ class Queue:
         that while they do, at most 5.
     :param keep_finished: whether finished jobs are kept in the history. Without it a row is
         deleted once it settles, and its result and state cannot be asked for.
+    :param limits: of every attempt at its jobs, unless the job has others. A ``thread`` queue
+        takes a limit of time only with ``ThreadOptions(cooperative=True)``; only a ``process``
+        queue takes one of memory.
+    :param options: of the executor; None takes its defaults.
     :param paused: claimed by nobody. Declaring an existing queue again leaves this as it is.
     :param resume_at: when a paused queue goes on by itself, by the clock of the database.
     """
@@ -43,6 +45,8 @@ class Queue:
     tags: frozenset[str] = frozenset()
     poll_interval_s: float = 1.0
     keep_finished: bool = True
+    limits: tuple[Limit, ...] = ()
+    options: Options | None = None
     paused: bool = False
     resume_at: datetime | None = None
 
@@ -54,6 +58,12 @@ class Queue:
             check_concurrency(self.concurrency, where)
         check_poll_interval(self.poll_interval_s, where)
         object.__setattr__(self, "tags", check_tags(self.tags, where))
+        object.__setattr__(self, "limits", check_limits(self.limits, where))
+        if self.options is not None:
+            check_options(self.options, self.executor, where)
+        for limit in self.limits:
+            if why := unsupported(limit.type, self.executor, self.options):
+                raise ConfigurationError(f"{where}: {why}")
         if self.resume_at is not None and self.resume_at.tzinfo is None:
             raise ConfigurationError(
                 f"{where}: resume_at={self.resume_at!r} has no time zone: pass an aware datetime"
@@ -66,6 +76,28 @@ class Queue:
             pattern == "*" or any(re.fullmatch(pattern, tag) for tag in have)
             for pattern in self.tags
         )
+
+
+def unsupported(limit: LimitType, executor: ExecutorName, options: Options | None) -> str | None:
+    """Why an executor cannot keep to a limit of this type; None if it can."""
+    match limit, executor:
+        case (LimitType.TIME, "process" | "async") | (LimitType.MEMORY, "process"):
+            return None
+        case LimitType.TIME, "thread":
+            if isinstance(options, ThreadOptions) and options.cooperative:
+                return None
+            return (
+                "a thread cannot be stopped, so a thread queue takes no time limit: use the "
+                "executor process or async, or functions that look at current_job().cancelled and "
+                "ThreadOptions(cooperative=True)"
+            )
+        case LimitType.MEMORY, "thread" | "async":
+            return (
+                f"the jobs of a {executor} queue share the memory of the worker, so none of them "
+                "can have a limit of its own: use the executor process"
+            )
+        case _:
+            raise AssertionError(f"{limit!r} of {executor!r}")
 
 
 def check_executor(value: object, where: str) -> ExecutorName:

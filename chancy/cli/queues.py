@@ -14,7 +14,8 @@ from chancy.broker import QueueCounts
 from chancy.cli import output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import MOMENT, Target, as_json, on_target
-from chancy.queue import EXECUTORS, ExecutorName, Queue
+from chancy.options import EXECUTORS, ExecutorName
+from chancy.queue import Queue
 
 if TYPE_CHECKING:
     from chancy.app import Chancy

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import assert_never
+from typing import TypedDict, assert_never
 
 from chancy.codec import DEFAULT_MAX_PAYLOAD
-from chancy.executors.base import Executor, FindFunction
-from chancy.queue import ExecutorName
+from chancy.executors.base import Executor, FindFunction, Report, no_report
+from chancy.limits import NO_LIMITS, Limits
+from chancy.options import (
+    AsyncOptions,
+    ExecutorName,
+    Options,
+    ProcessOptions,
+    ThreadOptions,
+    default_options,
+)
 
 
 def default_concurrency(name: ExecutorName) -> int:
@@ -32,6 +40,14 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
+class _Terms(TypedDict):
+    concurrency: int
+    find: FindFunction
+    max_payload: int
+    limits: Limits
+    report: Report
+
+
 def executor(
     name: ExecutorName,
     *,
@@ -39,6 +55,9 @@ def executor(
     find: FindFunction,
     max_payload: int = DEFAULT_MAX_PAYLOAD,
     sys_path: Sequence[str] | None = None,
+    options: Options | None = None,
+    limits: Limits = NO_LIMITS,
+    report: Report = no_report,
 ) -> Executor:
     """Make an executor; it is to be started before it runs anything.
 
@@ -47,22 +66,31 @@ def executor(
     :param max_payload: bytes that an encoded result may have.
     :param sys_path: where children of the process executor look for modules; None takes this
         process's ``sys.path`` as it is when they are started.
+    :param options: those of this executor; None takes the defaults.
+    :param limits: of claims that have none of their own.
+    :param report: takes the progress of running jobs.
     """
     concurrency = default_concurrency(name) if concurrency is None else concurrency
-    match name:
-        case "process":
+    options = options or default_options(name)
+    terms: _Terms = {
+        "concurrency": concurrency,
+        "find": find,
+        "max_payload": max_payload,
+        "limits": limits,
+        "report": report,
+    }
+    match options:
+        case ProcessOptions():
             from chancy.executors.process import ProcessExecutor
 
-            return ProcessExecutor(
-                concurrency=concurrency, find=find, max_payload=max_payload, sys_path=sys_path
-            )
-        case "thread":
+            return ProcessExecutor(**terms, options=options, sys_path=sys_path)
+        case ThreadOptions():
             from chancy.executors.thread import ThreadExecutor
 
-            return ThreadExecutor(concurrency=concurrency, find=find, max_payload=max_payload)
-        case "async":
+            return ThreadExecutor(**terms, options=options)
+        case AsyncOptions():
             from chancy.executors.aio import AsyncExecutor
 
-            return AsyncExecutor(concurrency=concurrency, find=find, max_payload=max_payload)
+            return AsyncExecutor(**terms, options=options)
         case _:
-            assert_never(name)
+            assert_never(options)

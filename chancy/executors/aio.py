@@ -22,7 +22,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from chancy.attempt import Claim, Outcome
-from chancy.executors.base import FindFunction
+from chancy.executors.base import FindFunction, Report, no_report
 from chancy.executors.host import Host
 from chancy.executors.invocation import (
     Callee,
@@ -34,6 +34,8 @@ from chancy.executors.invocation import (
     returned,
 )
 from chancy.executors.pool import Errand, ThreadPool
+from chancy.limits import NO_LIMITS, Limits
+from chancy.options import AsyncOptions
 
 logger = logging.getLogger(__name__)
 
@@ -55,17 +57,26 @@ class AsyncExecutor:
     on in the loop.
 
     :param max_payload: bytes that an encoded result may have.
-    :param grace_s: seconds that a job may take to end after it was interrupted. After that it is
-        abandoned: `run` returns, the coroutine goes on unwatched, and that is logged.
+    :param limits: of claims that have none of their own.
+    :param report: takes the progress of running jobs.
     """
 
     def __init__(
-        self, *, concurrency: int, find: FindFunction, max_payload: int, grace_s: float = 5.0
+        self,
+        *,
+        concurrency: int,
+        find: FindFunction,
+        max_payload: int,
+        options: AsyncOptions | None = None,
+        limits: Limits = NO_LIMITS,
+        report: Report = no_report,
     ) -> None:
         self._concurrency = concurrency
         self._find = find
         self._max_payload = max_payload
-        self._grace_s = grace_s
+        self._options = options or AsyncOptions()
+        self._limits = limits
+        self._report = report
         self._callees: dict[str, Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spare: Host | None = None
@@ -77,6 +88,10 @@ class AsyncExecutor:
     @property
     def slots(self) -> int:
         return self._concurrency
+
+    @property
+    def broken(self) -> str | None:
+        return None
 
     async def start(self) -> None:
         """Nothing is made before it is needed."""
@@ -150,7 +165,7 @@ class AsyncExecutor:
         except asyncio.CancelledError:
             # The consumer is being torn down, and the job goes first.
             host.task.cancel()
-            await asyncio.wait([host.task], timeout=self._grace_s)
+            await asyncio.wait([host.task], timeout=self._options.grace_s)
             if not host.task.done():
                 self._abandon(claim, host)
             raise
@@ -177,7 +192,7 @@ class AsyncExecutor:
             "and goes on until it returns by itself",
             claim.id,
             claim.func,
-            self._grace_s,
+            self._options.grace_s,
         )
         self._abandoned.add(host.task)
         host.task.add_done_callback(self._abandoned.discard)
@@ -240,7 +255,7 @@ class AsyncExecutor:
             return False
         if host.given is None:
             host.given = outcome
-            asyncio.get_running_loop().call_later(self._grace_s, self._abandon, claim, host)
+            asyncio.get_running_loop().call_later(self._options.grace_s, self._abandon, claim, host)
         host.task.cancel()
         return True
 

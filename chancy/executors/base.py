@@ -6,9 +6,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from chancy.attempt import Claim, Outcome
+from chancy.context import Progress
 
 #: Finds the function of a path, or raises `UnknownFunction`.
 FindFunction = Callable[[str], Callable[..., Any]]
+#: Takes what a running attempt reports. Called in the worker's loop.
+Report = Callable[[Claim, Progress], None]
+
+
+def no_report(claim: Claim, progress: Progress) -> None:
+    """For executors whose jobs report to nobody."""
 
 
 class Executor(Protocol):
@@ -17,6 +24,11 @@ class Executor(Protocol):
     @property
     def slots(self) -> int:
         """How many `run` calls may be under way at once. May change while it works."""
+        ...
+
+    @property
+    def broken(self) -> str | None:
+        """Why it can run nothing now, although it goes on trying; None if it can."""
         ...
 
     async def start(self) -> None:
@@ -34,9 +46,14 @@ class Executor(Protocol):
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
         """Stop an attempt that `run` is awaiting; `run` then returns this outcome.
 
+        `Cancelled` and `TimedOut` let the job clean up first, and `run` returns once its work has
+        ended: `current_job().cancelled` is set, a coroutine is cancelled, a function in a child
+        gets `Interrupted`; after the grace of the queue the child is killed, the coroutine
+        abandoned. A thread can only be asked: its job ends as this outcome if it looked at
+        `cancelled` or raised, otherwise as what it returned. `Released` stops at once, and what
+        cannot be stopped is left behind.
         If the work ends first, `run` returns what really happened. Returns whether the work can
-        be stopped: a thread cannot, and its `run` then returns at once although the thread goes
-        on until its function returns.
+        be stopped.
         """
         ...
 

@@ -215,11 +215,7 @@ def _outcome(frame: Frame) -> Outcome:
         case k if k == RETURNED:
             return Returned(frame.head.decode(), frame.elapsed_s)
         case k if k == RAISED:
-            data = json.loads(frame.head)
-            failure = Failure(
-                types=tuple(data["types"]), message=data["message"], trace=data["trace"]
-            )
-            return Raised(failure, frame.elapsed_s)
+            return Raised(Failure.from_json(json.loads(frame.head)), frame.elapsed_s)
         case kind:
             raise GarbledFrame(f"a child does not say {kind!r}")
 

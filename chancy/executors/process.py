@@ -17,9 +17,11 @@ from time import perf_counter
 from uuid import UUID
 
 from chancy.attempt import Claim, Outcome
-from chancy.executors.base import FindFunction
+from chancy.executors.base import FindFunction, Report, no_report
 from chancy.executors.child_process import Attempt, ChildProcess
 from chancy.executors.invocation import raised
+from chancy.limits import NO_LIMITS, Limits
+from chancy.options import ProcessOptions
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class ProcessExecutor:
 
     :param max_payload: bytes that an encoded result may have.
     :param sys_path: where children look for modules; None takes ``sys.path`` as it is at start.
+    :param limits: of claims that have none of their own.
+    :param report: takes the progress of running jobs.
     """
 
     def __init__(
@@ -47,11 +51,17 @@ class ProcessExecutor:
         find: FindFunction,
         max_payload: int,
         sys_path: Sequence[str] | None = None,
+        options: ProcessOptions | None = None,
+        limits: Limits = NO_LIMITS,
+        report: Report = no_report,
     ) -> None:
         self._concurrency = concurrency
         self._find = find
         self._max_payload = max_payload
         self._sys_path = sys_path
+        self._options = options or ProcessOptions()
+        self._limits = limits
+        self._report = report
         self._children: set[ChildProcess] = set()
         self._keepers: list[asyncio.Task[None]] = []
         self._idle: list[ChildProcess] = []
@@ -62,6 +72,10 @@ class ProcessExecutor:
     @property
     def slots(self) -> int:
         return self._concurrency
+
+    @property
+    def broken(self) -> str | None:
+        return None
 
     async def start(self) -> None:
         """Start the children side by side; returns once each is ready, or has failed once."""

@@ -11,9 +11,11 @@ from time import perf_counter
 from uuid import UUID
 
 from chancy.attempt import Claim, Outcome
-from chancy.executors.base import FindFunction
+from chancy.executors.base import FindFunction, Report, no_report
 from chancy.executors.invocation import Callee, Stage, callee, raised
 from chancy.executors.pool import Errand, ThreadPool
+from chancy.limits import NO_LIMITS, Limits
+from chancy.options import ThreadOptions
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +28,26 @@ class ThreadExecutor:
     Each job has a copy of the consumer's context.
 
     :param max_payload: bytes that an encoded result may have.
+    :param limits: of claims that have none of their own.
+    :param report: takes the progress of running jobs.
     """
 
-    def __init__(self, *, concurrency: int, find: FindFunction, max_payload: int) -> None:
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        find: FindFunction,
+        max_payload: int,
+        options: ThreadOptions | None = None,
+        limits: Limits = NO_LIMITS,
+        report: Report = no_report,
+    ) -> None:
         self._concurrency = concurrency
         self._find = find
         self._max_payload = max_payload
+        self._options = options or ThreadOptions()
+        self._limits = limits
+        self._report = report
         self._callees: dict[str, Callee] = {}
         self._errands: dict[_Run, Errand[Outcome]] = {}
         self._stuck = 0
@@ -42,6 +58,10 @@ class ThreadExecutor:
     def slots(self) -> int:
         """Threads less those that are taken by interrupted jobs until these return."""
         return self._concurrency - self._stuck
+
+    @property
+    def broken(self) -> str | None:
+        return None
 
     async def start(self) -> None:
         """Threads are started when they are needed."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-from chancy.attempt import Claim, Settlement
+from chancy.attempt import Claim, Note, Settlement
 from chancy.broker import (
     Cancellation,
     Capability,
@@ -145,6 +145,9 @@ class PostgresBroker:
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         return await self._settlements.settle(settlements)
 
+    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        return await self._settlements.note(notes)
+
     async def promote(self, limit: int) -> Promotion:
         ((promoted, next_due_s),) = await self._upkeep_link.fetch(self.sql.promote, limit)
         return Promotion(promoted, next_due_s)
@@ -188,8 +191,10 @@ class PostgresBroker:
     async def register(self, worker: WorkerRecord) -> None:
         await self._upkeep.register(worker)
 
-    async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
-        return await self._upkeep.announce(worker_id, queues)
+    async def announce(
+        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+    ) -> bool:
+        return await self._upkeep.announce(worker_id, queues, broken)
 
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
         rows = await self._upkeep_link.fetch(self.sql.asked_to_stop, worker_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,7 +12,9 @@ from uuid import UUID
 from chancy.broker import JobFilter, QueueCounts, WorkerRecord
 from chancy.errors import ConfigurationError
 from chancy.job import QueuedJob
+from chancy.limits import encode_limits
 from chancy.names import check_queue_name
+from chancy.options import encode_options
 from chancy.postgres import rows
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.statements import Statements
@@ -101,8 +104,12 @@ class Catalog:
             worker.version,
         )
 
-    async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
-        return bool(await self._fetch(self._sql.announce, worker_id, list(queues)))
+    async def announce(
+        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+    ) -> bool:
+        return bool(
+            await self._fetch(self._sql.announce, worker_id, list(queues), json.dumps(dict(broken)))
+        )
 
     async def workers(self) -> Sequence[WorkerRecord]:
         return [rows.worker(row) for row in await self._fetch(self._sql.workers)]
@@ -119,4 +126,6 @@ def declaration(queue: Queue) -> list[object]:
         queue.keep_finished,
         queue.paused,
         queue.resume_at,
+        encode_limits(queue.limits),
+        encode_options(queue.options),
     ]

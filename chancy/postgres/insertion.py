@@ -36,7 +36,7 @@ def known(error: BrokerError) -> bool:
 
 def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
     """The parameters of the push statement but the last: one list for each field."""
-    id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta = zip(
+    id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits = zip(
         *jobs, strict=True
     )
     return [
@@ -49,6 +49,7 @@ def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
         _given(delay_s),
         _shared(max_attempts),
         _given(meta),
+        _given(limits),
     ]
 
 

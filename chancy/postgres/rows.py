@@ -12,12 +12,16 @@ from chancy.attempt import Claim
 from chancy.broker import QueueCounts, WorkerRecord
 from chancy.errors import ConfigurationError
 from chancy.job import QueuedJob
+from chancy.limits import Limit, limits_from
+from chancy.names import shown
+from chancy.options import ExecutorName, Options, decode_options
 from chancy.queue import (
     Queue,
     check_concurrency,
     check_executor,
     check_poll_interval,
     check_tags,
+    unsupported,
 )
 from chancy.states import State
 
@@ -28,8 +32,22 @@ T = TypeVar("T")
 def claims(rows: Iterable[Row], *, lease: UUID, worker_id: UUID, queue: str) -> list[Claim]:
     """Claims of one call, in the order they are to run: by priority, then by position."""
     found = [
-        Claim(id, lease, worker_id, queue, func, arguments, attempt, most, crashes, lane, pos, meta)
-        for id, lane, pos, func, arguments, attempt, most, crashes, meta in rows
+        Claim(
+            id,
+            lease,
+            worker_id,
+            queue,
+            func,
+            arguments,
+            attempt,
+            most,
+            crashes,
+            lane,
+            pos,
+            meta,
+            limits,
+        )
+        for id, lane, pos, func, arguments, attempt, most, crashes, meta, limits in rows
     ]
     found.sort(key=_turn)
     return found
@@ -50,7 +68,7 @@ def queued_job(row: Row) -> QueuedJob:
     """A job as it stands. JSON that is not of the form we write becomes empty."""
     (
         id, func, arguments, queue, priority, state, attempt, max_attempts, crashes, run_at,
-        worker_id, meta, errors, result, pushed_at, claimed_at, finished_at, stop_asked_at,
+        worker_id, meta, errors, result, pushed_at, claimed_at, finished_at, stop_asked_at, limits,
     ) = row  # fmt: skip
     kept = _json(errors)
     pushed = _utc(pushed_at)
@@ -75,12 +93,16 @@ def queued_job(row: Row) -> QueuedJob:
         claimed_at=_utc(claimed_at),
         finished_at=_utc(finished_at),
         stop_asked_at=_utc(stop_asked_at),
+        limits=limits_from(_object(limits) or {}),
     )
 
 
 def queue(row: Row) -> tuple[Queue, list[str]]:
     """A queue, and what was wrong with its row: each bad field has its default instead."""
-    name, executor, concurrency, tags, poll_interval_s, keep_finished, paused, resume_at = row
+    (
+        name, executor, concurrency, tags, poll_interval_s, keep_finished, paused, resume_at,
+        limits, options,
+    ) = row  # fmt: skip
     where = f"queue {name!r}"
     wrong: list[str] = []
 
@@ -91,20 +113,40 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
             wrong.append(f"{error}; using {default!r}")
             return default
 
+    usual: ExecutorName = "process"
+    runs = sound(executor, check_executor, usual)
+    how = sound(options, lambda text, _: decode_options(text, runs), None)
     return Queue(
         name=name,
-        executor=sound(executor, check_executor, "process"),
+        executor=runs,
         concurrency=None if concurrency is None else sound(concurrency, check_concurrency, 1),
         tags=sound([tag for tag in tags if tag is not None], check_tags, frozenset()),
         poll_interval_s=sound(poll_interval_s, check_poll_interval, 1.0),
         keep_finished=keep_finished,
+        limits=sound(limits, lambda text, where: _limits(text, where, runs, how), ()),
+        options=how,
         paused=paused,
         resume_at=_utc(resume_at),
     ), wrong
 
 
+def _limits(
+    text: str | None, where: str, executor: ExecutorName, options: Options | None
+) -> tuple[Limit, ...]:
+    stored = _object(text)
+    if stored is None and text is not None:
+        raise ConfigurationError(f"{where}: the limits are not an object: {shown(text)}")
+    limits = limits_from(stored or {})
+    for limit in limits:
+        if why := unsupported(limit.type, executor, options):
+            raise ConfigurationError(f"{where}: {why}")
+    if len(limits) != len(stored or {}):
+        raise ConfigurationError(f"{where}: not all of these are limits: {shown(text)}")
+    return limits
+
+
 def worker(row: Row) -> WorkerRecord:
-    id, host, pid, tags, queues, version, started_at, beat_at, silent_s = row
+    id, host, pid, tags, queues, version, started_at, beat_at, silent_s, broken = row
     return WorkerRecord(
         id=id,
         host=host,
@@ -115,6 +157,7 @@ def worker(row: Row) -> WorkerRecord:
         started_at=_utc(started_at),
         beat_at=_utc(beat_at),
         silent_s=silent_s,
+        broken={name: str(why) for name, why in (_object(broken) or {}).items()},
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The revision that this version of chancy works with.
-HEAD = "0002"
+HEAD = "0003"
 #: The table that holds the revision; each component with tables of its own has one like it.
 VERSION_TABLE = "core_version"
 

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
-from chancy.attempt import Failure, Settlement
+from chancy.attempt import Failure, Note, Settlement
 from chancy.errors import StatementFailed
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.link import Link
@@ -47,6 +47,28 @@ class Settlements:
         for batch in (*_batches(finals), *_batches(others)):
             stale |= await self._settle(batch)
         return frozenset(stale)
+
+    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        """See `Broker.note`."""
+        ordered = sorted(notes, key=_place)
+        stale: set[UUID] = set()
+        for at in range(0, len(ordered), BATCH):
+            stale |= await self._note(ordered[at : at + BATCH])
+        return frozenset(stale)
+
+    async def _note(self, batch: Sequence[Note]) -> set[UUID]:
+        id, lease, meta = zip(*batch, strict=True)
+        try:
+            rows = await self._link.fetch(self._sql.note, list(id), list(lease), list(meta))
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                return await self._note(batch[:middle]) | await self._note(batch[middle:])
+            logger.error("note_refused job=%s error=%s", batch[0].id, error)
+            return set()
+        return set(id) - {row[0] for row in rows}
 
     async def _settle(self, batch: Sequence[Settlement]) -> set[UUID]:
         """Settle a batch of one kind; on a refusal halve it until the bad one stands alone."""

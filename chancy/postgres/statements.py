@@ -47,6 +47,7 @@ class Statements:
         self.find = self._load("find")
         self.finish = self._load("finish")
         self.get = self._load("get")
+        self.note = self._load("note")
         self.notify = self._load("notify")
         self.orphans = self._load("orphans")
         self.pause = self._load("pause")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from chancy.attempt import Claim, Settlement
+from chancy.attempt import Claim, Note, Settlement
 from chancy.broker import (
     Cancellation,
     Capability,
@@ -96,6 +96,9 @@ class MemoryBroker:
         return frozenset(
             settlement.id for settlement in settlements if not self.store.settle(settlement)
         )
+
+    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        return frozenset(note.id for note in notes if not self.store.note(note))
 
     async def promote(self, limit: int) -> Promotion:
         now = self.store.clock.now()
@@ -202,10 +205,14 @@ class MemoryBroker:
         self.store.workers.setdefault(worker.id, replace(worker, started_at=now))
         self.store.beats[worker.id] = now
 
-    async def announce(self, worker_id: UUID, queues: Sequence[str]) -> bool:
+    async def announce(
+        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+    ) -> bool:
         worker = self.store.workers.get(worker_id)
         if worker is not None:
-            self.store.workers[worker_id] = replace(worker, queues=tuple(queues))
+            self.store.workers[worker_id] = replace(
+                worker, queues=tuple(queues), broken=dict(broken)
+            )
         return worker is not None
 
     async def unregister(self, worker_id: UUID) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,15 +12,18 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
-from chancy.attempt import Claim, Failure, Settlement
+from chancy.attempt import Claim, Failure, Note, Settlement
 from chancy.broker import PreparedJob, WorkerRecord
 from chancy.codec import encode
 from chancy.errors import InvalidArguments, StatementFailed
 from chancy.job import QueuedJob
+from chancy.limits import limits_from
 from chancy.notice import Kind, Notice
 from chancy.queue import Queue
 from chancy.states import TRANSITIONS, State
 from chancy.testing.clock import StoreClock
+
+logger = logging.getLogger("chancy.testing")
 
 #: Errors that a row keeps: the last ones.
 MAX_ERRORS = 25
@@ -66,6 +70,7 @@ class Row:
             priority=job.priority,
             position=self.position,
             meta=json.dumps(self.meta) if self.meta else None,
+            limits=job.limits,
         )
 
     def as_job(self) -> QueuedJob:
@@ -89,6 +94,7 @@ class Row:
             claimed_at=self.claimed_at,
             finished_at=self.finished_at,
             stop_asked_at=self.stop_asked_at,
+            limits=limits_from(json.loads(job.limits) if job.limits else {}),
         )
 
 
@@ -150,6 +156,21 @@ class MemoryStore:
         except (InvalidArguments, OverflowError, ValueError) as error:
             why = Failure.named("chancy.errors.StatementFailed", f"cannot be stored: {error}")
             self._apply(row, Settlement(row.pushed.id, settlement.lease, State.FAILED, failure=why))
+        return True
+
+    def note(self, note: Note) -> bool:
+        """Whether the lease of the note was good."""
+        row = self.live.get(note.id)
+        if row is None or row.lease != note.lease or row.state is not State.RUNNING:
+            return False
+        try:
+            meta = read_json(note.meta, "a note")
+            if not isinstance(meta, dict):
+                raise ValueError(f"a note is not an object: {note.meta}")
+        except (InvalidArguments, ValueError) as error:
+            logger.error("note_refused job=%s error=%s", note.id, error)
+        else:
+            row.meta |= meta
         return True
 
     def _apply(self, row: Row, settlement: Settlement) -> None:

@@ -12,6 +12,7 @@ from chancy.broker import Broker
 from chancy.clock import Clock
 from chancy.executors import executor
 from chancy.hooks import Hooks
+from chancy.limits import Limits
 from chancy.queue import Queue
 from chancy.registry import Registry
 from chancy.worker.puller import Puller
@@ -48,6 +49,8 @@ class Serving:
             concurrency=queue.concurrency,
             find=registry.find,
             max_payload=max_payload,
+            options=queue.options,
+            limits=Limits.of(queue.limits),
         )
         self.runner = Runner(self._executor, hooks.judge, settler.add, clock)
         self.puller = Puller(

@@ -262,7 +262,7 @@ class Worker:
             if queue.served_by(tags) and (self._only is None or queue.name in self._only)
         )
         names = self._roster.names
-        if names != self._announced and await self.broker.announce(self.worker_id, names):
+        if names != self._announced and await self.broker.announce(self.worker_id, names, {}):
             self._announced = names
 
     async def _watch_burst(self) -> None:

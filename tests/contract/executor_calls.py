@@ -13,7 +13,7 @@ from uuid import uuid4
 from chancy.attempt import Claim, Outcome, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor
-from chancy.queue import ExecutorName
+from chancy.options import ExecutorName
 from chancy.registry import Registry
 from tests.contract import executor_jobs, executor_perils
 from tests.waiting import eventually

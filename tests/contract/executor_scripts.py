@@ -12,7 +12,7 @@ from pathlib import Path
 
 from chancy.attempt import Released
 from chancy.executors.aio import AsyncExecutor
-from chancy.queue import ExecutorName
+from chancy.options import AsyncOptions, ExecutorName
 from tests.contract.executor_calls import DEADLINE_S, Place, claim_of, find, result, started
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,9 @@ def run(name: str, folder: Path) -> str:
 
 async def abandon(place: Place) -> None:
     """End although a coroutine does not."""
-    made = AsyncExecutor(concurrency=1, find=find, max_payload=1000, grace_s=0.01)
+    made = AsyncExecutor(
+        concurrency=1, find=find, max_payload=1000, options=AsyncOptions(grace_s=0.01)
+    )
     claim = place.waiting("swallow")
     running = asyncio.create_task(made.run(claim))
     await place.has_started()

@@ -10,6 +10,7 @@ import pytest
 
 from chancy.attempt import Cancelled, Raised, TimedOut
 from chancy.executors.aio import AsyncExecutor
+from chancy.options import AsyncOptions
 from tests.contract import executor_scripts
 from tests.contract.executor_calls import (
     JOBS,
@@ -31,7 +32,9 @@ def place(tmp_path: Path) -> Place:
 @pytest.fixture
 async def in_loop() -> AsyncIterator[AsyncExecutor]:
     """The async executor, with little patience."""
-    made = AsyncExecutor(concurrency=4, find=find, max_payload=MAX_PAYLOAD, grace_s=0.05)
+    made = AsyncExecutor(
+        concurrency=4, find=find, max_payload=MAX_PAYLOAD, options=AsyncOptions(grace_s=0.05)
+    )
     await made.start()
     yield made
     await made.stop()

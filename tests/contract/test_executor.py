@@ -16,7 +16,7 @@ import pytest
 from chancy.attempt import Cancelled, Raised, Released, Returned, TimedOut
 from chancy.executors import default_concurrency
 from chancy.executors.base import Executor
-from chancy.queue import EXECUTORS, ExecutorName
+from chancy.options import EXECUTORS, ExecutorName
 from tests.contract import executor_jobs
 from tests.contract.executor_calls import (
     JOBS,

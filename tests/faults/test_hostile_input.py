@@ -14,7 +14,7 @@ import pytest
 
 from chancy import Chancy, ConfigurationError, Job, PushError, Queue, State
 from chancy.job import JobFunction
-from chancy.queue import ExecutorName
+from chancy.options import ExecutorName
 from tests.faults import jobs, outbursts, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker

@@ -33,6 +33,7 @@ def test_a_job_is_prepared(intake: Intake) -> None:
         90.0,
         7,
         '{"team":"shop"}',
+        None,
     )
 
 

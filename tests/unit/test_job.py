@@ -15,7 +15,8 @@ import pytest
 
 from chancy import Job, job
 from chancy.errors import ConfigurationError, InvalidArguments, PushError
-from chancy.job import DECORATED, MAX_DELAY, check_job, path_of
+from chancy.intake import MAX_DELAY, check_job
+from chancy.job import DECORATED, path_of
 from tests.unit import jobs
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.queue import EXECUTORS, MAX_CONCURRENCY, Queue
+from chancy.options import EXECUTORS
+from chancy.queue import MAX_CONCURRENCY, Queue
 
 
 def test_the_defaults() -> None:

@@ -39,6 +39,7 @@ def queued(job_id: UUID, state: State) -> QueuedJob:
         claimed_at=None,
         finished_at=AT if state.final else None,
         stop_asked_at=None,
+        limits=(),
     )
 
 

@@ -1,6 +1,8 @@
--- Says which queues a worker serves; no row: it was declared dead. Index: the primary key of
--- workers. Locks: its row. Safe to repeat.
+-- Says which queues a worker serves, and why it cannot serve others; no row: it was declared
+-- dead. Index: the primary key of workers. Locks: its row. Safe to repeat.
 update {schema}.workers
-set queues = $2::text[]
+set
+  queues = $2::text[],
+  broken = $3::text::jsonb
 where id = $1::uuid
 returning 1

@@ -1,11 +1,13 @@
--- Stores a queue; $9: also over one that exists, whose pause stays as it is. Index: the primary
+-- Stores a queue; $11: also over one that exists, whose pause stays as it is. Index: the primary
 -- key of queues. Locks: its row. Safe to repeat.
 with stored as (
   insert into {schema}.queues as q (
-    name, executor, concurrency, tags, poll_interval_s, keep_finished, paused_at, resume_at)
+    name, executor, concurrency, tags, poll_interval_s, keep_finished, paused_at, resume_at,
+    limits, options)
   values (
     $1::text, $2::text, $3::int, $4::text[], $5::float8, $6::boolean,
-    case when $7::boolean then clock_timestamp() end, $8::timestamptz)
+    case when $7::boolean then clock_timestamp() end, $8::timestamptz,
+    $9::text::jsonb, $10::text::jsonb)
   on conflict (name) do update
   set
     executor = excluded.executor,
@@ -13,8 +15,10 @@ with stored as (
     tags = excluded.tags,
     poll_interval_s = excluded.poll_interval_s,
     keep_finished = excluded.keep_finished,
+    limits = excluded.limits,
+    options = excluded.options,
     updated_at = clock_timestamp()
-  where $9::boolean
+  where $11::boolean
   returning 1)
 select pg_notify({schema}.channel(), 'q:')
 from stored

@@ -7,7 +7,9 @@ select
   poll_interval_s,
   keep_finished,
   paused_at is not null and (resume_at is null or resume_at > clock_timestamp()),
-  {schema}.utc(resume_at)
+  {schema}.utc(resume_at),
+  limits::text,
+  options::text
 from {schema}.queues
 where $1::text is null
   or name = $1

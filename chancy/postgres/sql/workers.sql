@@ -8,6 +8,7 @@ select
   version,
   {schema}.utc(started_at),
   {schema}.utc(beat_at),
-  extract(epoch from clock_timestamp() - beat_at)::float8
+  extract(epoch from clock_timestamp() - beat_at)::float8,
+  broken::text
 from {schema}.workers
 order by started_at

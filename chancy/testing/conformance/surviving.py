@@ -61,16 +61,18 @@ class WorkerPromises(Promises):
         assert after.beat_at >= before.beat_at
 
     async def test_a_worker_announces_its_queues(self, bench: Bench) -> None:
-        assert await bench.broker.announce(bench.worker_id, ["b", "a"]) is True
+        assert await bench.broker.announce(bench.worker_id, ["b", "a"], {"c": "no"}) is True
         [worker] = await bench.broker.workers()
         assert sorted(worker.queues) == ["a", "b"]
-        assert await bench.broker.announce(bench.worker_id, []) is True
+        assert worker.broken == {"c": "no"}
+        assert await bench.broker.announce(bench.worker_id, [], {}) is True
         [worker] = await bench.broker.workers()
         assert worker.queues == ()
+        assert worker.broken == {}
 
     async def test_a_worker_declared_dead_announces_nothing(self, bench: Bench) -> None:
         await bench.broker.unregister(bench.worker_id)
-        assert await bench.broker.announce(bench.worker_id, ["a"]) is False
+        assert await bench.broker.announce(bench.worker_id, ["a"], {}) is False
         assert await bench.broker.workers() == []
 
     async def test_a_worker_nobody_knows_cannot_beat(self, bench: Bench) -> None:
