@@ -114,7 +114,7 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
             return default
 
     usual: ExecutorName = "process"
-    runs = sound(executor, check_executor, usual)
+    runs: ExecutorName = sound(executor, check_executor, usual)
     how = sound(options, lambda text, _: decode_options(text, runs), None)
     return Queue(
         name=name,
