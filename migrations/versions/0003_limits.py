@@ -1,4 +1,4 @@
-"""Limits and options of queues, what a worker cannot serve, notes of running jobs."""
+"""Limits and options of queues; notes of running jobs."""
 
 from pathlib import Path
 

@@ -32,7 +32,18 @@ def test_every_public_name_is_in_the_api(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [chancy.Chancy, chancy.Worker, chancy.Queue, chancy.Job, chancy.job, PostgresServer]
+    "kind",
+    [
+        chancy.Chancy,
+        chancy.Worker,
+        chancy.Queue,
+        chancy.ProcessOptions,
+        chancy.ThreadOptions,
+        chancy.AsyncOptions,
+        chancy.Job,
+        chancy.job,
+        PostgresServer,
+    ],
 )
 def test_every_parameter_is_in_its_section(kind: type) -> None:
     section = API.section(kind.__name__ if kind is not PostgresServer else "Embedded")
@@ -50,7 +61,9 @@ def test_every_parameter_is_in_its_section(kind: type) -> None:
         chancy.Chancy,
         chancy.Worker,
         chancy.Queue,
+        chancy.Limit,
         chancy.Job,
+        chancy.JobContext,
         chancy.Reference,
         chancy.Plugin,
         chancy.Runtime,
@@ -76,7 +89,7 @@ def test_every_member_is_in_its_section(kind: type) -> None:
     wanted = {*source.members(kind), *fields} - {name for name in vars(State) if name.isupper()}
     missing = wanted - words_of(API.section(title))
     # Ways of making a failure are the executors' business, not a reader's.
-    assert missing - {"of", "named", "as_json"} == set()
+    assert missing - {"of", "named", "as_json", "from_json"} == set()
 
 
 def test_every_outcome_has_its_row() -> None:
@@ -117,7 +130,8 @@ def test_every_error_has_its_row() -> None:
     assert set(re.findall(r"\w+Error\b|\b[A-Z]\w+", tree)) == set(names)
     for one in source.errors():
         for base in one.__bases__:
-            assert base.__name__ in tree or base in (Exception, TimeoutError)
+            assert base.__name__ in tree or base in (Exception, TimeoutError, LookupError)
+    assert "Interrupted" in errors.words
 
 
 def test_the_transitions_are_those_of_the_code() -> None:
@@ -145,6 +159,7 @@ _SECTIONS = {
     "Error": {"error", "exception", "critical"},
     "Warning": {"warning"},
     "Info": {"info", "debug"},
+    "From the jobs": set(),
     "From the executors": {"info", "warning", "error", "exception"},
 }
 
@@ -164,7 +179,9 @@ def test_every_event_is_listed_and_no_other() -> None:
                 assert {event.logger for event in of_it} == set(re.findall(r"`(\S+)`", row[1])), (
                     name
                 )
-    assert listed == {event.name for event in events}
+    # What jobs say themselves has no name of ours.
+    assert listed == {event.name for event in events if event.logger != "chancy.job"}
+    assert "`chancy.job`" in logging.section("From the jobs")
 
 
 def test_every_setting_is_listed() -> None:
