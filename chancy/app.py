@@ -82,7 +82,7 @@ class Chancy:
         self.registry = Registry(allow)
         self.max_payload = max_payload
         self.hooks = Hooks(_plugins(plugins, bare=no_default_plugins))
-        self._intake = Intake(self.registry, max_payload=max_payload)
+        self._intake = Intake(self.registry, max_payload=max_payload, queues=self.queues)
         self._pool_size = pool_size
         self._sync: SyncPostgresBroker | None = None
         self.broker: Broker = broker or PostgresBroker(

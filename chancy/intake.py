@@ -16,6 +16,7 @@ from chancy.identity import new_id, new_ids
 from chancy.job import Job, JobFactory
 from chancy.limits import check_limits, encode_limits
 from chancy.names import check_function_path, check_queue_name, shown
+from chancy.queue import Queue, unsupported
 from chancy.registry import Registry
 
 T = TypeVar("T")
@@ -33,13 +34,19 @@ class Intake:
     """Checks and encodes the jobs of one application.
 
     :param max_payload: bytes of UTF-8 that arguments, and meta, may take.
+    :param queues: what the application says of its queues. Whether a limit can be kept to is
+        known for these alone; of other queues the worker finds out.
     """
 
-    def __init__(self, registry: Registry, *, max_payload: int) -> None:
+    def __init__(
+        self, registry: Registry, *, max_payload: int, queues: Sequence[Queue] = ()
+    ) -> None:
         if max_payload < 2:
             raise ConfigurationError(f"max_payload={max_payload} bytes leaves room for nothing")
         self._registry = registry
         self._max_payload = max_payload
+        # Of two of one name a worker declares the first.
+        self._queues = {queue.name: queue for queue in reversed(queues)}
         #: What has passed the checks: most jobs differ in nothing but their arguments.
         self._passed: set[tuple[str, str, int, int, bool]] = set()
 
@@ -75,8 +82,19 @@ class Intake:
             delay_s,
             job.max_attempts,
             meta,
-            encode_limits(job.limits) if job.limits else None,
+            self._limits(job) if job.limits else None,
         )
+
+    def _limits(self, job: Job) -> str | None:
+        try:
+            limits = check_limits(job.limits, f"job {job.func}")
+        except ConfigurationError as error:
+            raise PushError(str(error)) from None
+        if queue := self._queues.get(job.queue):
+            for limit in limits:
+                if why := unsupported(limit.type, queue.executor, queue.options):
+                    raise PushError(f"job {job.func}: queue {queue.name!r}: {why}")
+        return encode_limits(limits)
 
     def _check(self, job: Job, *, validate: bool) -> None:
         settings = (job.func, job.queue, job.priority, job.max_attempts, validate)
@@ -101,15 +119,13 @@ class Intake:
 
 
 def check_job(job: Job) -> None:
-    """Raise `PushError` if a field other than the arguments cannot be stored."""
+    """Raise `PushError` if a field other than the arguments and limits cannot be stored."""
     check_function_path(job.func)
     check_queue_name(job.queue)
     _check_number("priority", job.priority, PRIORITIES, job.func)
     _check_number("max_attempts", job.max_attempts, ATTEMPTS, job.func)
     if job.run_at is not None:
         check_run_at(job.run_at, job.func)
-    if job.limits:
-        check_limits(job.limits, f"job {job.func}")
     if job.id is not None:
         _check_id(job.id, job.func)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -52,11 +51,10 @@ class Limit:
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or not low <= value <= high
+            or not low <= value <= high  # which NaN is not, and an int of any size can be asked
         ):
             raise ConfigurationError(
-                f"a limit of {self.type.name.lower()} is from {low:,g} to {high:,g} {unit}, "
+                f"a limit of {self.type.name.lower()} is from {low:,.10g} to {high:,.10g} {unit}, "
                 f"not {shown(value)}"
             )
 

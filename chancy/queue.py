@@ -93,8 +93,8 @@ def unsupported(limit: LimitType, executor: ExecutorName, options: Options | Non
             )
         case LimitType.MEMORY, "thread" | "async":
             return (
-                f"the jobs of a {executor} queue share the memory of the worker, so none of them "
-                "can have a limit of its own: use the executor process"
+                f"the jobs of a queue of the executor {executor} share the memory of the worker, "
+                "so none of them can have a limit of its own: use the executor process"
             )
         case _:
             raise AssertionError(f"{limit!r} of {executor!r}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chancy import Job
+from chancy import Job, Limit, Queue, ThreadOptions
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, PushError
 from chancy.intake import Intake, chunks
 from chancy.registry import Registry
@@ -135,3 +135,52 @@ def test_settings_that_cannot_be_hashed_are_refused(intake: Intake) -> None:
     unhashable: Any = ["shop.work"]
     with pytest.raises(PushError, match="shop"):
         intake.prepare(Job(func=unhashable), validate=False)
+
+
+def test_limits_are_prepared(intake: Intake) -> None:
+    made = Job(func="shop.work").with_limits(Limit.time(5), Limit.memory(2**28))
+    prepared = intake.prepare(made, validate=False)
+    assert prepared.limits == '{"time_s": 5, "memory_bytes": 268435456}'
+
+
+def test_limits_may_be_a_list(intake: Intake) -> None:
+    listed: Any = [Limit.time(5)]
+    passed: Any = iter(listed)
+    for limits in (listed, passed):
+        made = Job(func="shop.work", limits=limits)
+        assert intake.prepare(made, validate=False).limits == '{"time_s": 5}'
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (5, "limits must be a list of Limit, not 5"),
+        ("5", "limits must be a list of Limit, not '5'"),
+        ([5], "5 is not a Limit"),
+        ([Limit.time(5), Limit.time(6)], "there are two limits of time"),
+    ],
+)
+def test_what_is_no_limit_is_refused(intake: Intake, limits: Any, said: str) -> None:
+    with pytest.raises(PushError, match=f"^job shop.work: {said}"):
+        intake.prepare(Job(func="shop.work", limits=limits), validate=False)
+
+
+def test_a_limit_that_a_queue_of_the_application_cannot_keep_to_is_refused() -> None:
+    queues = [
+        Queue(name="threads", executor="thread"),
+        Queue(name="polite", executor="thread", options=ThreadOptions(cooperative=True)),
+        Queue(name="loop", executor="async"),
+        Queue(name="loop", executor="process"),
+    ]
+    intake = Intake(Registry(), max_payload=1_000, queues=queues)
+    timed = Job(func="shop.work", limits=(Limit.time(5),))
+    large = Job(func="shop.work", limits=(Limit.memory(2**28),))
+    said = "^job shop.work: queue 'threads': a thread cannot be stopped"
+    with pytest.raises(PushError, match=said):
+        intake.prepare(timed.with_queue("threads"), validate=False)
+    for name in ("polite", "loop"):
+        assert intake.prepare(timed.with_queue(name), validate=False).limits
+        with pytest.raises(PushError, match=f"queue '{name}': the jobs of .* share the memory"):
+            intake.prepare_all([timed, large.with_queue(name)], validate=False)
+    # Of a queue that the application does not declare nothing is known here.
+    assert intake.prepare(large.with_queue("elsewhere"), validate=False).limits

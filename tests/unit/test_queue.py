@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from chancy import AsyncOptions, Limit, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
 from chancy.options import EXECUTORS
 from chancy.queue import MAX_CONCURRENCY, Queue
@@ -19,6 +20,7 @@ def test_the_defaults() -> None:
     queue = Queue(name="default")
     assert (queue.executor, queue.concurrency, queue.tags) == ("process", None, frozenset())
     assert (queue.poll_interval_s, queue.keep_finished) == (1.0, True)
+    assert (queue.limits, queue.options) == ((), None)
     assert (queue.paused, queue.resume_at) == (False, None)
 
 
@@ -54,6 +56,10 @@ def test_the_executors_there_are(executor: Any) -> None:
         ({"tags": "gpu"}, "tags must be a set of patterns, not 'gpu'"),
         ({"tags": {"("}}, "the tag pattern '(' is not a regular expression"),
         ({"tags": {5}}, "the tag pattern 5 is not a regular expression"),
+        ({"limits": 30}, "limits must be a list of Limit, not 30"),
+        ({"limits": [Limit.time(1), Limit.time(2)]}, "there are two limits of time"),
+        ({"options": {"max_jobs": 5}}, "the executor process takes ProcessOptions, not "),
+        ({"executor": "async", "options": ThreadOptions()}, "the executor async takes Async"),
         ({"resume_at": datetime(2030, 1, 1)}, "has no time zone: pass an aware datetime"),  # noqa: DTZ001
     ],
 )
@@ -62,6 +68,43 @@ def test_what_cannot_work_is_refused_with_the_reason(settings: dict[str, Any], s
         Queue(**{"name": "shop", **settings})
     if "name" not in settings:
         assert str(caught.value).startswith("queue 'shop': ")
+
+
+@pytest.mark.parametrize(
+    ("executor", "limit", "options"),
+    [
+        ("process", Limit.time(5), None),
+        ("process", Limit.memory(2**28), ProcessOptions(max_jobs=5)),
+        ("async", Limit.time(5), AsyncOptions()),
+        ("thread", Limit.time(5), ThreadOptions(cooperative=True)),
+    ],
+)
+def test_an_executor_takes_the_limits_that_it_can_keep_to(
+    executor: Any, limit: Limit, options: Any
+) -> None:
+    queue = Queue(name="a", executor=executor, limits=[limit], options=options)  # type: ignore[arg-type]
+    assert queue.limits == (limit,)
+
+
+@pytest.mark.parametrize(
+    ("executor", "limit", "options", "said"),
+    [
+        ("thread", Limit.time(5), None, "a thread cannot be stopped, so a thread queue takes no"),
+        ("thread", Limit.time(5), ThreadOptions(), "ThreadOptions(cooperative=True)"),
+        (
+            "thread",
+            Limit.memory(2**28),
+            ThreadOptions(cooperative=True),
+            "the executor thread share",
+        ),
+        ("async", Limit.memory(2**28), None, "the executor async share the memory of"),
+    ],
+)
+def test_an_executor_refuses_the_limits_that_it_cannot_keep_to(
+    executor: Any, limit: Limit, options: Any, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^queue 'a': .*{re.escape(said)}"):
+        Queue(name="a", executor=executor, limits=(limit,), options=options)
 
 
 def test_a_moment_with_a_zone_is_kept() -> None:

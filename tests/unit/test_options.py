@@ -1,0 +1,124 @@
+"""Options of executors: what may be one, and how they are stored."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+
+from chancy import AsyncOptions, ProcessOptions, ThreadOptions
+from chancy.errors import ConfigurationError
+from chancy.options import (
+    EXECUTORS,
+    ExecutorName,
+    Options,
+    check_options,
+    decode_options,
+    default_options,
+    encode_options,
+)
+
+WHOLE = "must be a whole number from 1 to "
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (ProcessOptions, {"jobs_per_child": 0}, f"jobs_per_child=0 {WHOLE}10,000"),
+        (ProcessOptions, {"jobs_per_child": 10_001}, "jobs_per_child=10001 must be"),
+        (ProcessOptions, {"jobs_per_child": None}, "jobs_per_child=None must be"),
+        (ProcessOptions, {"jobs_per_child": 1.0}, "jobs_per_child=1.0 must be"),
+        (ProcessOptions, {"max_jobs": 0}, f"max_jobs=0 {WHOLE}"),
+        (ProcessOptions, {"max_jobs": True}, "max_jobs=True must be"),
+        (ProcessOptions, {"max_jobs": "9"}, "max_jobs='9' must be"),
+        (
+            ProcessOptions,
+            {"max_memory_bytes": 1_000_000},
+            "max_memory_bytes=1000000 must be a whole number from 33,554,432 to ",
+        ),
+        (ProcessOptions, {"max_memory_bytes": 1e9}, "max_memory_bytes=1000000000.0 must be"),
+        (ProcessOptions, {"initializer": "start"}, "'start' is not the path of a function"),
+        (ProcessOptions, {"initializer": 5}, "5 is not the path of a function"),
+        (ProcessOptions, {"grace_s": -1}, "grace_s=-1 must be from 0 to 3,600 seconds"),
+        (ProcessOptions, {"grace_s": math.nan}, "grace_s=nan must be"),
+        (ProcessOptions, {"grace_s": "5"}, "grace_s='5' must be"),
+        (AsyncOptions, {"grace_s": 3_601}, "grace_s=3601 must be"),
+        (AsyncOptions, {"grace_s": math.inf}, "grace_s=inf must be"),
+        (AsyncOptions, {"grace_s": 10**400}, "must be from 0 to 3,600 seconds"),
+        (AsyncOptions, {"grace_s": None}, "grace_s=None must be"),
+        (ThreadOptions, {"cooperative": 1}, "cooperative=1 must be True or False"),
+        (ThreadOptions, {"cooperative": "yes"}, "cooperative='yes' must be True or False"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_name(
+    kind: type[Options], given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        kind(**given)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (None, None),
+        (ProcessOptions(), "{}"),
+        (ThreadOptions(cooperative=True), '{"cooperative": true}'),
+        (AsyncOptions(grace_s=0), '{"grace_s": 0}'),
+        (
+            ProcessOptions(
+                jobs_per_child=10_000,
+                max_jobs=1,
+                max_memory_bytes=32 * 2**20,
+                initializer="shop.start.warm",
+                grace_s=0.5,
+            ),
+            '{"jobs_per_child": 10000, "max_jobs": 1, "max_memory_bytes": 33554432, '
+            '"initializer": "shop.start.warm", "grace_s": 0.5}',
+        ),
+    ],
+)
+def test_what_differs_from_the_defaults_is_stored(
+    options: Options | None, text: str | None
+) -> None:
+    assert encode_options(options) == text
+    names: dict[type[Any], ExecutorName] = {type(default_options(name)): name for name in EXECUTORS}
+    assert decode_options(text, names.get(type(options), "process")) == options
+
+
+def test_each_executor_takes_its_own() -> None:
+    for name in EXECUTORS:
+        check_options(default_options(name), name, "shop")
+        for other in EXECUTORS:
+            if other != name:
+                kind = type(default_options(name)).__name__
+                said = f"^shop: the executor {name} takes {kind}, not "
+                with pytest.raises(ConfigurationError, match=said):
+                    check_options(default_options(other), name, "shop")
+
+
+@pytest.mark.parametrize(
+    ("text", "executor", "said"),
+    [
+        ("{", "process", "the options are not JSON: "),
+        ("[" * 100_000, "process", "the options are not JSON: "),
+        ("null", "thread", "the options are not an object: None"),
+        ("[]", "thread", "the options are not an object: []"),
+        (
+            '{"cooperative": true}',
+            "async",
+            "the executor async has the options grace_s, not 'cooperative'",
+        ),
+        ('{"": 1, "self": 2}', "async", "the executor async has the options grace_s, not ''"),
+        ('{"max_jobs": "many"}', "process", "max_jobs='many' must be a whole number"),
+        (json.dumps({"grace_s": 10**400}), "process", "must be from 0 to 3,600 seconds"),
+        ('{"initializer": "os.system; x"}', "process", "is not the path of a function"),
+    ],
+)
+def test_what_a_row_has_that_is_no_option_is_refused_with_the_reason(
+    text: str, executor: ExecutorName, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"^.*{re.escape(said)}"):
+        decode_options(text, executor)
