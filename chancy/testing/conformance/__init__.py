@@ -21,6 +21,7 @@ from chancy.testing.conformance.fencing import FencePromises
 from chancy.testing.conformance.hostile import HostilePromises
 from chancy.testing.conformance.listing import ListPromises
 from chancy.testing.conformance.noticing import NoticePromises
+from chancy.testing.conformance.noting import NotePromises
 from chancy.testing.conformance.promoting import PromotePromises
 from chancy.testing.conformance.pushing import PushPromises
 from chancy.testing.conformance.queueing import QueuePromises
@@ -35,6 +36,7 @@ class BrokerContract(
     ClaimPromises,
     SettlePromises,
     FencePromises,
+    NotePromises,
     HostilePromises,
     PromotePromises,
     CancelPromises,

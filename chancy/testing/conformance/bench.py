@@ -31,6 +31,7 @@ def prepared(
     run_at: datetime | None = None,
     delay_s: float | None = None,
     meta: str | None = None,
+    limits: str | None = None,
 ) -> PreparedJob:
     """A job as `push` takes it."""
     return PreparedJob(
@@ -43,6 +44,7 @@ def prepared(
         delay_s=delay_s,
         max_attempts=3,
         meta=meta,
+        limits=limits,
     )
 
 

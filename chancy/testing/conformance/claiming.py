@@ -8,6 +8,7 @@ import uuid
 from uuid import UUID
 
 from chancy.broker import Broker
+from chancy.limits import NO_LIMITS, Limit, Limits, decode_limits
 from chancy.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import (
@@ -25,6 +26,21 @@ class ClaimPromises(Promises):
     async def test_jobs_of_one_push_come_in_their_order(self, bench: Bench) -> None:
         ids = await bench.push(*(prepared() for _ in range(20)))
         assert [claim.id for claim in await bench.claim(thorough=False)] == ids
+
+    async def test_a_claim_has_the_limits_of_its_job(self, bench: Bench) -> None:
+        text = '{"time_s": 1.5, "memory_bytes": 268435456}'
+        ids = await bench.push(prepared(), prepared(limits=text), prepared(limits='{"time_s": 3}'))
+        claims = await bench.claim()
+        assert [decode_limits(claim.limits) for claim in claims] == [
+            NO_LIMITS,
+            Limits(1.5, 2**28),
+            Limits(3),
+        ]
+        [plain, both, timed] = [await bench.job(job_id) for job_id in ids]
+        assert (plain.limits, timed.limits) == ((), (Limit.time(3),))
+        assert both.limits == (Limit.time(1.5), Limit.memory(2**28))
+        await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+        assert (await bench.job(ids[1])).limits == both.limits
 
     async def test_pushes_come_one_after_the_other(self, bench: Bench) -> None:
         first, second = await bench.push(prepared()), await bench.push(prepared())

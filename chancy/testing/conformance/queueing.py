@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from chancy.limits import Limit
+from chancy.options import AsyncOptions, Options, ProcessOptions, ThreadOptions
 from chancy.queue import Queue
 from chancy.testing.conformance.bench import FUTURE, PAST, Bench, Promises, prepared
 
@@ -12,6 +16,8 @@ FULL = Queue(
     tags=frozenset({"gpu", "eu-.*", "*"}),
     poll_interval_s=0.25,
     keep_finished=False,
+    limits=(Limit.time(2.5),),
+    options=ThreadOptions(cooperative=True),
 )
 
 
@@ -19,6 +25,33 @@ class QueuePromises(Promises):
     async def test_a_queue_is_stored_as_declared(self, bench: Bench) -> None:
         assert await bench.broker.declare(FULL) == FULL
         assert await bench.broker.queues() == [Queue(name="default"), FULL]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            None,
+            ProcessOptions(),
+            ProcessOptions(
+                jobs_per_child=3,
+                max_jobs=2**53,
+                max_memory_bytes=2**40,
+                initializer="shop.start.warm",
+                grace_s=0.25,
+            ),
+        ],
+    )
+    async def test_limits_and_options_come_back_as_they_were(
+        self, bench: Bench, options: Options | None
+    ) -> None:
+        limits = (Limit.time(0.001), Limit.memory(2**62))
+        queue = Queue(name="bounded", limits=limits, options=options)
+        assert await bench.broker.declare(queue) == queue
+        assert queue in await bench.broker.queues()
+        other = Queue(name="bounded", executor="async", options=AsyncOptions(grace_s=1))
+        assert await bench.broker.declare(other) == queue
+        assert await bench.broker.declare(other, upsert=True) == other
+        plain = Queue(name="bounded")
+        assert await bench.broker.declare(plain, upsert=True) == plain
 
     async def test_a_queue_may_be_declared_paused(self, bench: Bench) -> None:
         paused = Queue(name="paused", paused=True, resume_at=FUTURE)
