@@ -21,11 +21,16 @@ _STATEMENT = re.compile(
 )
 _INTO = re.compile(r"\binto\s+[pv]_\w+(?:\s*,\s*\w+)*|\binto\s+\w+\s*,\s*v_\w+|\binto\s+next_due_s")
 _VARIABLE = re.compile(r"\b[pv]_\w+\b")
+# Of functions of one name the newest: the others are there for workers of the release before.
+_NEWEST = (
+    "from pg_proc p join pg_namespace n on n.oid = p.pronamespace "
+    "where n.nspname || '.' || p.proname = %s order by p.oid desc limit 1"
+)
 
 
 def statements(connection: psycopg.Connection[Any], function: str) -> list[str]:
     """The data-touching statements of a plpgsql function, in order, without their INTO."""
-    (source,) = _one(connection, "select prosrc from pg_proc where oid = %s::regproc", function)
+    (source,) = _one(connection, f"select prosrc {_NEWEST}".encode(), function)
     body = source[source.index("begin") + len("begin") :]
     found = []
     for part in body.split(";"):
@@ -49,9 +54,7 @@ def explain(
     names = list(dict.fromkeys(_VARIABLE.findall(statement)))
     text = _VARIABLE.sub(lambda match: f"${names.index(match[0]) + 1}", statement)
     with connection.transaction(force_rollback=True):
-        (settings,) = _one(
-            connection, "select proconfig from pg_proc where oid = %s::regproc", function
-        )
+        (settings,) = _one(connection, f"select proconfig {_NEWEST}".encode(), function)
         for setting in settings:
             name, _, value = setting.partition("=")
             connection.execute("select set_config(%s, %s, true)", (name, value))

@@ -32,7 +32,7 @@ from generate_series(1, %s) as n
 """
 WORKER = "'11111111-0000-4000-8000-000000000000'::uuid"
 LEASE = "'22222222-0000-4000-8000-000000000000'::uuid"
-CLAIM = f"select id from chancy.claim({WORKER}, {LEASE}, 'default', null, null, {BATCH})"
+CLAIM = f"select id from chancy.claim({WORKER}, {LEASE}, 'default', {BATCH}, null, null)"
 
 
 @pytest.fixture
