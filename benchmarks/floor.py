@@ -69,7 +69,7 @@ class _Floor:
             if now >= self._front_at:
                 self._hint, self._front_at = None, now + _FRONT_EVERY_S
             from_front = self._hint is None
-            lanes, hints = (None, None) if from_front else ([0], [self._hint])
+            lanes, hints = (None, None) if from_front else ("{0}", f"{{{self._hint}}}")
             lease = uuid.uuid4()
             rows = await self._claims.fetch(
                 self._sql.claim, self._worker, lease, queue, lanes, hints, _BATCH

@@ -7,7 +7,7 @@ A broker is the only part that knows tables. Every call may be repeated: after
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -127,8 +127,14 @@ class Pulse(Protocol):
 class Subscription(Protocol):
     """A connection that hears notices."""
 
-    async def receive(self, timeout_s: float) -> list[Notice]:
-        """Wait for at least one notice, at most so long. Raises `BrokerUnavailable`."""
+    async def receive(
+        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+    ) -> list[Notice]:
+        """Wait for at least one notice, at most so long. Raises `BrokerUnavailable`.
+
+        :param first: may be told the first notice as it arrives, sooner than it is returned with
+            the others.
+        """
         ...
 
     async def probe(self, timeout_s: float) -> list[Notice]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 
 class Kind(StrEnum):
@@ -40,6 +41,7 @@ class Notice:
 _KINDS = {kind.value: kind for kind in Kind}
 
 
+@lru_cache(maxsize=256)
 def parse(payload: str) -> Notice | None:
     """Read a payload. Anybody may send anything on a channel: what is not ours gives None."""
     if len(payload) > 200 or payload[1:2] != ":":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 from chancy.errors import BrokerUnavailable
 from chancy.notice import Kind, Notice, channel, parse
@@ -23,11 +25,14 @@ class PostgresSubscription:
     async def listen(self) -> None:
         await self._connection.listen(self._channel)
 
-    async def receive(self, timeout_s: float) -> list[Notice]:
+    async def receive(
+        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+    ) -> list[Notice]:
+        tell = None if first is None else partial(_tell, first)
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, deadline - time.monotonic())
-            payloads = await self._connection.notifications(left_s)
+            payloads = await self._connection.notifications(left_s, tell)
             notices = _notices(payloads)
             # Garbage is not silence: whoever takes it for that asks for a proof each time.
             if notices or not payloads:
@@ -57,6 +62,12 @@ class PostgresSubscription:
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+def _tell(first: Callable[[Notice], None], payload: str) -> None:
+    notice = parse(payload)
+    if notice is not None:
+        first(notice)
 
 
 def _notices(payloads: list[str]) -> list[Notice]:

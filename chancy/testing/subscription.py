@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from chancy.errors import BrokerUnavailable
 from chancy.notice import Notice
@@ -27,7 +28,9 @@ class MemorySubscription:
         self._heard.append(notice)
         self._event.set()
 
-    async def receive(self, timeout_s: float) -> list[Notice]:
+    async def receive(
+        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+    ) -> list[Notice]:
         if not self._heard and self._open:
             try:
                 async with asyncio.timeout(timeout_s):

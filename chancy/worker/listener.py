@@ -79,9 +79,18 @@ class Listener:
             await subscription.close()
 
     async def _receive(self, subscription: Subscription) -> None:
+        told: list[Notice] = []
+
+        def tell_first(notice: Notice) -> None:
+            # An idle worker waits for it, and has 0.1 ms less to wait than for the whole list.
+            told.append(notice)
+            self._tell_one(notice)
+
         while True:
-            notices = await subscription.receive(_PROBE_EVERY_S)
-            if not notices:
+            notices = await subscription.receive(_PROBE_EVERY_S, tell_first)
+            if told:
+                notices.remove(told.pop())
+            elif not notices:
                 notices = await subscription.probe(_PROBE_TIMEOUT_S)
             self._tell(notices)
             # Anybody may flood the channel: what it costs is bounded by a pause of 1 ms.
@@ -90,7 +99,10 @@ class Listener:
 
     def _tell(self, notices: list[Notice]) -> None:
         for notice in set(notices):
-            try:
-                self._heed(notice)
-            except Exception:
-                logger.exception("notice_failed notice=%r", notice)
+            self._tell_one(notice)
+
+    def _tell_one(self, notice: Notice) -> None:
+        try:
+            self._heed(notice)
+        except Exception:
+            logger.exception("notice_failed notice=%r", notice)

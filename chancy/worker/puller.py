@@ -104,6 +104,9 @@ class Puller:
             else:
                 self._thorough = self._rung >= len(_LADDER_S)
             if len(claims) < limit:
+                if claims:
+                    # They begin now, and not after what follows.
+                    await asyncio.sleep(0)
                 await self._rest()
 
     async def _room(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -143,8 +143,10 @@ class FlakyConnection:
         self._switchboard.check("listen", number, self._real)
         await self._real.listen(channel)
 
-    async def notifications(self, timeout_s: float) -> list[str]:
-        return await self._real.notifications(timeout_s)
+    async def notifications(
+        self, timeout_s: float, first: Callable[[str], None] | None = None
+    ) -> list[str]:
+        return await self._real.notifications(timeout_s, first)
 
     def abort(self) -> None:
         self._real.abort()

@@ -7,7 +7,7 @@ one of these. JSON crosses as text in both directions: the statements cast it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -46,11 +46,16 @@ class Connection(Protocol):
         """Begin to receive notifications of a channel on this session."""
         ...
 
-    async def notifications(self, timeout_s: float) -> list[str]:
+    async def notifications(
+        self, timeout_s: float, first: Callable[[str], None] | None = None
+    ) -> list[str]:
         """Wait for at least one payload, or for the timeout; return what came, in order.
 
         At most 10,000 payloads are kept between calls; what comes above that is dropped and
         the list then ends with an empty payload.
+
+        :param first: is told the first one as it arrives, some turns of the loop before this
+            returns it with the others; not when something had arrived before the call.
         """
         ...
 

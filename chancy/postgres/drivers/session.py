@@ -132,11 +132,13 @@ class Session(ABC):
             )
         await self._call(lambda: self._listen(channel))
 
-    async def notifications(self, timeout_s: float) -> list[str]:
+    async def notifications(
+        self, timeout_s: float, first: Callable[[str], None] | None = None
+    ) -> list[str]:
         if not self.closed:
             self._receive()
             try:
-                await self._inbox.wait(timeout_s)
+                await self._inbox.wait(timeout_s, first)
             finally:
                 self._rest()
         payloads = self._inbox.take()

@@ -1,4 +1,5 @@
 -- Takes pending jobs; see the function. Index: jobs_pending. Locks: rows of jobs by priority and
 -- position, skipping locked ones. Repeated with another lease it takes other jobs.
 select id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, limits
-from {schema}.claim($1::uuid, $2::uuid, $3::text, $6::int, $4::smallint[], $5::bigint[])
+from {schema}.claim($1::uuid, $2::uuid, $3::text, $6::int, $4::text::smallint[],
+  $5::text::bigint[])

@@ -35,6 +35,41 @@ async def test_a_waiting_task_is_woken(session: Connection, other: Connection) -
     assert time.monotonic() - started < 0.5
 
 
+async def test_the_first_one_is_told_as_it_comes(session: Connection, other: Connection) -> None:
+    await session.listen("news")
+    told: list[str] = []
+    waiting = asyncio.create_task(session.notifications(10, told.append))
+    await asyncio.sleep(0.05)
+    await other.fetch("select pg_notify('news', i::text) from generate_series(1, 3) i")
+    received = await waiting
+    assert told == ["1"]
+    while len(received) < 3:
+        received += await session.notifications(5, told.append)
+    assert received == ["1", "2", "3"]
+
+
+async def test_what_had_come_before_is_not_told(session: Connection, other: Connection) -> None:
+    await session.listen("news")
+    await other.fetch("notify news, 'before'")
+    await session.fetch("select pg_sleep(0.05)")
+    await session.fetch("notify news, 'own'")
+    told: list[str] = []
+    received: list[str] = []
+    while "own" not in received:
+        received += await session.notifications(5, told.append)
+    assert "before" not in told
+    assert received == ["before", "own"]
+
+
+async def test_nobody_is_told_after_the_wait(session: Connection, other: Connection) -> None:
+    await session.listen("news")
+    told: list[str] = []
+    assert await session.notifications(0.05, told.append) == []
+    await other.fetch("notify news, 'late'")
+    assert await session.notifications(5) == ["late"]
+    assert told == []
+
+
 async def test_silence_ends_at_the_timeout(session: Connection) -> None:
     await session.listen("news")
     for _ in range(2):

@@ -1,0 +1,80 @@
+"""The listener tells each notice once, whether or not its subscription tells the first one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from chancy.broker import Broker
+from chancy.clock import SystemClock
+from chancy.notice import Kind, Notice
+from chancy.worker.listener import Listener
+
+_A, _B = Notice(Kind.WAKE, "a"), Notice(Kind.WAKE, "b")
+
+
+class _Subscription:
+    """Gives these lists, one after the other, and then nothing more."""
+
+    def __init__(self, *lists: list[Notice], early: bool) -> None:
+        self._lists = list(lists)
+        self._early = early
+        self.probes = 0
+        self.done = asyncio.Event()
+
+    async def receive(
+        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+    ) -> list[Notice]:
+        if not self._lists:
+            self.done.set()
+            await asyncio.Event().wait()
+        notices = self._lists.pop(0)
+        if self._early and first is not None and notices:
+            first(notices[0])
+        return notices
+
+    async def probe(self, timeout_s: float) -> list[Notice]:
+        self.probes += 1
+        return []
+
+    async def close(self) -> None:
+        pass
+
+
+class _Broker:
+    def __init__(self, subscription: _Subscription) -> None:
+        self._subscription = subscription
+
+    async def subscribe(self) -> _Subscription:
+        return self._subscription
+
+
+async def _listen(subscription: _Subscription) -> list[Notice]:
+    told: list[Notice] = []
+    broker = cast("Broker", _Broker(subscription))
+    listener = Listener(broker, SystemClock(), heed=told.append, resumed=lambda: None)
+    serving = asyncio.create_task(listener.serve())
+    await subscription.done.wait()
+    serving.cancel()
+    await asyncio.wait([serving])
+    return told
+
+
+@pytest.mark.parametrize("early", [False, True])
+async def test_each_notice_is_told_once(early: bool) -> None:
+    told = await _listen(_Subscription([_A], [_A, _B], early=early))
+    assert sorted(notice.token for notice in told) == ["a", "a", "b"]
+
+
+async def test_one_like_the_first_is_told_again() -> None:
+    # It may speak of a job that was stored after the first one had its answer.
+    assert await _listen(_Subscription([_A, _A, _A], early=True)) == [_A, _A]
+
+
+async def test_only_silence_asks_for_a_proof() -> None:
+    subscription = _Subscription([_A], [], [_B], early=True)
+    assert await _listen(subscription) == [_A, _B]
+    assert subscription.probes == 2  # one of them at the beginning
