@@ -14,6 +14,8 @@ import pytest
 
 from chancy.attempt import Claim, Failure, Settlement
 from chancy.broker import Broker, Cancellation, JobFilter
+from chancy.limits import Limit
+from chancy.options import Options, ProcessOptions
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
 from chancy.states import State
@@ -79,6 +81,10 @@ ODD_ROWS = [
     "lease = '00000000-0000-0000-0000-000000000000'",
     "worker_id = '00000000-0000-0000-0000-000000000000'",
     "limits = '\"x\"'",
+    "limits = '[]'",
+    "limits = 'null'",
+    'limits = \'{"time_s": "x", "more": {}}\'',
+    "limits = '{\"time_s\": 1e400}'",
 ]
 
 
@@ -127,6 +133,91 @@ async def test_an_odd_queue_holds_up_none_of_its_neighbours(
         ("odd", False),
     ]
     assert "queue_row_invalid" in caplog.text
+
+
+#: What somebody writes into the row of a queue, what the queue is then, and what is said.
+ODD_QUEUES = {
+    "limits-no-object": ("limits = '[]'", (), None, "the limits are not an object"),
+    "limits-null": ("limits = 'null'", (), None, "the limits are not an object"),
+    "limits-unknown": ("limits = '{\"cpu_s\": 5}'", (), None, "not all of these are limits"),
+    "limits-one-bad": (
+        'limits = \'{"time_s": 5, "memory_bytes": "1G"}\'',
+        (),
+        None,
+        "not all of these are limits",
+    ),
+    "limits-endless": ("limits = '{\"time_s\": 1e400}'", (), None, "not all of these are limits"),
+    "limits-of-a-thread": (
+        "executor = 'thread', limits = '{\"time_s\": 5}'",
+        (),
+        None,
+        "a thread cannot be stopped",
+    ),
+    "limits-of-a-loop": (
+        "executor = 'async', limits = '{\"memory_bytes\": 1e9}'",
+        (),
+        None,
+        "so none of them can have a limit of its own",
+    ),
+    "options-no-object": ("options = '5'", (), None, "the options are not an object"),
+    "options-unknown": ("options = '{\"x\": 1}'", (), None, "has the options jobs_per_child"),
+    "options-of-another": (
+        "executor = 'async', options = '{\"max_jobs\": 5}'",
+        (),
+        None,
+        "the executor async has the options grace_s, not 'max_jobs'",
+    ),
+    "options-bad": ("options = '{\"max_jobs\": 0}'", (), None, "max_jobs=0 must be"),
+    "options-endless": ("options = '{\"grace_s\": 1e400}'", (), None, "must be from 0 to 3,600"),
+    "options-bad-limits-good": (
+        "options = '{\"max_jobs\": 0}', limits = '{\"time_s\": 5}'",
+        (Limit.time(5),),
+        None,
+        "max_jobs=0 must be",
+    ),
+    "limits-bad-options-good": (
+        "options = '{\"max_jobs\": 9}', limits = '5'",
+        (),
+        ProcessOptions(max_jobs=9),
+        "the limits are not an object",
+    ),
+    "executor-unknown": (
+        "executor = 'x', options = '{\"max_jobs\": 9}', limits = '{\"memory_bytes\": 1e9}'",
+        (Limit.memory(10**9),),
+        ProcessOptions(max_jobs=9),
+        "there is no executor 'x'",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "limits", "options", "said"), ODD_QUEUES.values(), ids=ODD_QUEUES
+)
+async def test_what_is_wrong_with_limits_and_options_is_said_and_left_out(
+    bench: Bench,
+    dsn: str,
+    assignment: str,
+    limits: tuple[Limit, ...],
+    options: Options | None,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("insert into chancy.queues (name) values ('odd')")
+        connection.execute(f"update chancy.queues set {assignment} where name = 'odd'".encode())
+    _, odd = await bench.broker.queues()
+    assert (odd.name, odd.limits, odd.options) == ("odd", limits, options)
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("broken", ['\'{"odd": 5, "mail": "why"}\'', "'[]'", "'5'", "'null'"])
+async def test_an_odd_word_on_what_is_broken_hides_no_worker(
+    bench: Bench, dsn: str, broken: str
+) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f"update chancy.workers set broken = {broken}".encode())
+    [worker] = await bench.broker.workers()
+    assert worker.broken == ({"odd": "5", "mail": "why"} if "odd" in broken else {})
 
 
 @pytest.mark.parametrize("start", [2**31 - 3, 2**53 - 3, 2**63 - 12])
