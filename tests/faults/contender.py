@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from chancy.attempt import Claim, Failure, Settlement
+from chancy.attempt import Claim, Failure, Note, Settlement
 from chancy.broker import WorkerRecord
 from chancy.errors import BrokerError
 from chancy.postgres.broker import PostgresBroker
@@ -86,7 +86,8 @@ class Contender:
     async def _brawl(self, ids: Sequence[UUID], until: float) -> None:
         while time.monotonic() < until:
             (what,) = self._random.choices(
-                ("claim", "settle", "rescue", "promote", "cancel"), (30, 30, 30, 10, 0.5)
+                ("claim", "settle", "rescue", "note", "promote", "cancel"),
+                (30, 30, 30, 30, 10, 0.5),
             )
             self.counts[what] += 1
             match what:
@@ -96,6 +97,8 @@ class Contender:
                     await self._settle_some()
                 case "rescue":
                     await self._rescue()
+                case "note":
+                    await self._note()
                 case "promote":
                     await self._broker.promote(self._random.randrange(1, 60))
                 case _:
@@ -131,6 +134,21 @@ class Contender:
         some = dict(self._held[:40])
         self._held = [pair for pair in self._held if some.get(pair[0]) != pair[1]]
         await self._settle([ending(*pair, self._random.choice(ENDINGS)) for pair in some.items()])
+
+    async def _note(self) -> None:
+        """Say something of the jobs that are held, or were until somebody took them."""
+        self._random.shuffle(self._held)
+        some = dict(self._held[:40])
+        notes = [Note(*pair, json.dumps({"noted": str(pair[1])})) for pair in some.items()]
+        try:
+            stale = await self._broker.note(notes)
+        except BrokerError as error:
+            if not error.retryable:
+                raise
+            self.counts[str(getattr(error, "sqlstate", "lost"))] += 1
+        else:
+            self.counts["noted"] += len(notes) - len(stale)
+            self.counts["noted late"] += len(stale)
 
     async def _rescue(self) -> None:
         orphans = await self._broker.orphans(silent_s=self._random.uniform(0, 0.05), limit=200)

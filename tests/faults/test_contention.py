@@ -111,6 +111,7 @@ def test_eight_processes_on_the_same_hundred_jobs(
     counts = sum((Counter[str](answer["counts"]) for answer in answers), Counter[str]())
     assert counts["stale"] > 100, "nobody was late"
     assert counts["rescued"] > 100, "nobody was declared dead"
+    assert min(counts["noted"], counts["noted late"]) > 100, "nobody said anything of a job"
     ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
     for answer in answers:
         for id, lease in answer["claimed"]:
@@ -119,12 +120,13 @@ def test_eight_processes_on_the_same_hundred_jobs(
             ledgers[id].accepted.add(lease)
     rows = tables.ask(
         dsn,
-        "select id, state, attempt, crashes, lease, errors from chancy.jobs union all"
-        " select id, state, attempt, crashes, lease, errors from chancy.finished_jobs",
+        "select id, state, attempt, crashes, lease, errors, meta from chancy.jobs union all"
+        " select id, state, attempt, crashes, lease, errors, meta from chancy.finished_jobs",
     )
     assert sorted(row[0] for row in rows) == sorted(ids), "jobs are lost, or there twice"
-    for id, *row in rows:
+    for id, *row, meta in rows:
         check_ledger(ledgers[str(id)], tuple(row))
+        assert meta is None or meta["noted"] in ledgers[str(id)].claimed
     # Rows are locked in one order. What is left: a job that is asked to stop and is put back
     # and finished by two at the same moment, together with another one.
     assert counts["40P01"] == deadlocks(dsn) <= 10
