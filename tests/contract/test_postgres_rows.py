@@ -12,7 +12,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy.attempt import Claim, Failure, Settlement
+from chancy.attempt import Claim, Failure, Note, Settlement
 from chancy.broker import Broker, Cancellation, JobFilter
 from chancy.limits import Limit
 from chancy.options import Options, ProcessOptions
@@ -317,3 +317,36 @@ async def test_of_all_who_settle_a_job_at_once_one_wins(dsn: str) -> None:
             assert outcome in LEGAL[error["message"]], (error["message"], outcome)
         listed = await bench.broker.find(JobFilter(limit=1_000))
         assert len(listed) == len(claims), "a job stands in two tables"
+
+
+async def test_notes_settlements_and_cancellations_lock_in_one_order(dsn: str) -> None:
+    """In three orders they would meet a deadlock, which the server takes a second to end."""
+    async with AsyncExitStack() as opened:
+        brokers = [PostgresBroker(dsn) for _ in range(3)]
+        for broker in brokers:
+            opened.push_async_callback(broker.close)
+            await broker.open()
+        bench = Bench(brokers[0])
+        await bench.prepare()
+        for _ in range(8):
+            await bench.push(*(prepared() for _ in range(300)))
+            claims = list(await bench.claim(limit=300))
+            random.shuffle(claims)
+            notes = [Note(claim.id, claim.lease, '{"said": 1}') for claim in claims]
+            random.shuffle(claims)
+            ends = [settlement(claim, State.SUCCEEDED) for claim in claims]
+            random.shuffle(claims)
+            late, stale, _ = await asyncio.gather(
+                brokers[0].note(notes),
+                brokers[1].settle(ends),
+                brokers[2].cancel([claim.id for claim in claims]),
+            )
+            assert stale == frozenset()
+            found = await bench.broker.get([claim.id for claim in claims])
+            assert {job.id for job in found.values() if not job.meta} == late
+            assert {job.state for job in found.values()} == {State.SUCCEEDED}
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(
+            "select deadlocks from pg_stat_database where datname = current_database()"
+        ).fetchone()
+    assert row == (0,)
