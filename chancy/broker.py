@@ -18,6 +18,7 @@ from chancy.attempt import Claim, Note, Settlement
 from chancy.job import QueuedJob
 from chancy.notice import Notice
 from chancy.queue import Queue
+from chancy.settling import Inside
 from chancy.states import State
 
 #: Jobs of one chunk of a bulk push.
@@ -31,6 +32,8 @@ class Capability(StrEnum):
     TRANSACTIONAL_PUSH = "transactional push"
     #: Notices reach other processes.
     NOTICES = "notices"
+    #: `settle` lets plugins write in its transaction.
+    SETTLING = "settling in a transaction"
 
 
 class PreparedJob(NamedTuple):
@@ -186,12 +189,17 @@ class Broker(Protocol):
         """
         ...
 
-    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+    ) -> frozenset[UUID]:
         """End attempts; returns the ids of the stale ones, whose lease is gone.
 
         A settlement that goes back becomes CANCELLED instead if the job was asked to stop.
         A batch that was settled before (its answer was lost) is accepted again. One that
         cannot be stored fails alone: the rest of the batch is settled.
+        ``inside`` is done in the same transaction, each in a savepoint of its own and within
+        seconds: what raises is undone alone, and logged. Without `Capability.SETTLING` a broker
+        leaves it out.
         """
         ...
 

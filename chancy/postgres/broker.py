@@ -38,6 +38,7 @@ from chancy.postgres.statements import Statements
 from chancy.postgres.subscription import PostgresSubscription
 from chancy.postgres.transaction import fetch_within
 from chancy.queue import Queue
+from chancy.settling import Inside
 
 
 class PostgresBroker:
@@ -86,7 +87,7 @@ class PostgresBroker:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.TRANSACTIONAL_PUSH, Capability.NOTICES})
+        return frozenset(Capability)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
@@ -142,8 +143,10 @@ class PostgresBroker:
     ) -> Sequence[Claim]:
         return await self._claims.claim(queue, worker_id=worker_id, limit=limit, thorough=thorough)
 
-    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
-        return await self._settlements.settle(settlements)
+    async def settle(
+        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+    ) -> frozenset[UUID]:
+        return await self._settlements.settle(settlements, inside)
 
     async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
         return await self._settlements.note(notes)

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
 from chancy.broker import JobFilter, QueueCounts, WorkerRecord
@@ -16,7 +15,7 @@ from chancy.limits import encode_limits
 from chancy.names import check_queue_name
 from chancy.options import encode_options
 from chancy.postgres import rows
-from chancy.postgres.drivers.base import Row
+from chancy.postgres.link import Fetch
 from chancy.postgres.statements import Statements
 from chancy.queue import Queue
 
@@ -24,14 +23,6 @@ logger = logging.getLogger("chancy.postgres")
 
 #: A search that reads further than this many seconds allow is given up.
 FIND_DEADLINE_S = 10.0
-
-
-class Fetch(Protocol):
-    """Runs one statement on some session."""
-
-    async def __call__(
-        self, sql: str, *params: object, deadline_s: float = ...
-    ) -> Sequence[Row]: ...
 
 
 class Catalog:

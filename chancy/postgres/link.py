@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol
 
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Row
+
+
+class Fetch(Protocol):
+    """Runs one statement on some session."""
+
+    async def __call__(
+        self, sql: str, *params: object, deadline_s: float = ...
+    ) -> Sequence[Row]: ...
 
 
 class Link:
@@ -33,12 +42,25 @@ class Link:
         async with self._lock:
             connection = self._connection
             if connection is None or connection.closed:
-                connection = await self._driver.connect(
-                    self._dsn, application_name=self._application_name
-                )
-                self._connection = connection
-                self.generation += 1
+                connection = await self._connect()
             return await connection.fetch(sql, *params, deadline_s=deadline_s)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Connection]:
+        """The session in a transaction; others wait until it has ended."""
+        async with self._lock:
+            connection = self._connection
+            if connection is None or connection.closed:
+                connection = await self._connect()
+            async with connection.transaction():
+                yield connection
+
+    async def _connect(self) -> Connection:
+        self._connection = await self._driver.connect(
+            self._dsn, application_name=self._application_name
+        )
+        self.generation += 1
+        return self._connection
 
     async def close(self) -> None:
         """Close the session. The next statement opens another one."""

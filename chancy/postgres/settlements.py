@@ -13,8 +13,10 @@ from uuid import UUID
 from chancy.attempt import Failure, Note, Settlement
 from chancy.errors import StatementFailed
 from chancy.postgres.drivers.base import Row
-from chancy.postgres.link import Link
+from chancy.postgres.inside import Insiders
+from chancy.postgres.link import Fetch, Link
 from chancy.postgres.statements import Statements
+from chancy.settling import Inside
 from chancy.states import State
 
 logger = logging.getLogger("chancy.postgres")
@@ -35,8 +37,11 @@ class Settlements:
     def __init__(self, link: Link, statements: Statements) -> None:
         self._link = link
         self._sql = statements
+        self._insiders = Insiders(statements.schema)
 
-    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+    async def settle(
+        self, settlements: Sequence[Settlement], inside: Sequence[Inside] = ()
+    ) -> frozenset[UUID]:
         """See `Broker.settle`."""
         # The rows are locked in the order given: in one order for everybody, or two who settle
         # the same attempts (a worker and its rescuer) would hold each other up.
@@ -45,7 +50,7 @@ class Settlements:
         others = [one for one in ordered if one.state < _FIRST_FINAL]
         stale: set[UUID] = set()
         for batch in (*_batches(finals), *_batches(others)):
-            stale |= await self._settle(batch)
+            stale |= await self._settle(batch, inside)
         return frozenset(stale)
 
     async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
@@ -70,19 +75,19 @@ class Settlements:
             return set()
         return set(id) - {row[0] for row in rows}
 
-    async def _settle(self, batch: Sequence[Settlement]) -> set[UUID]:
+    async def _settle(self, batch: Sequence[Settlement], inside: Sequence[Inside]) -> set[UUID]:
         """Settle a batch of one kind; on a refusal halve it until the bad one stands alone."""
         try:
-            accepted = await self._accept(batch)
+            accepted = await self._accept_with(batch, inside)
         except StatementFailed as error:
             if error.retryable:
                 raise
             if len(batch) > 1:
                 middle = len(batch) // 2
-                first = await self._settle(batch[:middle])
-                return first | await self._settle(batch[middle:])
+                first = await self._settle(batch[:middle], inside)
+                return first | await self._settle(batch[middle:], inside)
             logger.error("settlement_refused job=%s error=%s", batch[0].id, error)
-            accepted = await self._accept([_failed(batch[0], error)])
+            accepted = await self._accept_with([_failed(batch[0], error)], inside)
         if len(accepted) == len(batch):
             return set()
         ids = {row[0] for row in accepted}
@@ -92,13 +97,28 @@ class Settlements:
         )
         return {one.id for one in missing} - {row[0] for row in before}
 
-    async def _accept(self, batch: Sequence[Settlement]) -> Sequence[Row]:
-        """One row for each settlement that the server took, the id in it."""
-        return await (self._finish(batch) if batch[0].state.final else self._put_back(batch))
+    async def _accept_with(
+        self, batch: Sequence[Settlement], inside: Sequence[Inside]
+    ) -> Sequence[Row]:
+        """Settle a batch, and what plugins write with it, at once or not at all."""
+        wanted = self._insiders.wanted(inside, batch)
+        if not wanted:
+            return await self._accept(batch, self._link.fetch)
+        async with self._link.transaction() as session:
+            accepted = await self._accept(batch, session.fetch)
+            ids = {row[0] for row in accepted}
+            await self._insiders.write(session, wanted, [one for one in batch if one.id in ids])
+        self._insiders.forgive()
+        return accepted
 
-    async def _finish(self, batch: Sequence[Settlement]) -> Sequence[Row]:
+    async def _accept(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
+        """One row for each settlement that the server took, the id in it."""
+        settle = self._finish if batch[0].state.final else self._put_back
+        return await settle(batch, fetch)
+
+    async def _finish(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
         id, lease, state, _, _, failure, result, refund, crashed, meta = zip(*batch, strict=True)
-        return await self._link.fetch(
+        return await fetch(
             self._sql.finish,
             list(id),
             list(lease),
@@ -110,9 +130,9 @@ class Settlements:
             _given(meta, None),
         )
 
-    async def _put_back(self, batch: Sequence[Settlement]) -> Sequence[Row]:
+    async def _put_back(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
         id, lease, state, _, run_at, failure, _, refund, crashed, meta = zip(*batch, strict=True)
-        return await self._link.fetch(
+        return await fetch(
             self._sql.put_back,
             list(id),
             list(lease),

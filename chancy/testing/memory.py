@@ -25,6 +25,7 @@ from chancy.errors import ConfigurationError
 from chancy.job import QueuedJob
 from chancy.notice import Kind
 from chancy.queue import Queue
+from chancy.settling import Inside
 from chancy.states import State
 from chancy.testing.clock import RealTime, StoreClock
 from chancy.testing.store import MemoryStore, Row, check_storable
@@ -92,7 +93,9 @@ class MemoryBroker:
             row.lease, row.worker_id, row.claimed_at = lease, worker_id, now
         return [row.claim() for row in claimed]
 
-    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+    async def settle(
+        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+    ) -> frozenset[UUID]:
         return frozenset(
             settlement.id for settlement in settlements if not self.store.settle(settlement)
         )

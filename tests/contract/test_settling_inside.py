@@ -1,0 +1,170 @@
+"""What plugins write in the transaction that settles: with it, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy.attempt import Claim, Failure, Settlement
+from chancy.broker import Capability
+from chancy.errors import BrokerUnavailable
+from chancy.postgres import inside
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers import Name as DriverName
+from chancy.settling import Inside, Transaction
+from chancy.states import State
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+
+FAILED = frozenset({State.FAILED})
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+async def bench(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Bench]:
+    with psycopg.connect(dsn) as session:
+        session.execute("create table seen (id uuid, by text)")
+    driver: DriverName = request.param
+    broker = PostgresBroker(dsn, driver=driver)
+    await broker.open()
+    bench = Bench(broker)
+    await bench.prepare()
+    yield bench
+    await broker.close()
+
+
+@dataclass(slots=True)
+class Clerk:
+    """Writes down what it is told, and then does what it is made for."""
+
+    name: str = "clerk"
+    after: str = ""
+    told: list[list[Settlement]] = field(default_factory=list[list[Settlement]])
+
+    async def write(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        self.told.append(list(batch))
+        ids = [one.id for one in batch]
+        await tx.fetch("insert into seen select unnest($1::uuid[]), $2::text", ids, self.name)
+        if self.after:
+            await tx.fetch(self.after)
+
+    def inside(self, states: frozenset[State] = FAILED) -> Inside:
+        return Inside(self.name, states, self.write)
+
+
+def seen(dsn: str) -> dict[UUID, str]:
+    with psycopg.connect(dsn) as session:
+        return dict(session.execute("select id, by from seen").fetchall())
+
+
+def failed(claim: Claim) -> Settlement:
+    return settlement(claim, State.FAILED)._replace(failure=Failure.named("a.B", "no"))
+
+
+async def test_brokers_say_whether_they_can(bench: Bench) -> None:
+    assert Capability.SETTLING in bench.broker.capabilities
+
+
+async def test_it_is_written_with_the_settlement(bench: Bench, dsn: str) -> None:
+    good, bad = await bench.running(prepared(), prepared())
+    clerk = Clerk()
+    stale = await bench.broker.settle(
+        [settlement(good, State.SUCCEEDED), failed(bad)], inside=[clerk.inside()]
+    )
+    assert stale == frozenset()
+    assert seen(dsn) == {bad.id: "clerk"}
+    assert clerk.told == [[failed(bad)]]
+    assert await bench.state(bad.id) is State.FAILED
+    assert await bench.state(good.id) is State.SUCCEEDED
+
+
+async def test_what_goes_back_is_told_too(bench: Bench, dsn: str) -> None:
+    [claim] = await bench.running()
+    clerk = Clerk()
+    again = settlement(claim, State.SCHEDULED)._replace(delay_s=60.0)
+    await bench.broker.settle([again], inside=[clerk.inside(frozenset({State.SCHEDULED}))])
+    assert seen(dsn) == {claim.id: "clerk"}
+
+
+async def test_nobody_is_told_of_stale_settlements(bench: Bench, dsn: str) -> None:
+    first, second = await bench.running(prepared(), prepared())
+    clerk = Clerk()
+    late = failed(first)._replace(lease=uuid.uuid4())
+    stale = await bench.broker.settle([late, failed(second)], inside=[clerk.inside()])
+    assert stale == {first.id}
+    assert seen(dsn) == {second.id: "clerk"}
+    # And of none that are repeated because their answer was lost.
+    assert await bench.broker.settle([failed(second)], inside=[clerk.inside()]) == frozenset()
+    assert len(clerk.told) == 1
+
+
+async def test_one_that_fails_is_undone_alone(
+    bench: Bench, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    [claim] = await bench.running()
+    broken, sound = Clerk("broken", after="select 1 / 0"), Clerk("sound")
+    await bench.broker.settle([failed(claim)], inside=[broken.inside(), sound.inside()])
+    assert seen(dsn) == {claim.id: "sound"}
+    assert await bench.state(claim.id) is State.FAILED
+    assert "settling_failed plugin=broken settlements=1" in caplog.text
+
+
+async def test_one_that_takes_long_is_undone_alone(
+    bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inside, "STATEMENT_S", 0.1)
+    [claim] = await bench.running()
+    slow, sound = Clerk("slow", after="select pg_sleep(60)"), Clerk("sound")
+    await bench.broker.settle([failed(claim)], inside=[slow.inside(), sound.inside()])
+    assert seen(dsn) == {claim.id: "sound"}
+    assert await bench.state(claim.id) is State.FAILED
+
+
+async def test_one_that_waits_for_something_else_is_undone_alone(
+    bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inside, "PLUGIN_S", 0.05)
+
+    async def wait(tx: Transaction, batch: Sequence[Settlement]) -> None:
+        await tx.fetch("insert into seen values ($1::uuid, 'idler')", batch[0].id)
+        await asyncio.Event().wait()
+
+    [claim] = await bench.running()
+    await bench.broker.settle([failed(claim)], inside=[Inside("idler", FAILED, wait)])
+    assert seen(dsn) == {}
+    assert await bench.state(claim.id) is State.FAILED
+
+
+async def test_one_that_loses_the_session_does_not_hold_up_the_settlement(
+    bench: Bench, dsn: str
+) -> None:
+    [first] = await bench.running()
+    suicide = "select pg_terminate_backend(pg_backend_pid())"
+    deadly, sound = Clerk("deadly", after=suicide), Clerk("sound")
+    both = [deadly.inside(), sound.inside()]
+    with pytest.raises(BrokerUnavailable):
+        await bench.broker.settle([failed(first)], inside=both)
+    assert await bench.state(first.id) is State.RUNNING
+    await bench.broker.settle([failed(first)], inside=both)
+    assert seen(dsn) == {first.id: "sound"}
+    assert await bench.state(first.id) is State.FAILED
+    # It is asked again with the next batch.
+    [second] = await bench.running()
+    with pytest.raises(BrokerUnavailable):
+        await bench.broker.settle([failed(second)], inside=both)
+    assert len(deadly.told) == 2
+
+
+async def test_a_settlement_that_is_refused_is_told_as_what_was_stored(
+    bench: Bench, dsn: str
+) -> None:
+    [claim] = await bench.running()
+    clerk = Clerk()
+    bad = settlement(claim, State.SUCCEEDED)._replace(result="not json")
+    await bench.broker.settle([bad], inside=[clerk.inside()])
+    assert seen(dsn) == {claim.id: "clerk"}
+    assert await bench.state(claim.id) is State.FAILED
