@@ -22,6 +22,7 @@ _PURE = {
     "graph",
     "assign",
     "counters",
+    "misfire",
 }
 _IMPURE = {"asyncio", "asyncpg", "logging", "psycopg", "psycopg_pool", "time"}
 _CLOCK_READS = {"now", "utcnow", "today"}

@@ -1,0 +1,1 @@
+"""Cron: jobs that are pushed by the clock."""
