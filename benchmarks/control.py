@@ -10,7 +10,7 @@ import psycopg
 
 from benchmarks.measurement import BenchmarkFailed
 from benchmarks.session import Session
-from chancy.postgres import schema as tables
+from chancy import Chancy
 
 #: Everything that a run makes of chancy's is in this schema. The statements of the package name it.
 SCHEMA = "chancy_bench"
@@ -34,7 +34,7 @@ class Control(Session):
                 raise BenchmarkFailed("another run of the benchmarks is using this database")
             self.run("drop schema if exists chancy_bench cascade")
             self.run("create schema chancy_bench")
-            tables.upgrade(self._dsn, SCHEMA)
+            Chancy(self._dsn, schema=SCHEMA).sync_migrate()
             self.run("set search_path = chancy_bench")
         except BaseException:
             self._session.close()

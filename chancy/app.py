@@ -22,7 +22,7 @@ from chancy.broker import (
 )
 from chancy.clock import Clock, SystemClock
 from chancy.codec import DEFAULT_MAX_PAYLOAD
-from chancy.errors import BrokerError, ConfigurationError
+from chancy.errors import ConfigurationError
 from chancy.hooks import Hooks
 from chancy.intake import Intake, chunks
 from chancy.job import Job, QueuedJob
@@ -199,21 +199,20 @@ class Chancy:
     # Tables
 
     async def migrate(self) -> None:
-        """Bring the tables up to date. Safe to call from many processes at once."""
-        await asyncio.to_thread(tables.upgrade, self.dsn, self.schema)
+        """Bring the tables of the core and of the plugins up to date.
+
+        Safe to call from many processes at once.
+        """
+        await asyncio.to_thread(self.sync_migrate)
 
     async def check_tables(self) -> None:
-        """Raise `SchemaMismatch` unless the tables are at the revision of this version."""
+        """Raise `SchemaMismatch` unless all tables are at the revisions of this code."""
         broker = self.broker
         if not isinstance(broker, PostgresBroker):
             return
-        try:
-            found = tables.revision_of(await broker.fetch(tables.version(self.schema)))
-        except BrokerError as error:
-            if not tables.is_missing(error):
-                raise
-            found = None
-        tables.check(found, self.schema)
+        components = self.hooks.components
+        found = await tables.find_revisions(broker.fetch, self.schema, components)
+        tables.check(found, self.schema, components)
 
     def _postgres(self, what: str) -> PostgresBroker:
         if not isinstance(self.broker, PostgresBroker):
@@ -278,7 +277,8 @@ class Chancy:
         return self._sync_broker.declare(queue, upsert=upsert)
 
     def sync_migrate(self) -> None:
-        tables.upgrade(self.dsn, self.schema)
+        """`migrate` for code without an event loop."""
+        tables.upgrade(self.dsn, self.schema, self.hooks.components)
 
 
 def _plugins(plugins: Iterable[Plugin], *, bare: bool) -> list[Plugin]:

@@ -9,6 +9,7 @@ from chancy.attempt import Claim, Outcome, Settlement
 from chancy.errors import ConfigurationError
 from chancy.judge import judge
 from chancy.plugin import Plugin
+from chancy.postgres.component import ordered
 
 logger = logging.getLogger("chancy.hooks")
 
@@ -18,7 +19,8 @@ Judging = Callable[[Claim, Outcome, Settlement], Settlement]
 class Hooks:
     """The hooks of an application.
 
-    :raises ConfigurationError: two plugins have one identifier, or a dependency is missing.
+    :raises ConfigurationError: two plugins have one identifier or one name for their tables, or
+        a dependency is missing.
     """
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
@@ -40,6 +42,11 @@ class Hooks:
                         f"the plugin {plugin.get_identifier()!r} needs {dependency!r}, which is "
                         f"not among the plugins: {', '.join(sorted(by_identifier))}"
                     )
+        #: What owns tables beside the core, in the order in which they are made.
+        self.components = ordered(
+            (plugin.get_identifier(), plugin.migrations(), plugin.get_dependencies())
+            for plugin in self.plugins
+        )
         self._judging: tuple[tuple[str, Judging], ...] = tuple(
             (plugin.get_identifier(), plugin.judging)
             for plugin in self.plugins

@@ -13,6 +13,7 @@ from uuid import UUID
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.broker import Broker
 from chancy.clock import Clock
+from chancy.postgres.component import Migrations
 
 
 class Runtime(Protocol):
@@ -48,6 +49,14 @@ class Plugin:
     def get_dependencies(self) -> Sequence[str]:
         """Identifiers of plugins that must be there too. Checked at start."""
         return ()
+
+    def migrations(self) -> Migrations | None:
+        """The history of the tables that this plugin owns; None: it owns none.
+
+        ``chancy migrate`` brings them up behind those of its dependencies, and a worker refuses
+        to start on others.
+        """
+        return None
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
         """Change the verdict on an outcome. Sync and pure; called in the worker.

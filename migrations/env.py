@@ -1,9 +1,17 @@
-"""How Alembic runs the revisions: in one transaction, one caller at a time.
+"""How Alembic runs the revisions of a component, within the transaction of the caller.
 
-``chancy.postgres.schema`` puts the connection, the schema and the version table in place.
+``chancy.postgres.history`` puts the connection, the schema and the version table in place. What
+a revision may ask for stands in ``context.config.attributes`` and keeps its meaning for ever:
+
+- ``run(statement)`` executes one statement or several, with ``{schema}`` (an identifier) and
+  ``{schema_text}`` (a literal) put in.
+- ``run_folder(__file__)`` runs the ``.sql`` files of the folder beside a revision that has its
+  name, ``0001_core.py`` and ``0001_core/``, in the order of their names.
 """
 
-from alembic import context
+from pathlib import Path
+
+from alembic import context, op
 from sqlalchemy import text
 
 settings = context.config.attributes
@@ -13,6 +21,24 @@ options = {
     "target_metadata": None,
 }
 
+
+def run(statement: str) -> None:
+    for name, value in settings["placeholders"].items():
+        statement = statement.replace("{" + name + "}", value)
+    op.execute(text(statement.replace(":", "\\:")))
+
+
+def run_folder(file: str) -> None:
+    folder = Path(file).with_suffix("")
+    paths = sorted(folder.glob("*.sql"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} has no .sql files: does the distribution contain them?")
+    for path in paths:
+        run(path.read_text(encoding="utf-8"))
+
+
+settings.update(run=run, run_folder=run_folder)
+
 if context.is_offline_mode():
     context.configure(
         dialect_name="postgresql",
@@ -21,20 +47,9 @@ if context.is_offline_mode():
         literal_binds=True,
         **options,
     )
-    with context.begin_transaction():
-        context.execute("create schema if not exists " + settings["placeholders"]["schema"])
-        context.run_migrations()
 else:
-    connection = settings["connection"]
-    with connection.begin():
-        # Two deploys may migrate at once: the second waits here and then finds nothing to do.
-        connection.execute(
-            text("select pg_advisory_xact_lock(hashtext('chancy migrations'), hashtext(:schema))"),
-            {"schema": settings["schema"]},
-        )
-        connection.execute(
-            text("create schema if not exists " + settings["placeholders"]["schema"])
-        )
-        context.configure(connection=connection, **options)
-        with context.begin_transaction():
-            context.run_migrations()
+    context.configure(connection=settings["connection"], **options)
+with context.begin_transaction():
+    if settings["makes_schema"]:
+        context.execute("create schema if not exists " + settings["placeholders"]["schema"])
+    context.run_migrations()

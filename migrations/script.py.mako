@@ -1,6 +1,6 @@
 """${message}"""
 
-from alembic import op
+from alembic import context
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
@@ -9,8 +9,9 @@ depends_on = ${repr(depends_on)}
 
 
 def upgrade() -> None:
-    ${upgrades if upgrades else "..."}
+    context.config.attributes["run_folder"](__file__)
 
 
 def downgrade() -> None:
-    ${downgrades if downgrades else "..."}
+    run = context.config.attributes["run"]
+    run("drop table {schema}.…")

@@ -126,9 +126,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def migrate_template(dsn: str) -> None:
     """Bring an empty database to the newest revision of everything that owns tables."""
-    from chancy.postgres import schema
+    from chancy import Chancy
 
-    schema.upgrade(dsn, schema="chancy")
+    Chancy(dsn).sync_migrate()
 
 
 @pytest.fixture(scope="session")

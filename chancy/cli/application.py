@@ -58,15 +58,19 @@ def find(path: str) -> Chancy:
     return found
 
 
-def make(settings: Settings) -> Chancy:
-    """An application of settings alone."""
-    if not settings.dsn:
+def make(settings: Settings, *, dsn: str | None = None) -> Chancy:
+    """An application of settings alone.
+
+    :param dsn: where the settings have none.
+    """
+    dsn = settings.dsn or dsn
+    if not dsn:
         raise ConfigurationError(
             "there is no database: give --dsn, CHANCY_DSN, or dsn in [tool.chancy] of "
             "pyproject.toml; or --app for an application that knows it"
         )
     return Chancy(
-        settings.dsn,
+        dsn,
         schema=settings.schema_name or "chancy",
         listen_dsn=settings.listen_dsn,
         driver=settings.driver or "asyncpg",

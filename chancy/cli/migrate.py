@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 
@@ -14,11 +13,20 @@ from chancy.cli.options import Target, as_json, on_target
 from chancy.errors import ConfigurationError, SchemaMismatch
 from chancy.postgres import schema as tables
 from chancy.postgres.dsn import redacted
+from chancy.postgres.standing import State
+
+
+def _of_component(function: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--component", metavar="NAME", help="Only the tables of this one: core, or a plugin's."
+    )(function)
 
 
 @click.group()
 def migrate() -> None:
-    """Make, change and check the tables.
+    """Make, change and check the tables of the core and of the plugins.
+
+    The plugins are those of --app; without it the default ones, and those that the settings name.
 
     \b
     Example:
@@ -29,151 +37,169 @@ def migrate() -> None:
 
 @migrate.command()
 @on_target
+@_of_component
 @click.argument("revision", default="head")
-def upgrade(target: Target, revision: str) -> None:
+def upgrade(target: Target, revision: str, component: str | None) -> None:
     """Bring the tables up to REVISION (default: head). Several callers at once are safe.
+
+    A REVISION other than head is one of a --component.
 
     \b
     Example:
       chancy migrate upgrade
     """
-    dsn, schema = target.place()
-    _check_revision(revision, schema, words=("head",))
-    before = tables.current(dsn, schema)
-    _check_known(before, schema)
-    with _refusals():
-        tables.upgrade(dsn, schema, revision)
-    after = tables.current(dsn, schema)
-    if before == after:
-        output.line(f"schema {schema} is at {after}: nothing to do")
-    else:
-        output.line(f"schema {schema} is at {after}, was at {before or 'nothing'}")
+    dsn, schema, components = target.tables()
+    before = tables.revisions(dsn, schema)
+    tables.upgrade(dsn, schema, components, component=component, revision=revision)
+    _report(schema, before, tables.revisions(dsn, schema))
 
 
 @migrate.command()
 @on_target
+@_of_component
 @click.argument("revision")
 @click.option("--yes", is_flag=True, help="Do not ask: what the revision drops is lost.")
-def downgrade(target: Target, revision: str, yes: bool) -> None:
+def downgrade(target: Target, revision: str, component: str | None, yes: bool) -> None:
     """Take the tables back to REVISION; `base` drops them with all jobs.
+
+    A REVISION other than base is one of a --component.
 
     \b
     Example:
       chancy migrate downgrade base --yes
+      chancy migrate downgrade 0001 --component core --yes
     """
-    dsn, schema = target.place()
-    _check_revision(revision, schema, words=("base",))
+    dsn, schema, components = target.tables()
     if not yes:
+        what = f"component {component!r} in schema" if component else "schema"
         raise ConfigurationError(
-            f"this takes schema {schema!r} of {redacted(dsn)} back to {revision}, and the data "
+            f"this takes {what} {schema!r} of {redacted(dsn)} back to {revision}, and the data "
             "that it drops is lost: give --yes if that is meant"
         )
-    before = tables.current(dsn, schema)
-    if before is not None:
-        _check_known(before, schema)
-        with _refusals():
-            tables.downgrade(dsn, schema, revision)
-    after = tables.current(dsn, schema)
-    output.line(f"schema {schema} is at {after or 'nothing'}, was at {before or 'nothing'}")
+    before = tables.revisions(dsn, schema)
+    tables.downgrade(dsn, schema, components, component=component, revision=revision)
+    _report(schema, before, tables.revisions(dsn, schema))
 
 
 @migrate.command()
 @on_target
 @as_json
 def current(target: Target, json_: bool) -> None:
-    """Show the revision of the tables, and the one that this version needs.
+    """Show the revision of each component, and the one that this code needs.
 
     \b
     Example:
       chancy migrate current --json
     """
-    dsn, schema = target.place()
-    found = tables.current(dsn, schema)
+    dsn, schema, components = target.tables()
+    standings = tables.current(dsn, schema, components)
     if json_:
-        output.script({"schema": schema, "current": found, "head": tables.HEAD})
-    else:
-        output.line(f"schema {schema} is at {found or 'nothing'}; head is {tables.HEAD}")
+        found = [
+            {
+                "component": one.name,
+                "plugin": one.plugin,
+                "current": one.found,
+                "head": one.head,
+                "state": one.state,
+            }
+            for one in standings
+        ]
+        output.script({"schema": schema, "components": found})
+        return
+    output.table(
+        ("component", "revision", "head", "state", "plugin"),
+        [(one.name, one.found, one.head, one.state, one.plugin) for one in standings],
+    )
+    left = [one.name for one in standings if one.state is State.LEFT_BEHIND]
+    if left:
+        output.line(
+            f"\nLeft behind by plugins that are not here: {', '.join(left)}. Their tables stay as "
+            "they are.\nAdd a plugin (--app, or `plugins` in the settings) to go on with its "
+            "tables or to take\nthem back; or drop them and the table NAME_version by hand."
+        )
 
 
 @migrate.command()
 @on_target
+@_of_component
 @as_json
-def history(target: Target, json_: bool) -> None:
+def history(target: Target, component: str | None, json_: bool) -> None:
     """List every revision, oldest first, and whether the database has it.
 
     \b
     Example:
       chancy migrate history
     """
-    dsn, schema = target.place()
-    steps = tables.history(dsn, schema)
+    dsn, schema, components = target.tables()
+    steps = tables.history(dsn, schema, components, component=component)
     if json_:
         output.script(
             [
-                {"revision": one.revision, "description": one.description, "applied": one.applied}
+                {
+                    "component": one.component,
+                    "revision": one.revision,
+                    "description": one.description,
+                    "applied": one.applied,
+                }
                 for one in steps
             ]
         )
     else:
         output.table(
-            ("revision", "applied", "description"),
-            [(one.revision, one.applied, one.description) for one in steps],
+            ("component", "revision", "applied", "description"),
+            [(one.component, one.revision, one.applied, one.description) for one in steps],
         )
 
 
 @migrate.command()
 @on_target
 def check(target: Target) -> None:
-    """Exit 0 if the tables are at the revision of this version, else 1.
+    """Exit 0 if the tables are at the revisions of this code, else 1.
 
     \b
     Example:
       chancy migrate check || chancy migrate upgrade
     """
-    dsn, schema = target.place()
+    dsn, schema, components = target.tables()
+    found = tables.revisions(dsn, schema)
     try:
-        tables.check(tables.current(dsn, schema), schema)
+        tables.check(found, schema, components)
     except SchemaMismatch as error:
         complain(str(error))
         sys.exit(NO)
-    output.line(f"schema {schema} is at {tables.HEAD}, as this version needs")
+    output.line(f"schema {schema} is as this code needs it: {_list(found, [*found])}")
 
 
 @migrate.command()
 @on_target
+@_of_component
 @click.argument("revision", default="head")
-def sql(target: Target, revision: str) -> None:
+def sql(target: Target, revision: str, component: str | None) -> None:
     """Print the statements from nothing up to REVISION, for a DBA. Needs no database.
+
+    A REVISION other than head is one of a --component.
 
     \b
     Example:
       chancy migrate sql > chancy.sql
     """
-    schema = target.schema()
-    _check_revision(revision, schema, words=("head",))
-    click.echo(tables.sql(schema, revision))
+    schema, components = target.schema(), target.components()
+    click.echo(tables.sql(schema, components, component=component, revision=revision))
 
 
-def _check_revision(revision: str, schema: str, *, words: tuple[str, ...]) -> None:
-    known = [step.revision for step in tables.history(None, schema)]
-    if revision not in (*known, *words):
-        raise ConfigurationError(
-            f"there is no revision {revision!r}: use {', '.join((*words, *known))}"
+def _list(found: Mapping[str, str], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {found[name]}" for name in names)
+
+
+def _report(schema: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    changed = [
+        name for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name)
+    ]
+    for name in changed:
+        output.line(
+            f"schema {schema}: {name} is at {after.get(name, 'nothing')}, "
+            f"was at {before.get(name, 'nothing')}"
         )
-
-
-def _check_known(found: str | None, schema: str) -> None:
-    """Raise `SchemaMismatch` if a newer version of chancy has made the tables."""
-    if found is not None and found not in {one.revision for one in tables.history(None, schema)}:
-        tables.check(found, schema)
-
-
-@contextmanager
-def _refusals() -> Generator[None]:
-    """What the database says against a migration, without the statement and the trace."""
-    from sqlalchemy.exc import DBAPIError
-
-    try:
-        yield
-    except DBAPIError as error:
-        raise ConfigurationError(f"the database refused the migration: {error.orig}") from error
+    if not changed:
+        there = _list(after, [*after]) or "no tables"
+        output.line(f"schema {schema}: nothing to do ({there})")

@@ -15,6 +15,7 @@ import click
 if TYPE_CHECKING:
     from chancy.app import Chancy
     from chancy.cli.settings import Settings
+    from chancy.postgres.component import Component
 
 _OPTIONS = (
     click.option("--app", metavar="MODULE:NAME", help="The application, pkg.module:attribute."),
@@ -25,6 +26,8 @@ _OPTIONS = (
         "--driver", type=click.Choice(["asyncpg", "psycopg"]), help="What talks to Postgres."
     ),
 )
+#: For an application that is asked what it is made of, and connects to nothing.
+_NOWHERE = "postgresql://"
 _NAMES = ("app", "dsn", "schema", "listen_dsn", "driver")
 
 
@@ -90,13 +93,18 @@ class Target:
         settings = self.settings()
         return self.application().schema if settings.app else settings.schema_name or "chancy"
 
-    def place(self) -> tuple[str, str]:
-        """The DSN and the schema, for what needs no application."""
+    def components(self) -> tuple[Component, ...]:
+        """What owns tables beside the core."""
+        from chancy.cli import application
+
         settings = self.settings()
-        if not settings.app and settings.dsn:
-            return settings.dsn, settings.schema_name or "chancy"
+        chancy = self.application() if settings.app else application.make(settings, dsn=_NOWHERE)
+        return chancy.hooks.components
+
+    def tables(self) -> tuple[str, str, tuple[Component, ...]]:
+        """Where the tables are, and what owns some beside the core."""
         chancy = self.application()
-        return chancy.dsn, chancy.schema
+        return chancy.dsn, chancy.schema, chancy.hooks.components
 
 
 def on_target(function: Callable[..., None]) -> Callable[..., None]:

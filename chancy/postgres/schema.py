@@ -1,182 +1,202 @@
 """The tables: bringing them up to date, and refusing to work on others.
 
-Alembic does the work and is imported only here, when somebody migrates. A worker's check at start
-is one SELECT.
+Each function takes the components of the plugins that an application has; the core is always one
+more, and the first. A worker's check at start is one SELECT.
 """
 
 from __future__ import annotations
 
-import io
-import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chancy.errors import BrokerError, BrokerUnavailable, SchemaMismatch, StatementFailed
-from chancy.names import check_schema_name
+from chancy.errors import BrokerError, ConfigurationError, StatementFailed
+from chancy.postgres import component as parts
+from chancy.postgres import history as alembic
+from chancy.postgres import standing
+from chancy.postgres.component import CORE, CORE_NAME, Component
 from chancy.postgres.drivers.base import Row
-from chancy.postgres.dsn import parse
-from chancy.postgres.statements import placeholders
+from chancy.postgres.standing import Standing, State
 
 if TYPE_CHECKING:
-    import psycopg
-    from alembic.config import Config
+    from sqlalchemy.engine import Connection
 
-#: The revision that this version of chancy works with.
-HEAD = "0003"
-#: The table that holds the revision; each component with tables of its own has one like it.
-VERSION_TABLE = "core_version"
+#: The revision of the core that this version of chancy works with.
+HEAD = CORE.head
+check = standing.check
 
-# Alembic's `context` and `op` are global to a process.
-_alembic = threading.Lock()
+Fetch = Callable[[str], Awaitable[Sequence[Row]]]
 
 _UNDEFINED_TABLE = ("42P01", "3F000")
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One step of the history."""
+    """One step of a history."""
 
+    component: str
     revision: str
     description: str
     applied: bool
 
 
-def upgrade(dsn: str, schema: str = "chancy", revision: str = "head") -> None:
-    """Bring the tables up to a revision. Several callers at once are safe: one does the work."""
-    with _alembic, _connected(dsn, schema) as config:
-        _command("upgrade")(config, revision)
+def upgrade(
+    dsn: str,
+    schema: str = "chancy",
+    components: Sequence[Component] = (),
+    *,
+    component: str | None = None,
+    revision: str = "head",
+) -> None:
+    """Bring the tables up: the core first, then each plugin behind those it depends on.
+
+    Each component is one transaction. Several callers at once are safe: one does the work.
+
+    :param component: only this one, up to ``revision``.
+    :raises SchemaMismatch: tables that are newer than this code.
+    :raises ConfigurationError: the database refuses; a component or revision that is not there.
+    """
+    chosen = _chosen(components, component, revision, word="head")
+    with alembic.connected(dsn) as connection:
+        for one in chosen:
+            with alembic.refusals(one), alembic.locked(connection, schema):
+                found = _found(connection, schema)
+                standing.check_known(one, found.get(one.name), schema)
+                standing.check_core(one, found.get(CORE_NAME))
+                alembic.run("upgrade", one, schema, revision, connection)
 
 
-def downgrade(dsn: str, schema: str = "chancy", revision: str = "base") -> None:
-    """Take the tables back to a revision; ``base`` drops them with all jobs."""
-    with _alembic, _connected(dsn, schema) as config:
-        _command("downgrade")(config, revision)
+def downgrade(
+    dsn: str,
+    schema: str = "chancy",
+    components: Sequence[Component] = (),
+    *,
+    component: str | None = None,
+    revision: str = "base",
+) -> None:
+    """Take the tables back; ``base`` drops them with all that is in them.
+
+    :param component: only this one, down to ``revision``. Without it all, the core last.
+    :raises ConfigurationError: others need what would be dropped.
+    """
+    chosen = _chosen(components, component, revision, word="base")
+    with alembic.connected(dsn) as connection:
+        with alembic.refusals(CORE), alembic.locked(connection, schema):
+            # Before anything is dropped: each component is a transaction of its own.
+            found = _found(connection, schema)
+            for one in chosen:
+                standing.check_known(one, found.get(one.name), schema)
+                standing.check_unneeded(one, revision, components, found, dropped=chosen)
+        for one in reversed(chosen):
+            with alembic.refusals(one), alembic.locked(connection, schema):
+                if one.name in _found(connection, schema):
+                    alembic.run("downgrade", one, schema, revision, connection)
 
 
-def sql(schema: str = "chancy", revision: str = "head") -> str:
+def sql(
+    schema: str = "chancy",
+    components: Sequence[Component] = (),
+    *,
+    component: str | None = None,
+    revision: str = "head",
+) -> str:
     """The statements of an upgrade from nothing, for somebody who runs them by hand."""
-    output = io.StringIO()
-    with _alembic:
-        _command("upgrade")(_config(schema, output=output), revision, sql=True)
-    return output.getvalue()
+    chosen = _chosen(components, component, revision, word="head")
+    return "".join(alembic.offline(one, schema, revision) for one in chosen)
 
 
-def current(dsn: str, schema: str = "chancy") -> str | None:
-    """The revision of the tables; None if there are none."""
-    import psycopg
+def revisions(dsn: str, schema: str = "chancy") -> dict[str, str]:
+    """The revision of every component that has tables in the schema, known here or not."""
+    with alembic.session(dsn) as connection:
+        names = parts.names_of(connection.execute(parts.listing(schema).encode()).fetchall())
+        if not names:
+            return {}
+        return parts.revisions_of(
+            connection.execute(parts.reading(schema, names).encode()).fetchall()
+        )
 
-    with _session(dsn) as connection:
-        try:
-            return revision_of(connection.execute(version(schema).encode()).fetchall())
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            return None
+
+def current(
+    dsn: str, schema: str = "chancy", components: Sequence[Component] = ()
+) -> Sequence[Standing]:
+    """Where each component is: the core, the plugins', and at the end what is left behind."""
+    found = revisions(dsn, schema)
+    standings: list[Standing] = []
+    for one in (CORE, *components):
+        at = found.pop(one.name, None)
+        standings.append(Standing(one.name, one.plugin, at, one.head, standing.state_of(one, at)))
+    for name, at in found.items():
+        standings.append(Standing(name, None, at, None, State.LEFT_BEHIND))
+    return standings
 
 
-def history(dsn: str | None, schema: str = "chancy") -> Sequence[Revision]:
+def history(
+    dsn: str | None,
+    schema: str = "chancy",
+    components: Sequence[Component] = (),
+    *,
+    component: str | None = None,
+) -> Sequence[Revision]:
     """Every revision, oldest first, and whether the database has it (False without a DSN)."""
-    from alembic.script import ScriptDirectory
-
-    scripts = ScriptDirectory.from_config(_config(schema))
-    at = current(dsn, schema) if dsn else None
-    steps = list(reversed(list(scripts.walk_revisions())))
-    names = [step.revision for step in steps]
-    done = names.index(at) + 1 if at in names else 0
-    return [
-        Revision(step.revision, (step.doc or "").strip(), number < done)
-        for number, step in enumerate(steps)
-    ]
+    found = revisions(dsn, schema) if dsn else {}
+    steps: list[Revision] = []
+    for one in _chosen(components, component, "head", word="head"):
+        done = one.name in found
+        for step in alembic.steps(one):
+            steps.append(Revision(one.name, step.revision, step.description, done))
+            done = done and step.revision != found[one.name]
+    return steps
 
 
-def version(schema: str) -> str:
-    """The statement that reads the revision."""
-    return f"select version_num from {placeholders(schema)['schema']}.{VERSION_TABLE}"  # noqa: S608
+async def find_revisions(
+    fetch: Fetch, schema: str, components: Sequence[Component] = ()
+) -> dict[str, str]:
+    """The revisions of these components and the core: one SELECT if all have tables.
 
-
-def revision_of(rows: Sequence[Row]) -> str | None:
-    """The revision in the rows of `version`; None if there are none."""
-    return str(rows[0][0]) if rows else None
-
-
-def is_missing(error: BrokerError) -> bool:
-    """Whether a statement failed because the tables are not there."""
-    return isinstance(error, StatementFailed) and error.sqlstate in _UNDEFINED_TABLE
-
-
-def check(found: str | None, schema: str) -> None:
-    """Raise `SchemaMismatch` unless the database is at the revision of this version."""
-    if found == HEAD:
-        return
-    if found is None:
-        raise SchemaMismatch(
-            f"schema {schema!r} of the database has no tables of chancy: run `chancy migrate "
-            "upgrade`, or `await chancy.migrate()`"
-        )
-    if found in _known(schema):
-        raise SchemaMismatch(
-            f"the tables in schema {schema!r} are at revision {found}, this version of chancy "
-            f"needs {HEAD}: run `chancy migrate upgrade`"
-        )
-    raise SchemaMismatch(
-        f"the tables in schema {schema!r} are at revision {found}, which this version of chancy "
-        f"(revision {HEAD}) does not know: it is older than the database; upgrade chancy here"
-    )
-
-
-def _known(schema: str) -> set[str]:
-    return {step.revision for step in history(None, schema)}
-
-
-def _command(name: str) -> Callable[..., Any]:
-    from alembic import command
-
-    function: Callable[..., Any] = getattr(command, name)
-    return function
-
-
-def _config(schema: str, *, output: io.StringIO | None = None) -> Config:
-    from alembic.config import Config
-
-    import chancy.migrations
-
-    config = Config(output_buffer=output) if output else Config()
-    folder = Path(next(iter(chancy.migrations.__path__)))
-    config.set_main_option("script_location", str(folder).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    config.attributes.update(
-        schema=check_schema_name(schema),
-        placeholders=placeholders(schema),
-        version_table=VERSION_TABLE,
-    )
-    return config
-
-
-@contextmanager
-def _session(dsn: str) -> Generator[psycopg.Connection[Any]]:
-    import psycopg
-
-    conninfo = parse(dsn).conninfo(application_name="chancy migrations")
+    :param fetch: runs one statement; raises `BrokerError`.
+    """
+    names = [one.name for one in (CORE, *components)]
     try:
-        connection = psycopg.connect(conninfo, autocommit=True)
-    except psycopg.OperationalError as error:
-        raise BrokerUnavailable(f"{parse(dsn).place} cannot be reached: {error}") from error
-    with connection:
-        yield connection
+        return parts.revisions_of(await fetch(parts.reading(schema, names)))
+    except BrokerError as error:
+        if not (isinstance(error, StatementFailed) and error.sqlstate in _UNDEFINED_TABLE):
+            raise
+    there = parts.names_of(await fetch(parts.listing(schema)))
+    names = [name for name in names if name in there]
+    return parts.revisions_of(await fetch(parts.reading(schema, names))) if names else {}
 
 
-@contextmanager
-def _connected(dsn: str, schema: str) -> Generator[Config]:
-    """A configuration whose revisions run on one session of the database."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.pool import NullPool
+def _chosen(
+    components: Sequence[Component], name: str | None, revision: str, *, word: str
+) -> Sequence[Component]:
+    """The components that are meant, the core first.
 
-    config = _config(schema)
-    with _session(dsn) as session:
-        session.autocommit = False
-        engine = create_engine("postgresql+psycopg://", creator=lambda: session, poolclass=NullPool)
-        with engine.connect() as connection:
-            config.attributes["connection"] = connection
-            yield config
-        engine.dispose()
+    :param word: the revision that all components have.
+    """
+    every = (CORE, *components)
+    names = ", ".join(one.name for one in every)
+    if name is None and revision != word:
+        raise ConfigurationError(
+            f"revision {revision!r} of which component? Name one of {names}; only {word!r} is a "
+            "revision of all"
+        )
+    if name is None:
+        return every
+    chosen = [one for one in every if one.name == name]
+    if not chosen:
+        raise ConfigurationError(
+            f"there is no component {name!r}: the plugins here and the core have {names}"
+        )
+    if revision != word and revision not in (known := alembic.known(chosen[0])):
+        raise ConfigurationError(
+            f"{chosen[0]} has no revision {revision!r}: use {', '.join((word, *known))}"
+        )
+    return chosen
+
+
+def _found(connection: Connection, schema: str) -> dict[str, str]:
+    def rows(statement: str) -> Sequence[Any]:
+        return connection.exec_driver_sql(statement).fetchall()
+
+    names = parts.names_of(rows(parts.listing(schema)))
+    return parts.revisions_of(rows(parts.reading(schema, names))) if names else {}

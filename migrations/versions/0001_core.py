@@ -1,30 +1,19 @@
 """The tables and functions of the core."""
 
-from pathlib import Path
-
-from alembic import context, op
-from sqlalchemy import text
+from alembic import context
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-_FOLDER = Path(__file__).parent / "0001_core"
-
-
-def _run(statement: str) -> None:
-    for name, value in context.config.attributes["placeholders"].items():
-        statement = statement.replace("{" + name + "}", value)
-    op.execute(text(statement.replace(":", "\\:")))
-
 
 def upgrade() -> None:
-    for path in sorted(_FOLDER.glob("*.sql")):
-        _run(path.read_text())
+    context.config.attributes["run_folder"](__file__)
 
 
 def downgrade() -> None:
+    run = context.config.attributes["run"]
     for function in (
         "drop_days(int)",
         "make_days(int)",
@@ -42,7 +31,7 @@ def downgrade() -> None:
         "wake(text, boolean)",
         "channel()",
     ):
-        _run("drop function {schema}." + function)
+        run("drop function {schema}." + function)
     for table in ("queues", "workers", "finished_jobs", "jobs"):
-        _run("drop table {schema}." + table)
-    _run("drop sequence {schema}.positions")
+        run("drop table {schema}." + table)
+    run("drop sequence {schema}.positions")

@@ -15,7 +15,7 @@ _HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.MULTILINE)
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 #: The name of a file in the first line of a block: ``# jobs.py``.
-_FILE = re.compile(r"^#\s*([\w./-]+\.\w+)\s*$")
+_FILE = re.compile(r"^(?:#|--)\s*([\w./-]+\.\w+)\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

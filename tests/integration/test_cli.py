@@ -143,7 +143,11 @@ def test_push_says_what_is_wrong_with_its_arguments() -> None:
 
 
 def test_migrate_shows_checks_and_prints() -> None:
-    assert inside("migrate", "current", "--json", dsn=DSN).json["current"] == tables.HEAD
+    (core, *_) = inside("migrate", "current", "--json", dsn=DSN).json["components"]
+    assert core == {
+        "component": "core", "plugin": None, "current": tables.HEAD, "head": tables.HEAD,
+        "state": "current",
+    }  # fmt: skip
     assert inside("migrate", "history", "--json", dsn=DSN).json[-1]["applied"] is True
     assert tables.HEAD in inside("migrate", "history", dsn=DSN).out
     assert tables.HEAD in inside("migrate", "check", dsn=DSN).out
@@ -162,7 +166,8 @@ def test_migrate_down_and_up() -> None:
                  ["push", "json.dumps", "--arg", "obj=1"]):  # fmt: skip
         assert "chancy migrate upgrade" in inside(*line, dsn=DSN, code=3).err
     assert "was at nothing" in inside("migrate", "upgrade", dsn=DSN).out
-    assert "'0999'" in inside("migrate", "upgrade", "0999", dsn=DSN, code=2).err
+    assert "'0999'" in inside("migrate", "upgrade", "0999", "--component=core", dsn=DSN, code=2).err
+    assert "of which component" in inside("migrate", "upgrade", "0001", dsn=DSN, code=2).err
 
 
 def test_tables_of_a_newer_version_are_left_alone() -> None:

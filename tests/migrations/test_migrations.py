@@ -39,9 +39,9 @@ def structure(dsn: str, name: str = "chancy") -> list[str]:
 
 
 def test_up_down_and_up_again_give_the_same_tables(empty_dsn: str) -> None:
-    assert schema.current(empty_dsn) is None
+    assert schema.revisions(empty_dsn) == {}
     schema.upgrade(empty_dsn)
-    assert schema.current(empty_dsn) == schema.HEAD
+    assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
     first = structure(empty_dsn)
     schema.downgrade(empty_dsn)
     with psycopg.connect(empty_dsn) as connection:
@@ -66,14 +66,14 @@ def test_many_processes_at_once(empty_dsn: str) -> None:
     program = f"from chancy.postgres import schema; schema.upgrade({empty_dsn!r})"
     processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
     assert [process.wait(30) for process in processes] == [0, 0, 0]
-    assert schema.current(empty_dsn) == schema.HEAD
+    assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
 
 
 def test_many_threads_at_once(empty_dsn: str) -> None:
     with ThreadPoolExecutor() as threads:
         for done in [threads.submit(schema.upgrade, empty_dsn) for _ in range(6)]:
             done.result()
-    assert schema.current(empty_dsn) == schema.HEAD
+    assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
 
 
 def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
@@ -82,7 +82,7 @@ def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         connection.execute(text.encode())
     by_hand = structure(empty_dsn)
-    assert schema.current(empty_dsn) == schema.HEAD
+    assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
     schema.downgrade(empty_dsn)
     schema.upgrade(empty_dsn)
     assert structure(empty_dsn) == by_hand
@@ -90,19 +90,21 @@ def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
 
 def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> None:
     schema.upgrade(empty_dsn, "one")
-    assert schema.current(empty_dsn, "two") is None
+    assert schema.revisions(empty_dsn, "two") == {}
     schema.upgrade(empty_dsn, "two")
     schema.downgrade(empty_dsn, "one")
-    assert schema.current(empty_dsn, "two") == schema.HEAD
+    assert schema.revisions(empty_dsn, "two") == {"core": schema.HEAD}
     assert any('"two".jobs' in line for line in structure(empty_dsn, "two"))
 
 
 def test_the_check_says_what_to_do() -> None:
-    schema.check(schema.HEAD, "chancy")
+    schema.check({"core": schema.HEAD}, "chancy")
     with pytest.raises(SchemaMismatch, match=r"no tables.*chancy migrate upgrade"):
-        schema.check(None, "chancy")
+        schema.check({}, "chancy")
+    with pytest.raises(SchemaMismatch, match=r"at revision 0001.*needs.*chancy migrate upgrade"):
+        schema.check({"core": "0001"}, "chancy")
     with pytest.raises(SchemaMismatch, match="older than the database"):
-        schema.check("zzzz", "chancy")
+        schema.check({"core": "zzzz"}, "chancy")
 
 
 #: The wheel has two servers; the system may have a third.

@@ -1,0 +1,167 @@
+"""Components: what owns tables. The core is one, and each plugin that brings tables of its own.
+
+A component has a linear history of its own and a version table in the schema. Histories do not
+meet in one tree: a plugin that is gone leaves its tables behind, and strands nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from chancy.errors import ConfigurationError
+from chancy.names import shown
+from chancy.postgres.drivers.base import Row
+from chancy.postgres.statements import load, quoted
+
+#: The name of the component of the core.
+CORE_NAME = "core"
+#: The revision of the core that this version of chancy works with.
+HEAD = "0003"
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_REVISION = re.compile(r"[A-Za-z0-9_]{1,32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrations:
+    """The history of the tables of a component; see `chancy.plugin.Plugin.migrations`.
+
+    :param name: of the component, 1 to 32 of ``a-z 0-9 _``. Its revision is in the table
+        ``NAME_version``; its tables should begin with its name.
+    :param package: dotted path of the package whose folder ``versions`` has the revisions.
+    :param head: the newest revision, which this code works with. Said here so that the start of a
+        worker imports no Alembic.
+    :param core: the oldest revision of the core that the newest revision works with.
+    :raises ConfigurationError: a name or a revision that cannot be one.
+    """
+
+    name: str
+    package: str
+    head: str
+    core: str = "0001"
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"{shown(self.name)} cannot be the name of a component: use 1 to 32 of the "
+                "characters a-z 0-9 _, beginning with a letter"
+            )
+        for revision in (self.head, self.core):
+            if not _REVISION.fullmatch(revision):
+                raise ConfigurationError(
+                    f"component {self.name!r}: {shown(revision)} cannot be a revision: use 1 to "
+                    "32 of the characters A-Z a-z 0-9 _, such as 0001"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A history among others.
+
+    :param plugin: identifier of the plugin that owns it; None: the core.
+    :param after: names of the components that must be there before it, beside the core.
+    """
+
+    migrations: Migrations
+    plugin: str | None = None
+    after: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return self.migrations.name
+
+    @property
+    def head(self) -> str:
+        return self.migrations.head
+
+    @property
+    def version_table(self) -> str:
+        """The table that holds the revision."""
+        return f"{self.name}_version"
+
+    def __str__(self) -> str:
+        """What it is called in messages."""
+        owner = f" of the plugin {self.plugin!r}" if self.plugin else ""
+        return f"component {self.name!r}{owner}"
+
+
+CORE = Component(Migrations(name=CORE_NAME, package="chancy.migrations", head=HEAD))
+
+#: What a plugin says of itself: identifier, its history if it has one, what it depends on.
+Owner = tuple[str, Migrations | None, Sequence[str]]
+
+
+def ordered(owners: Iterable[Owner]) -> tuple[Component, ...]:
+    """The components of plugins, each behind those of the plugins that it depends on.
+
+    Dependencies on plugins that are not among them are passed over.
+
+    :raises ConfigurationError: two have one name, or depend on each other.
+    """
+    owners = list(owners)
+    dependencies = {identifier: needed for identifier, _, needed in owners}
+    histories = {identifier: history for identifier, history, _ in owners if history}
+    by_name: dict[str, str] = {}
+    for identifier, history in histories.items():
+        if history.name == CORE_NAME:
+            raise ConfigurationError(
+                f"the plugin {identifier!r} calls its tables {CORE_NAME!r}, as the core does: "
+                "give its component another name"
+            )
+        if history.name in by_name:
+            raise ConfigurationError(
+                f"the plugins {by_name[history.name]!r} and {identifier!r} both call their tables "
+                f"{history.name!r}: give one component another name"
+            )
+        by_name[history.name] = identifier
+    below = {identifier: _below(identifier, dependencies) for identifier in histories}
+    components = [
+        Component(history, one, frozenset(histories[b].name for b in below[one] & set(histories)))
+        for one, history in histories.items()
+    ]
+    for component in components:
+        if component.name in component.after:
+            raise ConfigurationError(
+                f"the plugin {component.plugin!r}, which owns tables, depends on itself by way "
+                "of the plugins that it depends on: nobody can say whose tables are first"
+            )
+    # Whoever depends on another has all that the other has behind it, and the other as well.
+    return tuple(sorted(components, key=lambda component: len(component.after)))
+
+
+def _below(identifier: str, dependencies: Mapping[str, Sequence[str]]) -> set[str]:
+    """Whom a plugin depends on, near and far."""
+    found: set[str] = set()
+    waiting = [identifier]
+    while waiting:
+        for one in dependencies.get(waiting.pop(), ()):
+            if one not in found:
+                found.add(one)
+                waiting.append(one)
+    return found
+
+
+def reading(schema: str, names: Iterable[str]) -> str:
+    """The one statement that reads the revisions of components, whose version tables exist."""
+    return " union all ".join(
+        f"select '{name}', version_num::text from {quoted(schema)}.{name}_version"  # noqa: S608
+        for name in names
+    )
+
+
+def listing(schema: str) -> str:
+    """The statement that gives the names of the components whose version tables exist."""
+    return load(resources.files("chancy.postgres") / "sql", "components", schema)
+
+
+def names_of(rows: Sequence[Row]) -> list[str]:
+    """The names in the rows of `listing` that can be names of components."""
+    return [str(name) for (name,) in rows if _NAME.fullmatch(str(name))]
+
+
+def revisions_of(rows: Sequence[Row]) -> dict[str, str]:
+    """The revisions in the rows of `reading`, by component. One that was taken back has none."""
+    return {str(name): str(revision) for name, revision in rows}
