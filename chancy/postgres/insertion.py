@@ -12,6 +12,8 @@ from chancy.postgres.statements import Statements
 
 #: Seconds for which a push goes on trying while the server is away or refuses for the moment.
 PATIENCE_S = 15.0
+#: Characters of arguments that are sent as one JSON array: jsonb takes 256 MB.
+_MOST_TOGETHER = 16_000_000
 
 
 def insertion(
@@ -26,7 +28,26 @@ def insertion(
     """
     if new and len(jobs) == 1:
         return sql.push_one, [*jobs[0], guarded]
+    plain = _plain(jobs)
+    if plain is not None:
+        return sql.push_plain_new if new else sql.push_plain, [*plain, guarded]
     return sql.push_new if new else sql.push, [*columns(jobs), guarded]
+
+
+def _plain(jobs: Sequence[PreparedJob]) -> list[object] | None:
+    """The parameters of the statement for jobs that differ in ids and arguments alone, but the
+    last; None for others."""
+    id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits = zip(
+        *jobs, strict=True
+    )
+    every = len(jobs)
+    if (
+        any(values.count(values[0]) != every for values in (queue, priority, func, max_attempts))
+        or any(values.count(None) != every for values in (run_at, delay_s, meta, limits))
+        or sum(map(len, arguments)) > _MOST_TOGETHER
+    ):
+        return None
+    return [list(id), queue[0], priority[0], func[0], f"[{','.join(arguments)}]", max_attempts[0]]
 
 
 def known(error: BrokerError) -> bool:

@@ -55,6 +55,8 @@ class Statements:
         self.push = self._load("push")
         #: For jobs that are new: without looking for their ids first (a seventh of the time).
         self.push_new = self.push.replace("  on conflict (id) do nothing\n", "")
+        self.push_plain = self._load("push_plain")
+        self.push_plain_new = self.push_plain.replace("\n  on conflict (id) do nothing", "")
         self.push_one = self._load("push_one")
         self.pushed_before = self._load("pushed_before")
         self.put_back = self._load("put_back")
