@@ -87,8 +87,12 @@ def _mismatch(one: Component, found: str | None, schema: str) -> str:
 
 
 def check_known(one: Component, found: str | None, schema: str) -> None:
-    """Raise `SchemaMismatch` if newer code than this has made the tables."""
-    if found is not None and found not in alembic.known(one):
+    """Raise `SchemaMismatch` if newer code than this has made the tables.
+
+    :raises ConfigurationError: its history cannot be.
+    """
+    known = alembic.known(one)
+    if found is not None and found not in known:
         raise SchemaMismatch(_mismatch(one, found, schema))
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,28 +12,7 @@ import pytest
 from chancy.embedded import PostgresServer
 from chancy.errors import SchemaMismatch
 from chancy.postgres import schema
-
-DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
-
-
-def structure(dsn: str, name: str = "chancy") -> list[str]:
-    """Everything that the schema holds, as text."""
-    query = """
-        select format('%%s %%s %%s', c.relkind, c.relname, c.reloptions) from pg_class c
-        where c.relnamespace = %(schema)s::regnamespace and c.relname not like 'finished_jobs_2%%'
-        union all
-        select format('%%s.%%s %%s %%s', a.attrelid::regclass, a.attname,
-          format_type(a.atttypid, a.atttypmod), a.attnotnull)
-        from pg_attribute a join pg_class c on c.oid = a.attrelid
-        where c.relnamespace = %(schema)s::regnamespace and a.attnum > 0 and c.relkind in ('r', 'p')
-          and c.relname not like 'finished_jobs_2%%'
-        union all
-        select pg_get_functiondef(p.oid) from pg_proc p
-        where p.pronamespace = %(schema)s::regnamespace
-        order by 1
-    """
-    with psycopg.connect(dsn) as connection:
-        return [str(row[0]) for row in connection.execute(query, {"schema": name})]
+from chancy.testing.structure import structure
 
 
 def test_up_down_and_up_again_give_the_same_tables(empty_dsn: str) -> None:
@@ -94,7 +71,7 @@ def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> N
     schema.upgrade(empty_dsn, "two")
     schema.downgrade(empty_dsn, "one")
     assert schema.revisions(empty_dsn, "two") == {"core": schema.HEAD}
-    assert any('"two".jobs' in line for line in structure(empty_dsn, "two"))
+    assert any("two.jobs" in line for line in structure(empty_dsn, "two"))
 
 
 def test_the_check_says_what_to_do() -> None:
@@ -105,18 +82,6 @@ def test_the_check_says_what_to_do() -> None:
         schema.check({"core": "0001"}, "chancy")
     with pytest.raises(SchemaMismatch, match="older than the database"):
         schema.check({"core": "zzzz"}, "chancy")
-
-
-#: The wheel has two servers; the system may have a third.
-SERVERS = ["16", "18", *(["15"] if DEBIAN_15.is_dir() else [])]
-
-
-@pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    bin_path = DEBIAN_15 if request.param == "15" else None
-    version = 16 if bin_path else int(request.param)
-    with PostgresServer(version=version, bin_path=bin_path) as made:
-        yield made
 
 
 def test_on_each_server(server: PostgresServer) -> None:

@@ -1,0 +1,23 @@
+"""A server of each version that is here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chancy.embedded import PostgresServer
+
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+
+#: The wheel has two servers; the system may have a third.
+SERVERS = ["16", "18", *(["15"] if DEBIAN_15.is_dir() else [])]
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    bin_path = DEBIAN_15 if request.param == "15" else None
+    version = 16 if bin_path else int(request.param)
+    with PostgresServer(version=version, bin_path=bin_path) as made:
+        yield made

@@ -1,0 +1,2 @@
+alter table {schema}.ledger_entries
+  add column note text not null default '';
