@@ -107,7 +107,9 @@ def test_default_plugins_have_every_parameter() -> None:
         rows = rows_of(guide.section(kind.__name__))
         assert [row[0].strip("`") for row in rows] == source.parameters(kind), kind
         for row in rows:
-            assert row[1] == f"{getattr(plugin, row[0].strip('`')):g}", row
+            default = getattr(plugin, row[0].strip("`"))
+            if isinstance(default, int | float):
+                assert row[1] == f"{default:g}", row
         row_of = [row for row in rows_of(API.section("Default plugins")) if kind.__name__ in row[0]]
         assert set(source.parameters(kind)) <= words_of(row_of[0][1])
 

@@ -14,7 +14,7 @@ from collections import Counter
 from chancy import Chancy, Plugin, Queue, Worker
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Constant, Jitter, Retry
 from chancy.postgres.broker import PostgresBroker
 from tests.faults import jobs, outbursts
 from tests.faults.worker_process import WorkerSettings
@@ -45,7 +45,7 @@ def application(settings: WorkerSettings, tally: Tally) -> Chancy:
         ],
         plugins=[
             Recovery(sweep_s=settings.sweep_s),
-            Retry(base_s=settings.retry_base_s, factor=1.0),
+            Retry(Constant(settings.retry_base_s, jitter=Jitter.EQUAL)),
             tally,
         ],
         no_default_plugins=True,

@@ -13,7 +13,7 @@ import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Exponential, Retry
 from tests import jobs
 from tests.waiting import eventually
 
@@ -24,7 +24,7 @@ QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     jobs.noted.clear()
     jobs.started.clear()
-    plugins = [Retry(base_s=0.05), Recovery(sweep_s=0.2)]
+    plugins = [Retry(Exponential(base_s=0.05)), Recovery(sweep_s=0.2)]
     async with Chancy(dsn, queues=QUEUES, plugins=plugins, pool_size=3) as made:
         # Its children take most of a second to start, and only one test needs them.
         await made.delete_queue("default")

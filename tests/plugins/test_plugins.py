@@ -28,15 +28,6 @@ def claim(attempt: int = 1, most: int = 3) -> Claim:
     return Claim(*ids, "q", "a.b", "{}", attempt, most, 0, 0, 1, None)
 
 
-def test_retry_delays_grow_with_jitter_up_to_the_cap() -> None:
-    retry = Retry(base_s=2, factor=2, cap_s=60)
-    for attempt, most in ((1, 2), (2, 4), (3, 8), (6, 60), (1000, 60)):
-        delays = [retry.delay_s(attempt) for _ in range(200)]
-        assert most / 2 <= min(delays)
-        assert max(delays) <= most
-        assert max(delays) - min(delays) > most / 8
-
-
 @pytest.mark.parametrize(
     ("outcome", "attempt", "state"),
     [
@@ -59,7 +50,7 @@ def test_without_plugins_a_failure_is_for_good() -> None:
 
 
 def test_a_plugin_replaces_the_default_one_of_its_identifier() -> None:
-    mine = Retry(base_s=1)
+    mine = Retry()
     chancy = Chancy("postgresql://nowhere/nothing", plugins=[mine])
     assert mine in chancy.hooks.plugins
     assert len(chancy.hooks.plugins) == len(standard())
@@ -111,7 +102,7 @@ async def test_recovery_runs_the_jobs_of_a_silent_worker_again(dsn: str) -> None
                 "select from chancy.claim(%s, gen_random_uuid(), 'async', null, null, 5)", (dead,)
             )
         async with Worker(chancy, queues=["async"], heartbeat_s=0.1, heartbeat_timeout_s=0.3):
-            await eventually(lambda: len(jobs.noted) == 7)
+            await eventually(lambda: len(jobs.noted) == 2)  # the suspects run in a child
             done = [await reference.wait(10) for reference in references]
         assert sorted(one.crashes for one in done) == [0, 0, 1, 1, 1, 1, 1]
         assert {one.attempt for one in done} == {1}

@@ -17,7 +17,7 @@ from chancy.cli.demo import jobs
 from chancy.cli.demo.progress import shown
 from chancy.errors import WaitTimeout
 from chancy.job import Job, QueuedJob
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Exponential, Retry
 from chancy.queue import Queue
 from chancy.worker.worker import Worker
 
@@ -62,7 +62,7 @@ def plan(modules: Sequence[Path], scratch: Path) -> list[Job]:
 
 async def run(dsn: str, planned: Sequence[Job]) -> Run:
     """Run the jobs on a server, in a schema of the demo's own."""
-    chancy = Chancy(dsn, schema=SCHEMA, plugins=[Retry(base_s=0.2)])
+    chancy = Chancy(dsn, schema=SCHEMA, plugins=[Retry(Exponential(base_s=0.2))])
     async with chancy:
         await chancy.migrate()
         for queue in QUEUES:

@@ -1,0 +1,146 @@
+"""Retry policies as values: their delays, their JSON, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chancy import job
+from chancy.errors import ConfigurationError
+from chancy.plugins.retry import (
+    Constant,
+    Exponential,
+    Fennel,
+    Jitter,
+    Linear,
+    Never,
+    Policy,
+    Retry,
+    Rule,
+)
+from chancy.plugins.retry.policy import MAX_DELAY_S, policy_from
+
+
+class Busy(Exception):
+    """Somebody else is at it."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "windows"),
+    [
+        (Constant(5), {1: (5, 5), 2: (5, 5), 10_000: (5, 5)}),
+        (Constant(8, jitter=Jitter.FULL), {1: (0, 8), 7: (0, 8)}),
+        (Linear(10, jitter=Jitter.NONE), {1: (10, 10), 3: (30, 30), 10_000: (3600, 3600)}),
+        (Linear(10, cap_s=25), {1: (5, 10), 2: (10, 20), 3: (12.5, 25), 10_000: (12.5, 25)}),
+        (Exponential(), {1: (1, 2), 2: (2, 4), 3: (4, 8), 4: (8, 16), 10_000: (1800, 3600)}),
+        (Exponential(base_s=1, factor=3, cap_s=60, jitter=Jitter.NONE), {4: (27, 27), 5: (60, 60)}),
+        (Exponential(jitter=Jitter.FULL, cap_s=6), {1: (0, 2), 2: (0, 4), 3: (0, 6)}),
+        (Exponential(base_s=0, factor=1e6), {1: (0, 0), 10_000: (0, 0)}),
+        (Exponential(factor=1, base_s=9, jitter=Jitter.NONE), {1: (9, 9), 10_000: (9, 9)}),
+        (
+            Fennel(),
+            {
+                1: (12, 71),
+                2: (72, 431),
+                3: (432, 2591),
+                6: (93_312, 559_871),
+                8: (604_800, 604_800),
+            },
+        ),
+        (Fennel(cap_s=60.5), {1: (12, 60), 2: (60, 60), 10_000: (60, 60)}),
+    ],
+)
+def test_delays(policy: Policy, windows: dict[int, tuple[float, float]]) -> None:
+    for attempt, (low, high) in windows.items():
+        delays = [policy.after(attempt) or 0.0 for _ in range(300)]
+        assert low <= min(delays)
+        assert max(delays) <= high
+        # Spread over the whole of the window.
+        assert min(delays) <= low + (high - low) * 0.1
+        assert max(delays) >= high - (high - low) * 0.1
+
+
+def test_fennel_waits_whole_seconds_and_a_week_at_most() -> None:
+    for attempt in (1, 2, 6, 7, 8, 50, 10_000):
+        delay_s = Fennel().after(attempt)
+        assert delay_s == int(delay_s) <= 604_800
+
+
+seconds = st.floats(0, MAX_DELAY_S)
+jitters = st.sampled_from(Jitter)
+policies = st.one_of(
+    st.builds(Constant, seconds, jitter=jitters),
+    st.builds(Linear, seconds, cap_s=seconds, jitter=jitters),
+    st.builds(Exponential, base_s=seconds, factor=st.floats(1, 1e6), cap_s=seconds, jitter=jitters),
+    st.builds(Fennel, cap_s=seconds),
+    st.builds(Never),
+)
+
+
+@given(policies, st.integers(1, 10_000))
+def test_no_delay_is_beyond_its_bounds(policy: Policy, attempt: int) -> None:
+    delay_s = policy.after(attempt)
+    if delay_s is None:
+        assert policy == Never()
+    else:
+        assert math.isfinite(delay_s)
+        assert 0 <= delay_s <= getattr(policy, "cap_s", MAX_DELAY_S)
+
+
+@given(policies)
+def test_a_policy_comes_back_from_json(policy: Policy) -> None:
+    stored = json.loads(json.dumps(policy.meta(), allow_nan=False))
+    assert policy_from(stored["retry"]) == policy
+    assert isinstance(getattr(policy_from(stored["retry"]), "jitter", Jitter.NONE), Jitter)
+
+
+def test_a_policy_is_part_of_a_job() -> None:
+    @job(meta=Exponential(base_s=1, jitter=Jitter.FULL).meta())
+    def work() -> None: ...
+
+    assert dict(work.job().meta) == {
+        "retry": {
+            "policy": "exponential",
+            "base_s": 1,
+            "factor": 2.0,
+            "cap_s": 3600.0,
+            "jitter": "full",
+        }
+    }
+    changed = work.job.with_meta(other=1, **Never().meta())()
+    assert dict(changed.meta) == {"retry": {"policy": "never"}, "other": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Constant(-1), r"Constant\(delay_s=-1\): it is from 0 to 31,536,000"),
+        (lambda: Constant(MAX_DELAY_S + 1), r"Constant\(delay_s=31536001.0\)"),
+        (lambda: Constant(float("nan")), r"delay_s=nan"),
+        (lambda: Constant(True), r"delay_s=True"),
+        (lambda: Constant(timedelta(1)), r"delay_s=datetime"),  # type: ignore[arg-type]
+        (lambda: Constant(1, jitter="some"), "one of none, equal, full"),  # type: ignore[arg-type]
+        (lambda: Linear(float("inf")), r"step_s=inf"),
+        (lambda: Exponential(factor=0.5), r"factor=0.5\): it is from 1 to 1,000,000"),
+        (lambda: Exponential(cap_s=-0.1), r"cap_s=-0.1"),
+        (lambda: Fennel(cap_s=1e9), r"Fennel\(cap_s=1000000000.0\)"),
+        (lambda: Retry(5), "5 is no retry policy: pass Constant"),  # type: ignore[arg-type]
+        (lambda: Retry(Never), "no retry policy: pass Constant"),  # type: ignore[arg-type]
+        (lambda: Rule("ValueError", Never()), "such as 'builtins.ValueError'"),
+        (lambda: Rule(int, Never()), "not the type of an error"),  # type: ignore[arg-type]
+        (lambda: Rule(Busy, None), "None is no retry policy"),  # type: ignore[arg-type]
+        (
+            lambda: Retry(rules=[Rule(Busy, Never()), Rule(Busy, Constant(1))]),
+            "two rules for .*Busy",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_to_is_refused(make: Any, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        make()
