@@ -7,11 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from chancy.attempt import storable
+from chancy.attempt import Outcome, storable
 from chancy.errors import Interrupted, NoCurrentJob
 
 logger = logging.getLogger("chancy.job")
@@ -47,30 +48,39 @@ class Attempt(Protocol):
     def meta(self) -> str | None: ...
 
 
+#: Takes what an attempt reports, in the thread that reports it.
+Say = Callable[[Attempt, Progress], None]
+
+
 class JobContext:
     """The attempt that runs here, for the function that it runs.
 
     Its methods may be called from any thread of the process that the job runs in.
 
     :param attempt: the claim, or what an executor's child knows of it.
-    :param report: takes the progress; called in the thread that reports it.
+    :param say: takes the progress; called in the thread that reports it.
     :param deadline: when the time limit ends it, by ``time.monotonic()``; None without a limit.
+    :param stack: what is closed after the run, by who made the context.
     """
 
-    __slots__ = ("_attempt", "_meta", "_report", "_seen", "_why", "deadline")
+    __slots__ = ("_attempt", "_meta", "_say", "_seen", "_stack", "_why", "deadline", "outcome")
 
     def __init__(
         self,
         attempt: Attempt,
-        report: Callable[[Progress], None],
+        say: Say,
         deadline: float | None = None,
+        stack: AsyncExitStack | None = None,
     ) -> None:
         self._attempt = attempt
-        self._report = report
+        self._say = say
         self._meta: Mapping[str, Any] | None = None
         self._why: str | None = None
         self._seen = False
+        self._stack = stack
         self.deadline = deadline
+        #: How the run has ended; None until then. Always None in a child of a process queue.
+        self.outcome: Outcome | None = None
 
     @property
     def id(self) -> UUID:
@@ -136,8 +146,25 @@ class JobContext:
         if self.cancelled:
             raise Interrupted(self._why or "")
 
+    @property
+    def stack(self) -> AsyncExitStack:
+        """Closed after the run, in the worker's loop, last in first out: for what `around` hooks
+        and the jobs they surround want to have closed then, whatever the outcome.
+
+        :raises NoCurrentJob: nobody would close it: no plugin of the worker has an `around` hook,
+            or this is a child of a process queue, where the worker's hooks cannot be seen.
+        """
+        if self._stack is None:
+            raise NoCurrentJob(
+                "this job has no stack: there is one where the job shares its process with an "
+                "`around` hook; use `with` or an ExitStack in the function"
+            )
+        return self._stack
+
     def progress(self, fraction: float, text: str = "") -> None:
         """Say how far the job is; the last word of every half second is stored with the job.
+
+        What is said after the run has ended is dropped.
 
         :param fraction: from 0 to 1; others are brought to the nearer end.
         :param text: at most `MAX_TEXT` characters are kept.
@@ -145,7 +172,9 @@ class JobContext:
         fraction = float(fraction)
         if math.isnan(fraction):
             raise ValueError("progress is a number from 0 to 1, not NaN")
-        self._report(Progress(min(1.0, max(0.0, fraction)), storable(str(text), MAX_TEXT)))
+        if self.outcome is None:
+            told = Progress(min(1.0, max(0.0, fraction)), storable(str(text), MAX_TEXT))
+            self._say(self._attempt, told)
 
     def log(self, message: str, level: int = logging.INFO) -> None:
         """Write a line to the worker's log, by the logger ``chancy.job``, under this job's id."""
@@ -158,6 +187,14 @@ class JobContext:
             )
 
     # For executors
+
+    def bind(self, attempt: Attempt, say: Say) -> bool:
+        """Take over a context that was made for `around` hooks, and have its progress told. False
+        if it is of another attempt."""
+        if attempt is not self._attempt:
+            return False
+        self._say = say
+        return True
 
     def ask_to_stop(self, why: str) -> None:
         """Set `cancelled`. The first reason stays."""

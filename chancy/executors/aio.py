@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio.tasks import _enter_task, _leave_task, _unregister_task
+from asyncio.tasks import _enter_task, _leave_task, _unregister_task, current_task
 from collections.abc import Awaitable, Coroutine
 from contextvars import Context, copy_context
-from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from types import CoroutineType
 from typing import Any, cast
 from uuid import UUID
 
-from chancy.attempt import Claim, Outcome
+from chancy.attempt import Claim, Outcome, TimedOut
+from chancy.context import CURRENT, JobContext
+from chancy.errors import Interrupted, UnsupportedLimit
+from chancy.executors import forks, plain
 from chancy.executors.base import FindFunction, Report, no_report
 from chancy.executors.host import Host
 from chancy.executors.invocation import (
@@ -31,10 +33,13 @@ from chancy.executors.invocation import (
     call_error,
     callee,
     raised,
+    reason_of,
     returned,
+    time_limit,
 )
-from chancy.executors.pool import Errand, ThreadPool
-from chancy.limits import NO_LIMITS, Limits
+from chancy.executors.loop_watch import LoopWatch
+from chancy.executors.progress import Reporter
+from chancy.limits import NO_LIMITS, Limits, decode_limits
 from chancy.options import AsyncOptions
 
 logger = logging.getLogger(__name__)
@@ -76,14 +81,17 @@ class AsyncExecutor:
         self._max_payload = max_payload
         self._options = options or AsyncOptions()
         self._limits = limits
-        self._report = report
+        self._limited = limits != NO_LIMITS
+        self._reporter = Reporter(report)
+        self._say = self._reporter.say
+        self._said = self._reporter.lines
         self._callees: dict[str, Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watch: LoopWatch | None = None
         self._spare: Host | None = None
-        self._hosts: dict[_Run, Host] = {}
-        self._errands: dict[_Run, Errand[Outcome | Awaitable[Any]]] = {}
+        self._hosts: dict[_Run, tuple[Host, JobContext]] = {}
         self._abandoned: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPool(min(concurrency, MAX_THREADS), "chancy-async")
+        self._plain = plain.PlainFunctions(min(concurrency, MAX_THREADS), max_payload)
 
     @property
     def slots(self) -> int:
@@ -94,51 +102,72 @@ class AsyncExecutor:
         return None
 
     async def start(self) -> None:
-        """Nothing is made before it is needed."""
+        """Have the loop watched; nothing else is made before it is needed."""
+        self._watch = LoopWatch.of(asyncio.get_running_loop())
 
     def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
         # Not a coroutine around another one: 0.15 µs less.
         began = perf_counter()
         try:
             called = self._callees.get(claim.func) or self._look_up(claim.func)
-            arguments = arguments_of(claim.arguments)
+            text = claim.arguments
+            arguments = arguments_of(text) if text != "{}" else {}
+            limited = claim.limits is not None or self._limited
+            limit_s = self._time_limit(claim, called) if limited else None
         except BaseException as error:
             return _ended(raised(error, began))
+        job = CURRENT.get(None)
+        if job is None or not job.bind(claim, self._say):
+            job = JobContext(claim, self._say)
+        if limit_s is not None:
+            job.deadline = monotonic() + limit_s
         if called.coroutine:
-            return self._run_coroutine(claim, called, arguments, copy_context(), began)
-        return self._run_plain(claim, called, arguments, copy_context())
+            return self._run_coroutine(claim, called, arguments, job, copy_context(), began)
+        return self._run_plain(claim, called, arguments, job, copy_context())
 
     def _find_loop(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.get_running_loop()
+        self._reporter.attach(self._loop)
         return self._loop
 
     def _look_up(self, path: str) -> Callee:
         called = self._callees[path] = callee(path, self._find)
         return called
 
+    def _time_limit(self, claim: Claim, called: Callee) -> float | None:
+        """Raises `UnsupportedLimit` for a limit that cannot be kept to."""
+        limit_s = time_limit(claim, self._limits, "async", self._options)
+        if limit_s is not None and not called.coroutine:
+            raise UnsupportedLimit(f"{called.path} {plain.NO_TIME_LIMIT}")
+        return limit_s
+
     async def _run_coroutine(
         self,
         claim: Claim,
         called: Callee,
         arguments: dict[str, Any],
+        job: JobContext,
         context: Context,
         began: float,
     ) -> Outcome:
         # Asking for the running loop asks the system for the process id: 0.16 µs each time.
         loop = self._loop or self._find_loop()
-        consumer = cast("asyncio.Task[Any]", asyncio.current_task(loop))
+        consumer = cast("asyncio.Task[Any]", current_task(loop))
         host, self._spare = self._spare or Host(loop), None
-        job: Any = None
+        work: Any = None
         outcome: Outcome | None = None
+        generation = forks.generation
         _leave_task(loop, consumer)
         _enter_task(loop, host.task)
         try:
-            job = context.run(called.function, **arguments)
-            if type(job) is not CoroutineType:
-                job = awaited(job)
-            host.begin(job, context)
+            # The call of a coroutine function runs nothing of it, so it needs no context.
+            work = called.function(**arguments)
+            context.run(CURRENT.set, job)
+            if type(work) is not CoroutineType:
+                work = awaited(work)
+            host.take_over(work, context, context.run(work.send, None))
         except BaseException as error:
-            if job is None:
+            if work is None:
                 outcome = raised(call_error(called, arguments, error), began)
             elif isinstance(error, StopIteration):
                 outcome = returned(called.path, error.value, self._max_payload, began)
@@ -147,19 +176,27 @@ class AsyncExecutor:
         finally:
             _leave_task(loop, host.task)
             _enter_task(loop, consumer)
+        if forks.generation != generation:
+            forks.end_copy()
         if outcome is None:
             host.wake()
-            return await self._follow(claim, called.path, host, began)
-        if host.spoilt or self._spare is not None:
+            outcome = await self._follow(claim, called.path, job, host, began)
+        elif host.spoilt or self._spare is not None:
             host.wake()
         else:
             self._spare = host
+        job.outcome = outcome
+        if self._said:
+            self._reporter.end(claim)
         return outcome
 
-    async def _follow(self, claim: Claim, path: str, host: Host, began: float) -> Outcome:
+    async def _follow(
+        self, claim: Claim, path: str, job: JobContext, host: Host, began: float
+    ) -> Outcome:
         """Wait for a job that its host runs on."""
         run = claim.id, claim.lease
-        self._hosts[run] = host
+        self._hosts[run] = host, job
+        timer = None if job.deadline is None else self._set_timer(claim, job, host)
         try:
             value, error = await host.end
         except asyncio.CancelledError:
@@ -171,18 +208,24 @@ class AsyncExecutor:
             raise
         finally:
             del self._hosts[run]
+            if timer is not None:
+                timer.cancel()
         if host.given is not None:
-            if error is not None and not isinstance(error, asyncio.CancelledError):
+            if error is not None and not isinstance(error, asyncio.CancelledError | Interrupted):
                 logger.warning(
-                    "job %s (%s) raised while it was being stopped",
-                    claim.id,
-                    path,
-                    exc_info=error,
+                    "job %s (%s) raised while it was being stopped", claim.id, path, exc_info=error
                 )
             return host.given
         if error is not None:
             return raised(error, began)
         return returned(path, value, self._max_payload, began)
+
+    def _set_timer(self, claim: Claim, job: JobContext, host: Host) -> asyncio.TimerHandle:
+        limit_s = decode_limits(claim.limits).over(self._limits).time_s or 0.0
+        timed_out = TimedOut(limit_s, limit_s)
+        left_s = job.seconds_left or 0.0
+        loop = asyncio.get_running_loop()
+        return loop.call_later(left_s, self._interrupt_host, claim, job, host, timed_out)
 
     def _abandon(self, claim: Claim, host: Host) -> None:
         if host.task.done():
@@ -199,69 +242,49 @@ class AsyncExecutor:
         host.give_up()
 
     async def _run_plain(
-        self, claim: Claim, called: Callee, arguments: dict[str, Any], context: Context
+        self,
+        claim: Claim,
+        called: Callee,
+        arguments: dict[str, Any],
+        job: JobContext,
+        context: Context,
     ) -> Outcome:
-        run = claim.id, claim.lease
         began = perf_counter()
-        call = partial(self._call, called, arguments, context)
-        errand = self._errands[run] = self._threads.submit(call)
-        try:
-            value = await errand.future
-        except asyncio.CancelledError:
-            errand.withdraw()
-            raise
-        except Exception as error:
-            return raised(error, began)
-        finally:
-            del self._errands[run]
+        if self._loop is None:
+            self._find_loop()
+        context.run(CURRENT.set, job)
+        value = await self._plain.run(claim, called, arguments, job, context)
         if isinstance(value, Awaitable):
             called = Callee(called.path, awaited, True)
-            return await self._run_coroutine(claim, called, {"value": value}, context, began)
+            return await self._run_coroutine(claim, called, {"value": value}, job, context, began)
+        job.outcome = value
+        if self._said:
+            self._reporter.end(claim)
         return value
-
-    def _call(
-        self, called: Callee, arguments: dict[str, Any], context: Context
-    ) -> Outcome | Awaitable[Any]:
-        """Call a plain function. In a thread; its awaitable, if it gives one, is the loop's."""
-        began = perf_counter()
-        try:
-            value = context.run(called.function, **arguments)
-        except BaseException as error:
-            return raised(call_error(called, arguments, error), began)
-        if isinstance(value, Awaitable):
-            return value
-        return returned(called.path, value, self._max_payload, began)
 
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
         run = claim.id, claim.lease
-        if host := self._hosts.get(run):
-            return self._interrupt_host(claim, host, outcome)
-        errand = self._errands.get(run)
-        if errand is None or errand.future.done():
-            return False
-        errand.future.set_result(outcome)
-        if errand.withdraw():
-            return True
-        logger.warning(
-            "job %s (%s) is a plain function in a thread, which cannot be stopped: its thread is "
-            "taken until it returns, and what it returns is dropped",
-            claim.id,
-            claim.func,
-        )
-        return False
+        if run in self._hosts:
+            host, job = self._hosts[run]
+            return self._interrupt_host(claim, job, host, outcome)
+        return self._plain.interrupt(run, outcome)
 
-    def _interrupt_host(self, claim: Claim, host: Host, outcome: Outcome) -> bool:
+    def _interrupt_host(self, claim: Claim, job: JobContext, host: Host, outcome: Outcome) -> bool:
         if host.end.done():
             return False
         if host.given is None:
             host.given = outcome
             asyncio.get_running_loop().call_later(self._options.grace_s, self._abandon, claim, host)
+        job.ask_to_stop(reason_of(outcome))
         host.task.cancel()
         return True
 
     async def stop(self) -> None:
         """End the threads and what was abandoned."""
-        await self._threads.stop()
+        if self._watch is not None:
+            self._watch.leave()
+            self._watch = None
+        await self._plain.stop()
         if self._spare is not None:
             self._spare.wake()
             await self._spare.task

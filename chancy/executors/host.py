@@ -9,6 +9,7 @@ from types import coroutine
 from typing import Any
 
 from chancy.attempt import Outcome
+from chancy.executors import forks
 
 
 class Host:
@@ -39,16 +40,12 @@ class Host:
         """Whether somebody cancelled the task while it had no coroutine."""
         return self._wake.done() or self.task.cancelling() > 0
 
-    def begin(self, job: Coroutine[Any, Any, Any], context: Context) -> None:
-        """Make the first step of a coroutine; it is the host's if it waits for something then.
-
-        The caller sees to it that the host's task is the current one.
-        :raises StopIteration: the coroutine has ended, with this value.
-        :raises BaseException: the coroutine has raised it.
-        """
-        self._awaits = context.run(job.send, None)
+    def take_over(self, job: Coroutine[Any, Any, Any], context: Context, awaits: Any) -> None:
+        """Take a coroutine that has made its first step, with the host's task as the current one,
+        and waits for something."""
         self._job = job
         self._context = context
+        self._awaits = awaits
 
     def wake(self) -> None:
         """Let the task go on with its coroutine; without one it ends."""
@@ -93,6 +90,7 @@ def _rest(
     error: BaseException | None,
 ) -> Generator[Any, None, tuple[Any, BaseException | None]]:
     """Run a coroutine to its end, each step in its own context. Gives its result and error."""
+    generation = forks.generation
     turn_taken = awaited is None  # a bare yield asks for one turn of the loop: waking was it
     while True:
         if error is None and not turn_taken:
@@ -113,4 +111,7 @@ def _rest(
             return end.value, None
         except BaseException as raised:
             return None, raised
+        finally:
+            if forks.generation != generation:
+                forks.end_copy()
         error = None

@@ -9,9 +9,22 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chancy import codec
-from chancy.attempt import Failure, Outcome, Raised, Returned
-from chancy.errors import InvalidArguments
+from chancy.attempt import (
+    Cancelled,
+    Claim,
+    Failure,
+    Lost,
+    Outcome,
+    Raised,
+    Released,
+    Returned,
+    TimedOut,
+)
+from chancy.errors import InvalidArguments, UnsupportedLimit
 from chancy.executors.base import FindFunction
+from chancy.limits import Limits, LimitType, decode_limits
+from chancy.options import ExecutorName, Options
+from chancy.queue import unsupported
 
 if TYPE_CHECKING:
     import asyncio
@@ -73,6 +86,34 @@ def returned(path: str, value: object, limit: int, began: float) -> Outcome:
 
 def raised(error: BaseException, began: float) -> Raised:
     return Raised(Failure.of(error), perf_counter() - began)
+
+
+def time_limit(
+    claim: Claim, defaults: Limits, executor: ExecutorName, options: Options
+) -> float | None:
+    """Seconds that an attempt may take; None if it has no limit.
+
+    :raises UnsupportedLimit: it has one that the executor cannot keep to.
+    """
+    limits = decode_limits(claim.limits).over(defaults)
+    for value, what in (
+        (limits.time_s, LimitType.TIME),
+        (limits.memory_bytes, LimitType.MEMORY),
+    ):
+        if value is not None and (why := unsupported(what, executor, options)):
+            raise UnsupportedLimit(why)
+    return limits.time_s
+
+
+def reason_of(outcome: Outcome) -> str:
+    """What to tell a job that is to end as this outcome."""
+    match outcome:
+        case Cancelled(reason) | Released(reason) | Lost(reason):
+            return reason
+        case TimedOut(limit_s):
+            return f"its time limit of {limit_s:g} s has passed"
+        case _:
+            return type(outcome).__name__
 
 
 def call_error(called: Callee, arguments: dict[str, Any], error: BaseException) -> BaseException:

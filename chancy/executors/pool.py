@@ -14,6 +14,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from chancy.executors import forks
+
 Result = TypeVar("Result")
 
 
@@ -92,9 +94,12 @@ class ThreadPool:
         return thread
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        generation = forks.generation
         try:
             while (errand := self._errands.get()) is not None:
                 result = errand.call() if errand.begin() else None
+                if forks.generation != generation:
+                    forks.end_copy()
                 loop.call_soon_threadsafe(self._finish, errand, result)
                 del errand, result  # kept alive otherwise until the next one comes
             if self._farewell is not None:

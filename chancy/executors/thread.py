@@ -5,15 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Awaitable
 from contextvars import Context, copy_context
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
+from typing import Any
 from uuid import UUID
 
 from chancy.attempt import Claim, Outcome
+from chancy.context import CURRENT
 from chancy.executors.base import FindFunction, Report, no_report
-from chancy.executors.invocation import Callee, Stage, callee, raised
-from chancy.executors.pool import Errand, ThreadPool
+from chancy.executors.invocation import (
+    Callee,
+    arguments_of,
+    call_error,
+    callee,
+    raised,
+    returned,
+    time_limit,
+)
+from chancy.executors.pool import ThreadPool
+from chancy.executors.progress import Reporter
+from chancy.executors.thread_run import ThreadRun
 from chancy.limits import NO_LIMITS, Limits
 from chancy.options import ThreadOptions
 
@@ -25,7 +38,9 @@ _Run = tuple[UUID, UUID]
 class ThreadExecutor:
     """Plain functions run in a thread, coroutine functions in a loop of that thread.
 
-    Each job has a copy of the consumer's context.
+    The loop is kept from job to job, so that clients tied to it stay usable. Tasks that a
+    coroutine leaves behind rest until the next coroutine. Each job has a copy of the consumer's
+    context.
 
     :param max_payload: bytes that an encoded result may have.
     :param limits: of claims that have none of their own.
@@ -47,12 +62,14 @@ class ThreadExecutor:
         self._max_payload = max_payload
         self._options = options or ThreadOptions()
         self._limits = limits
-        self._report = report
+        self._limited = limits != NO_LIMITS
+        self._reporter = Reporter(report)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._callees: dict[str, Callee] = {}
-        self._errands: dict[_Run, Errand[Outcome]] = {}
+        self._runs: dict[_Run, ThreadRun] = {}
         self._stuck = 0
-        self._stages = threading.local()
-        self._threads = ThreadPool(concurrency, "chancy-thread", self._leave_stage)
+        self._local = threading.local()
+        self._threads = ThreadPool(concurrency, "chancy-thread", self._close_runner)
 
     @property
     def slots(self) -> int:
@@ -67,58 +84,99 @@ class ThreadExecutor:
         """Threads are started when they are needed."""
 
     async def run(self, claim: Claim) -> Outcome:
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+            self._reporter.attach(loop)
         try:
             called = self._callees.get(claim.func)
             if called is None:
                 called = self._callees[claim.func] = callee(claim.func, self._find)
+            limit_s = None
+            if claim.limits is not None or self._limited:
+                limit_s = time_limit(claim, self._limits, "thread", self._options)
         except BaseException as error:
             return raised(error, perf_counter())
-        run = claim.id, claim.lease
-        call = partial(self._perform, called, claim.arguments, copy_context())
-        errand = self._errands[run] = self._threads.submit(call)
+        job = self._reporter.context_of(claim)
+        context = copy_context()
+        context.run(CURRENT.set, job)
+        run = ThreadRun(claim, job, self._left)
+        self._runs[claim.id, claim.lease] = run
+        call = partial(self._perform, called, run, context, limit_s, loop)
         try:
-            return await errand.future
-        except asyncio.CancelledError:
-            self._let_go(claim, errand)
-            raise
+            value = await run.result(self._threads.submit(call))
+            assert not isinstance(value, Awaitable)
+            outcome = value
         except Exception as error:
-            return raised(error, perf_counter())
+            outcome = raised(error, perf_counter())
         finally:
-            del self._errands[run]
+            del self._runs[claim.id, claim.lease]
+        job.outcome = outcome
+        self._reporter.end(claim)
+        return outcome
 
-    def _perform(self, called: Callee, arguments: str | None, context: Context) -> Outcome:
-        stage: Stage | None = getattr(self._stages, "stage", None)
-        if stage is None:
-            stage = self._stages.stage = Stage(self._max_payload)
-        return stage.run(called, arguments, context)
+    def _perform(
+        self,
+        called: Callee,
+        run: ThreadRun,
+        context: Context,
+        limit_s: float | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Outcome:
+        """Make one call, in a thread."""
+        began = perf_counter()
+        if limit_s is not None:
+            run.job.deadline = monotonic() + limit_s
+            loop.call_soon_threadsafe(run.limit, limit_s)
+        try:
+            arguments = arguments_of(run.claim.arguments)
+        except BaseException as error:
+            return raised(error, began)
+        try:
+            value = context.run(called.function, **arguments)
+        except BaseException as error:
+            return raised(call_error(called, arguments, error), began)
+        if isinstance(value, Awaitable):
+            try:
+                value = self._wait_for(run.stoppable(value), context)
+            except BaseException as error:
+                return raised(error, began)
+        return returned(called.path, value, self._max_payload, began)
 
-    def _leave_stage(self) -> None:
-        stage: Stage | None = getattr(self._stages, "stage", None)
-        if stage is not None:
-            stage.close()
+    def _wait_for(self, work: Any, context: Context) -> Any:
+        runner: asyncio.Runner | None = getattr(self._local, "runner", None)
+        if runner is None:
+            runner = self._local.runner = asyncio.Runner()
+        try:
+            return runner.run(work, context=context)
+        except (SystemExit, KeyboardInterrupt):
+            # Such an exception breaks the loop off in the middle of its other tasks.
+            self._close_runner()
+            raise
+
+    def _close_runner(self) -> None:
+        """Cancel what is left on this thread's loop, and close it."""
+        runner: asyncio.Runner | None = getattr(self._local, "runner", None)
+        if runner is not None:
+            self._local.runner = None
+            runner.close()
 
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
-        errand = self._errands.get((claim.id, claim.lease))
-        if errand is None or errand.future.done():
-            return False
-        errand.future.set_result(outcome)
-        return self._let_go(claim, errand)
+        run = self._runs.get((claim.id, claim.lease))
+        return run is not None and run.interrupt(outcome)
 
-    def _let_go(self, claim: Claim, errand: Errand[Outcome]) -> bool:
-        """Whether the errand had not begun; otherwise its thread is taken until it returns."""
-        if errand.withdraw():
-            return True
+    def _left(self, run: ThreadRun, ends_soon: bool) -> None:
         self._stuck += 1
-        errand.late = self._unstuck
-        logger.warning(
-            "job %s (%s) runs in a thread, which cannot be stopped: its slot is taken until it "
-            "returns (%d of %d are), and what it returns is dropped",
-            claim.id,
-            claim.func,
-            self._stuck,
-            self._concurrency,
-        )
-        return False
+        run.errand.late = self._unstuck
+        if not ends_soon:
+            logger.warning(
+                "job %s (%s) runs in a thread, which cannot be stopped: its slot is taken until "
+                "it returns (%d of %d are), and what it returns is dropped",
+                run.claim.id,
+                run.claim.func,
+                self._stuck,
+                self._concurrency,
+            )
 
     def _unstuck(self) -> None:
         self._stuck -= 1

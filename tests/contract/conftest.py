@@ -1,7 +1,34 @@
-"""Makes the assertions of the contract as readable as those of a test module."""
+"""What the tests of the contracts share."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import pytest
 
+from chancy.executors.base import Executor
+from chancy.options import EXECUTORS, ExecutorName
+
+# Makes the assertions of the contract as readable as those of a test module.
 pytest.register_assert_rewrite("chancy.testing.conformance", "tests.contract.machine")
+
+from tests.contract.executor_calls import Place, started  # noqa: E402  rewriting comes first
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture(params=EXECUTORS)
+def name(request: pytest.FixtureRequest) -> ExecutorName:
+    found: ExecutorName = request.param
+    return found
+
+
+@pytest.fixture
+async def one(name: ExecutorName) -> AsyncIterator[Executor]:
+    """An executor with one slot."""
+    async with started(name) as made:
+        yield made

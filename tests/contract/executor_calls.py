@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,27 +14,31 @@ from uuid import uuid4
 
 from chancy.attempt import Claim, Outcome, Returned
 from chancy.executors import executor
-from chancy.executors.base import Executor
-from chancy.options import ExecutorName
+from chancy.executors.base import Executor, Report, no_report
+from chancy.limits import NO_LIMITS, Limits
+from chancy.options import ExecutorName, Options
 from chancy.registry import Registry
-from tests.contract import executor_jobs, executor_perils
+from tests.contract import executor_asks, executor_jobs, executor_perils
 from tests.waiting import eventually
 
 JOBS = executor_jobs.__name__
-PERILS = executor_perils.__name__
+_MODULES = (executor_asks, executor_perils, executor_jobs)
 MAX_PAYLOAD = 100_000
 #: Seconds within which anything here happens, on a busy machine.
 DEADLINE_S = 10.0
 
 
 def find(path: str) -> Callable[..., Any]:
-    return Registry(allow=[f"{JOBS}.*", f"{PERILS}.*"]).find(path)
+    return Registry(allow=[f"{module.__name__}.*" for module in _MODULES]).find(path)
 
 
 def claim_of(function: str, **arguments: object) -> Claim:
-    """A claim of a function of `executor_jobs` or `executor_perils`."""
-    module = PERILS if hasattr(executor_perils, function) else JOBS
-    return claim_with(f"{module}.{function}", json.dumps(arguments))
+    """A claim of a function of one of the modules of jobs."""
+    path = f"{JOBS}.{function}"
+    for module in _MODULES:
+        if getattr(getattr(module, function, None), "__module__", None) == module.__name__:
+            path = f"{module.__name__}.{function}"
+    return claim_with(path, json.dumps(arguments))
 
 
 def claim_with(path: str, arguments: str | None) -> Claim:
@@ -40,8 +46,22 @@ def claim_with(path: str, arguments: str | None) -> Claim:
 
 
 @asynccontextmanager
-async def started(name: ExecutorName, concurrency: int = 1) -> AsyncGenerator[Executor]:
-    made = executor(name, concurrency=concurrency, find=find, max_payload=MAX_PAYLOAD)
+async def started(
+    name: ExecutorName,
+    concurrency: int = 1,
+    options: Options | None = None,
+    limits: Limits = NO_LIMITS,
+    report: Report = no_report,
+) -> AsyncGenerator[Executor]:
+    made = executor(
+        name,
+        concurrency=concurrency,
+        find=find,
+        max_payload=MAX_PAYLOAD,
+        options=options,
+        limits=limits,
+        report=report,
+    )
     await made.start()
     try:
         yield made
@@ -76,10 +96,10 @@ class Place:
         self.other = folder / "other"
 
     def waiting(self, function: str = "wait_for_file_async") -> Claim:
-        files = {"started": str(self.started), "until": str(self.until)}
-        if function == "wait_for_file_async":
-            files["stopped"] = str(self.stopped)
-        return claim_of(function, **files)
+        """A claim of a function that takes some of these files."""
+        module, _, name = claim_of(function).func.rpartition(".")
+        takes = inspect.signature(getattr(sys.modules[module], name)).parameters
+        return claim_of(function, **{file: str(getattr(self, file)) for file in takes})
 
     async def has_started(self) -> str:
         await eventually(self.started.exists)

@@ -243,12 +243,12 @@ def write(path: str, text: str = "") -> None:
     part.rename(path)
 
 
-def _exists(path: str) -> bool:
+def exists(path: str) -> bool:
     return Path(path).exists()
 
 
 def wait_until(path: str) -> None:
-    while not _exists(path):
+    while not exists(path):
         time.sleep(0.002)
 
 
@@ -261,7 +261,7 @@ def wait_for_file(started: str, until: str) -> str:
 async def wait_for_file_async(started: str, until: str, stopped: str) -> str:
     write(started, str(os.getpid()))
     try:
-        while not _exists(until):  # noqa: ASYNC110  another process makes it
+        while not exists(until):  # noqa: ASYNC110  another process makes it
             await asyncio.sleep(0.002)
     except asyncio.CancelledError:
         await asyncio.sleep(0.001)
@@ -277,7 +277,7 @@ def mark(path: str) -> None:
 async def swallow(started: str, until: str) -> str:
     """Ends when the file is there, and not because it is cancelled."""
     write(started)
-    while not _exists(until):
+    while not exists(until):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.002)
     return "went on"

@@ -33,6 +33,15 @@ def kill_itself(signum: int) -> None:
     time.sleep(60)
 
 
+def hog(megabytes: int) -> int:
+    """Take memory, step by step, until it is that much."""
+    held: list[bytearray] = []
+    for _ in range(megabytes):
+        held.append(bytearray(os.urandom(2**20)))
+        time.sleep(0.001)
+    return len(held)
+
+
 def survive(signum: int) -> str:
     os.kill(os.getpid(), signum)
     return "survived"
@@ -64,6 +73,12 @@ def fork_and_return() -> str:
         os.waitpid(copy, 0)
         return "the original"
     return "the copy"
+
+
+async def fork_and_return_async(later: bool) -> str:
+    if later:
+        await asyncio.sleep(0)
+    return fork_and_return()
 
 
 def _line() -> int:

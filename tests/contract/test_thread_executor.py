@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chancy.attempt import TimedOut
+from chancy.attempt import Released
 from tests.contract import executor_scripts
 from tests.contract.executor_calls import (
     Place,
@@ -30,8 +30,8 @@ async def test_thread_slot_is_taken_until_an_interrupted_job_returns(
         claim = place.waiting("wait_for_file")
         running = asyncio.create_task(it.run(claim))
         await place.has_started()
-        assert it.interrupt(claim, TimedOut(1.0)) is False
-        assert await end_of(running) == TimedOut(1.0)
+        assert it.interrupt(claim, Released("the worker stops")) is False
+        assert await end_of(running) == Released("the worker stops")
         assert it.slots == 1
         assert caplog.text.count("its slot is taken until it returns") == 1
         assert await result(it, "echo", value="beside it") == "beside it"
