@@ -10,6 +10,9 @@ from chancy.plugin import Plugin, Runtime
 
 logger = logging.getLogger("chancy.recovery")
 
+#: A silence that no worker reaches.
+_FOREVER_S = 1e9
+
 
 class Recovery(Plugin):
     """Looks for claims of workers that stopped beating, and files each as `Lost`.
@@ -30,25 +33,32 @@ class Recovery(Plugin):
         return "chancy.recovery"
 
     async def serve(self, runtime: Runtime) -> None:
-        # A sweep right at the start would judge workers by the silence of an outage that has
-        # just ended, before they could beat again.
-        await runtime.clock.sleep(runtime.heartbeat_timeout_s * random.uniform(1.0, 1.2))
+        # At the start nobody is judged by the silence of an outage that has just ended, before
+        # it could beat again. Workers that are known to be dead, as a supervisor knows it of
+        # the one before this, are found at once.
+        judge_at = runtime.clock.monotonic() + runtime.heartbeat_timeout_s * random.uniform(
+            1.0, 1.2
+        )
         while True:
-            await self.sweep(runtime)
+            early = runtime.clock.monotonic() < judge_at
+            await self.sweep(runtime, silent_s=_FOREVER_S if early else None)
             await runtime.clock.sleep(self.sweep_s * random.uniform(0.8, 1.2))
 
-    async def sweep(self, runtime: Runtime) -> int:
-        """Take back every orphaned claim; returns how many were."""
+    async def sweep(self, runtime: Runtime, *, silent_s: float | None = None) -> int:
+        """Take back every orphaned claim; returns how many were.
+
+        :param silent_s: seconds of silence that mean a death; None takes the worker's.
+        """
+        if silent_s is None:
+            silent_s = runtime.heartbeat_timeout_s
         rescued = 0
         while True:
-            orphans = await runtime.broker.orphans(
-                silent_s=runtime.heartbeat_timeout_s, limit=self.batch
-            )
+            orphans = await runtime.broker.orphans(silent_s=silent_s, limit=self.batch)
             if not orphans:
                 return rescued
             settlements = []
             for claim in orphans:
-                lost = Lost(f"worker {claim.worker_id} stopped beating while it ran the job")
+                lost = Lost(f"worker {claim.worker_id} died or fell silent while it ran the job")
                 settlements.append(runtime.judge(claim, lost))
             stale = await runtime.broker.settle(settlements)
             rescued += len(orphans) - len(stale)

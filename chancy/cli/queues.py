@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chancy.broker import QueueCounts
+from chancy.broker import QueueCounts, WorkerRecord
 from chancy.cli import output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import MOMENT, Target, as_json, on_target
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from chancy.app import Chancy
 
 T = TypeVar("T")
+#: Queues, each with what is wrong with its row.
+_Found = list[tuple[Queue, list[str]]]
 
 
 @click.group()
@@ -41,7 +43,7 @@ def list_(target: Target, json_: bool) -> None:
     """List queues with their settings and how many jobs they have.
 
     A count ends at 100,000+. Queues that have jobs but are not declared are listed, too; what is
-    wrong with a row is said on stderr.
+    wrong with a row, and which workers cannot serve a queue and why, is said on stderr.
 
     \b
     Example:
@@ -49,33 +51,50 @@ def list_(target: Target, json_: bool) -> None:
       chancy queue list --json | jq '.[] | select(.paused) | .name'
     """
 
-    async def main() -> tuple[list[tuple[Queue, list[str]]], Mapping[str, QueueCounts]]:
+    async def main() -> tuple[_Found, Mapping[str, QueueCounts], Sequence[WorkerRecord]]:
         async with target.opened() as chancy:
-            return await _queues(chancy), await chancy.counts()
+            return await _queues(chancy), await chancy.counts(), await chancy.get_workers()
 
-    found, counts = asyncio.run(main())
+    found, counts, workers = asyncio.run(main())
     names = {one.name for one, _ in found}
     missing = sorted(counts.keys() - names)
     if json_:
         output.script(
             [
-                {**_facts(one), **_count(counts, one.name), "declared": True, "wrong": wrong}
+                {
+                    **_facts(one),
+                    **_count(counts, one.name),
+                    "declared": True,
+                    "wrong": wrong,
+                    "broken": _broken(workers, one.name),
+                }
                 for one, wrong in found
             ]
             + [{"name": name, **_count(counts, name), "declared": False} for name in missing]
         )
         return
-    rows = [_row(one, counts) for one, _ in found]
+    rows = [_row(one, counts, len(_broken(workers, one.name))) for one, _ in found]
     rows += [[name, "(not declared)", *[None] * 3, "", *_shown(counts, name)] for name in missing]
     output.table(
         ("name", "executor", "concurrency", "tags", "poll s", "state", *QueueCounts._fields), rows
     )
-    for _, wrong in found:
+    for one, wrong in found:
         for complaint in wrong:
             complain(complaint)
+        for where in _broken(workers, one.name):
+            complain("queue {}: worker {worker} on {host}: {why}".format(one.name, **where))
 
 
-async def _queues(chancy: Chancy) -> list[tuple[Queue, list[str]]]:
+def _broken(workers: Sequence[WorkerRecord], name: str) -> list[dict[str, str]]:
+    """The workers that cannot serve a queue, and why."""
+    return [
+        {"worker": str(one.id), "host": one.host, "why": one.broken[name]}
+        for one in workers
+        if name in one.broken
+    ]
+
+
+async def _queues(chancy: Chancy) -> _Found:
     """The queues, each with what is wrong with its row."""
     from chancy.postgres import rows
     from chancy.postgres.broker import PostgresBroker
@@ -86,10 +105,12 @@ async def _queues(chancy: Chancy) -> list[tuple[Queue, list[str]]]:
     return [(one, []) for one in await chancy.get_queues()]
 
 
-def _row(one: Queue, counts: Mapping[str, QueueCounts]) -> list[object]:
+def _row(one: Queue, counts: Mapping[str, QueueCounts], broken: int) -> list[object]:
     state = "active"
     if one.paused:
         state = f"paused until {output.cell(one.resume_at)}" if one.resume_at else "paused"
+    if broken:
+        state += f", broken on {broken} worker{'s' * (broken > 1)}"
     tags = " ".join(sorted(one.tags)) or None
     return [
         one.name,

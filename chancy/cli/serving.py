@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("chancy.cli")
 
-#: Seconds between two beats of a worker that this program runs.
+#: Seconds between two beats of a worker that this program runs, and after which it counts as dead.
 HEARTBEAT_S = 5.0
+HEARTBEAT_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Orders:
     tags: tuple[str, ...]
     burst: bool
     shutdown_timeout: float
+    heartbeat: float
+    heartbeat_timeout: float
     log_level: str
     log_format: logs.Format
 
@@ -40,24 +43,33 @@ class Orders:
         if self.burst:
             found.append("--burst")
         found += [f"--log-level={self.log_level}", f"--log-format={self.log_format}"]
-        return [*found, f"--shutdown-timeout={self.shutdown_timeout}", "--processes=1"]
+        found += [f"--heartbeat={self.heartbeat}", f"--heartbeat-timeout={self.heartbeat_timeout}"]
+        return [*found, f"--shutdown-timeout={self.shutdown_timeout}", "--processes=0"]
 
 
 def run(chancy: Chancy, orders: Orders) -> None:
     """Run a worker until it is told to stop, or with ``burst`` until its queues are empty."""
-    from chancy.worker.supervised import watch_supervisor
+    from chancy.postgres.broker import PostgresBroker
+    from chancy.worker.supervised import Line
     from chancy.worker.worker import Worker
 
     async def main() -> None:
-        watch_supervisor(grace_s=orders.shutdown_timeout + 30.0)
+        broker = chancy.broker
+        line = Line.take(
+            grace_s=orders.shutdown_timeout + 30.0,
+            dsn=broker.dsn if isinstance(broker, PostgresBroker) else None,
+            schema=chancy.schema,
+        )
         async with chancy:
             worker = Worker(
                 chancy,
                 tags=orders.tags,
                 queues=orders.queues,
                 shutdown_timeout_s=orders.shutdown_timeout,
-                heartbeat_s=HEARTBEAT_S,
+                heartbeat_s=orders.heartbeat,
+                heartbeat_timeout_s=orders.heartbeat_timeout,
                 burst=orders.burst,
+                supervisor=line,
             )
             # Before it claims: a signal in between would kill what it has begun.
             worker.catch_signals()

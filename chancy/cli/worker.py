@@ -12,7 +12,7 @@ import click
 from chancy.cli import logs, output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
-from chancy.cli.serving import HEARTBEAT_S, Orders, run
+from chancy.cli.serving import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, Orders, run
 from chancy.errors import BrokerError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1, 256),
+    type=click.IntRange(0, 256),
     default=1,
     show_default=True,
     envvar="CHANCY_PROCESSES",
     show_envvar=True,
-    help="Workers to run, under a supervisor if more than one.",
+    help="Workers to run under a supervisor; 0: one, in this process.",
 )
 @click.option("--burst", is_flag=True, help="End when the queues have no pending jobs.")
 @click.option(
@@ -49,6 +49,22 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="S",
     help="Seconds that running jobs get at the end.",
+)
+@click.option(
+    "--heartbeat",
+    type=click.FloatRange(0.01),
+    default=HEARTBEAT_S,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two signs of life.",
+)
+@click.option(
+    "--heartbeat-timeout",
+    type=click.FloatRange(0.02),
+    default=HEARTBEAT_TIMEOUT_S,
+    show_default=True,
+    metavar="S",
+    help="Seconds without one after which its jobs are run by others.",
 )
 @click.option(
     "--log-level",
@@ -75,6 +91,8 @@ def worker(
     processes: int,
     burst: bool,
     shutdown_timeout: float,
+    heartbeat: float,
+    heartbeat_timeout: float,
     log_level: str,
     log_format: logs.Format,
 ) -> None:
@@ -82,8 +100,9 @@ def worker(
 
     Running jobs get --shutdown-timeout seconds to end; what is left is given back and runs
     elsewhere. Without --app, the jobs are those of the modules in `imports` and the patterns in
-    `allow` of the settings. With --processes a supervisor replaces workers that die; for systemd,
-    KillMode=mixed leaves the signals to it.
+    `allow` of the settings. A supervisor beats for the workers and replaces those that die; for
+    systemd, KillMode=mixed leaves the signals to it. All workers of an application should have
+    the same --heartbeat-timeout.
 
     \b
     Example:
@@ -97,11 +116,13 @@ def worker(
         tags=tags,
         burst=burst,
         shutdown_timeout=shutdown_timeout,
+        heartbeat=heartbeat,
+        heartbeat_timeout=heartbeat_timeout,
         log_level=log_level,
         log_format=log_format,
     )
     logs.install(log_level, log_format)
-    if processes > 1:
+    if processes > 0:
         from chancy.worker.supervisor import Supervisor
 
         command = [sys.executable, "-m", "chancy.cli", "worker"]
@@ -136,6 +157,7 @@ def list_(target: Target, json_: bool) -> None:
                     "host": one.host,
                     "pid": one.pid,
                     "queues": list(one.queues),
+                    "broken": dict(one.broken),
                     "tags": sorted(one.tags),
                     "version": one.version,
                     "started_at": one.started_at and one.started_at.isoformat(),
@@ -146,7 +168,7 @@ def list_(target: Target, json_: bool) -> None:
         )
         return
     output.table(
-        ("id", "host", "pid", "version", "started", "silent s", "queues"),
+        ("id", "host", "pid", "version", "started", "silent s", "queues", "broken"),
         [
             (
                 one.id,
@@ -156,6 +178,7 @@ def list_(target: Target, json_: bool) -> None:
                 one.started_at,
                 f"{one.silent_s:.1f}",
                 " ".join(one.queues) or None,
+                " ".join(one.broken) or None,
             )
             for one in found
         ],
@@ -167,7 +190,7 @@ def list_(target: Target, json_: bool) -> None:
 @click.option(
     "--within",
     type=click.FloatRange(0),
-    default=3 * HEARTBEAT_S,
+    default=HEARTBEAT_TIMEOUT_S,
     show_default=True,
     metavar="S",
     help="The last beat may be so many seconds ago.",

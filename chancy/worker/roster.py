@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from chancy.attempt import Cancelled
+from chancy.attempt import Cancelled, storable
 from chancy.broker import Broker
 from chancy.clock import Clock
 from chancy.hooks import Hooks
 from chancy.queue import Queue
 from chancy.registry import Registry
+from chancy.worker.notes import Notes
 from chancy.worker.services import Services
 from chancy.worker.serving import Serving
 from chancy.worker.settler import Settler
 
 logger = logging.getLogger("chancy.worker")
+
+#: The longest reason that is told of a broken queue, in characters.
+MAX_WHY = 1_000
 
 
 class Application(Protocol):
@@ -50,32 +54,56 @@ class Member(Protocol):
     def shutdown_timeout_s(self) -> float: ...
 
 
+class _Start(NamedTuple):
+    queue: Queue
+    task: asyncio.Task[None]
+
+
 class Roster:
-    """Starts and ends the serving of queues as they are declared, changed and deleted."""
+    """Starts and ends the serving of queues as they are declared, changed and deleted.
+
+    They start beside each other, since the warm-up of one may take long.
+    """
 
     def __init__(
-        self, worker: Member, app: Application, services: Services, settler: Settler
+        self, worker: Member, app: Application, services: Services, settler: Settler, notes: Notes
     ) -> None:
         self._worker = worker
         self._app = app
         self._services = services
         self._settler = settler
+        self._notes = notes
         self._serving: dict[str, Serving] = {}
+        self._starting: dict[str, _Start] = {}
+        #: Why a queue could not be started when that was tried last.
+        self._failed: dict[str, str] = {}
+        self._known_broken: dict[str, str] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        #: Set when it may have changed which queues are served.
+        self.changed = asyncio.Event()
         #: Set when what runs gets no more time.
         self.hurry = asyncio.Event()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The queues that are served, sorted."""
-        return tuple(sorted(self._serving))
+        """The queues that are served, sorted; neither broken ones nor such as still warm up."""
+        return tuple(sorted(n for n, serving in self._serving.items() if serving.broken is None))
+
+    @property
+    def starting(self) -> bool:
+        """Whether a queue still warms up."""
+        return bool(self._starting)
 
     @property
     def drained(self) -> bool:
         """Whether every served queue was found empty, and nothing runs."""
-        return not self._leaving and all(
-            one.puller.drained.is_set() and one.runner.idle.is_set()
-            for one in self._serving.values()
+        return (
+            not self._leaving
+            and not self._starting
+            and all(
+                one.puller.drained.is_set() and one.runner.idle.is_set()
+                for one in self._serving.values()
+            )
         )
 
     def confirm_drained(self) -> None:
@@ -84,28 +112,68 @@ class Roster:
             if one.runner.idle.is_set() and not one.puller.drained.is_set():
                 one.puller.wake(thorough=True)
 
-    async def follow(self, queues: Iterable[Queue]) -> None:
-        """Serve these queues, as they are, and no others."""
+    def follow(self, queues: Iterable[Queue]) -> None:
+        """Serve these queues, as they are, and no others. They are served once they are warm."""
         wanted = {queue.name: queue for queue in queues}
         for name, serving in list(self._serving.items()):
             if wanted.get(name) != serving.queue:
                 del self._serving[name]
-                task = asyncio.create_task(self._end(serving), name=f"chancy leaving {name}")
-                self._leaving.add(task)
-                task.add_done_callback(self._leaving.discard)
+                self._let_go(asyncio.create_task(self._end(serving), name=f"chancy leaving {name}"))
+                self.changed.set()
+        for name, start in list(self._starting.items()):
+            if wanted.get(name) != start.queue:
+                del self._starting[name]
+                start.task.cancel()
+                self._let_go(start.task)
+        for name in self._failed.keys() - wanted:
+            del self._failed[name]
         for name, queue in wanted.items():
-            if name not in self._serving:
-                await self._begin(name, queue)
+            if name not in self._serving and name not in self._starting:
+                task = asyncio.create_task(self._begin(queue), name=f"chancy starting {name}")
+                self._starting[name] = _Start(queue, task)
 
-    async def _begin(self, name: str, queue: Queue) -> None:
+    def _let_go(self, task: asyncio.Task[None]) -> None:
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _begin(self, queue: Queue) -> None:
         """Serve a queue. One that cannot be served is tried again with the next look."""
+        name = queue.name
         try:
             serving = self._serve(queue)
             await serving.start()
-        except Exception:
-            logger.exception("queue_failed queue=%s executor=%s", name, queue.executor)
+        except Exception as error:
+            why = storable(f"{type(error).__name__}: {error}", MAX_WHY)
+            if self._failed.get(name) != why:
+                logger.exception("queue_failed queue=%s executor=%s", name, queue.executor)
+            self._failed[name] = why
         else:
+            start = self._starting.get(name)
+            if start is None or start.task is not asyncio.current_task():
+                # The queue has changed, and what was started did not heed that it was cancelled.
+                await self._end(serving)
+                return
+            self._failed.pop(name, None)
             self._serving[name] = serving
+        del self._starting[name]
+        self.changed.set()
+
+    def find_broken(self) -> Mapping[str, str]:
+        """The queues that cannot be served, and why. What is new of it is logged, and what waits
+        to run there goes back, for other workers to run."""
+        now = dict(self._failed)
+        for name, serving in self._serving.items():
+            if (why := serving.broken) is not None:
+                now[name] = storable(why, MAX_WHY)
+        for name, why in now.items():
+            if self._known_broken.get(name) != why:
+                logger.error("queue_broken queue=%s why=%s", name, why)
+                if name in self._serving:
+                    self._serving[name].interrupt(f"the queue cannot be served here: {why}")
+        for name in self._known_broken.keys() - now:
+            logger.info("queue_mended queue=%s", name)
+        self._known_broken = now
+        return now
 
     def wake(self, name: str, *, thorough: bool) -> None:
         serving = self._serving.get(name)
@@ -129,9 +197,16 @@ class Roster:
 
     async def stop(self) -> None:
         """End the serving of every queue."""
+        for start in self._starting.values():
+            start.task.cancel()
+            self._let_go(start.task)
+        self._starting.clear()
         leaving = [self._end(serving) for serving in self._serving.values()]
         self._serving.clear()
-        await asyncio.gather(*leaving, *self._leaving)
+        ends = await asyncio.gather(*leaving, *self._leaving, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
     async def _end(self, serving: Serving) -> None:
         """In good time, or at once when that is asked for."""
@@ -152,6 +227,7 @@ class Roster:
             registry=self._app.registry,
             hooks=self._app.hooks,
             settler=self._settler,
+            notes=self._notes,
             services=self._services,
             clock=self._app.clock,
             max_payload=self._app.max_payload,

@@ -5,17 +5,31 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from typing import assert_never
 from uuid import UUID
 
-from chancy.attempt import Released
+from chancy.attempt import Claim, Released
 from chancy.broker import Broker
 from chancy.clock import Clock
+from chancy.context import Progress
 from chancy.executors import executor
+from chancy.executors.base import Executor
 from chancy.hooks import Hooks
 from chancy.limits import Limits
+from chancy.options import (
+    AsyncOptions,
+    ExecutorName,
+    Options,
+    ProcessOptions,
+    ThreadOptions,
+    default_options,
+)
 from chancy.queue import Queue
 from chancy.registry import Registry
+from chancy.worker.around import Surroundings
+from chancy.worker.notes import Notes
 from chancy.worker.puller import Puller
+from chancy.worker.quarantine import CHILDREN, Quarantine
 from chancy.worker.runner import Runner
 from chancy.worker.services import Services
 from chancy.worker.settler import Settler
@@ -35,6 +49,7 @@ class Serving:
         registry: Registry,
         hooks: Hooks,
         settler: Settler,
+        notes: Notes,
         services: Services,
         clock: Clock,
         max_payload: int,
@@ -44,14 +59,11 @@ class Serving:
         self.queue = queue
         self._clock = clock
         self._services = services
-        self._executor = executor(
-            queue.executor,
-            concurrency=queue.concurrency,
-            find=registry.find,
-            max_payload=max_payload,
-            options=queue.options,
-            limits=Limits.of(queue.limits),
-        )
+        self._registry = registry
+        self._max_payload = max_payload
+        self._notes = notes
+        made = self._make_executor()
+        self._executor = Surroundings(made, hooks.around) if hooks.around else made
         self.runner = Runner(self._executor, hooks.judge, settler.add, clock)
         self.puller = Puller(
             queue,
@@ -63,13 +75,52 @@ class Serving:
             listening=listening,
         )
         self._name = f"puller {queue.name} {next(_numbers)}"
-        self._started = False
         self._ended = asyncio.Event()
 
+    @property
+    def broken(self) -> str | None:
+        """Why no job of the queue can run here now; None if they can."""
+        return self._executor.broken
+
     async def start(self) -> None:
-        await self._executor.start()
-        self._started = True
+        """Warm up, and begin to claim. What had begun is ended again if it raises."""
+        try:
+            await self._executor.start()
+        except BaseException:
+            await self._executor.stop()
+            raise
         self._services.start(self._name, self._pull)
+
+    def _make_executor(self) -> Executor:
+        queue = self.queue
+        options = queue.options or default_options(queue.executor)
+        made = self._executor_of(queue.executor, queue.concurrency, options)
+        match options:
+            case ProcessOptions():
+                return made
+            case AsyncOptions(grace_s=grace_s):
+                apart = ProcessOptions(grace_s=grace_s)
+            case ThreadOptions():
+                apart = ProcessOptions()
+            case _:
+                assert_never(options)
+        return Quarantine(made, lambda: self._executor_of("process", CHILDREN, apart))
+
+    def _executor_of(
+        self, name: ExecutorName, concurrency: int | None, options: Options
+    ) -> Executor:
+        return executor(
+            name,
+            concurrency=concurrency,
+            find=self._registry.find,
+            max_payload=self._max_payload,
+            options=options,
+            limits=Limits.of(self.queue.limits),
+            report=self._report,
+        )
+
+    def _report(self, claim: Claim, progress: Progress) -> None:
+        self._notes.take(claim, progress, self._executor.interrupt)
 
     async def _pull(self) -> None:
         await self.puller.serve()
@@ -80,8 +131,6 @@ class Serving:
 
         After the grace what still runs is stopped and given back.
         """
-        if not self._started:
-            return
         self.puller.stop()
         await self._clock.wait(self._ended, 15.0)
         await self._services.stop(self._name)

@@ -27,14 +27,21 @@ class Settler:
     It never gives a settlement up: while the store is away it holds them, and claiming stops.
 
     :param on_stale: is told the ids whose lease was gone.
+    :param prepare: makes of a batch what is written.
     """
 
     def __init__(
-        self, broker: Broker, clock: Clock, *, on_stale: Callable[[frozenset[UUID]], None]
+        self,
+        broker: Broker,
+        clock: Clock,
+        *,
+        on_stale: Callable[[frozenset[UUID]], None],
+        prepare: Callable[[list[Settlement]], list[Settlement]] = list,
     ) -> None:
         self._broker = broker
         self._clock = clock
         self._on_stale = on_stale
+        self._prepare = prepare
         self._waiting: list[Settlement] = []
         self._writing: list[Settlement] = []
         self._wake = asyncio.Event()
@@ -64,7 +71,7 @@ class Settler:
         while True:
             if not self._writing:
                 await self._wake.wait()
-                self._writing = self._waiting[:BATCH]
+                self._writing = self._prepare(self._waiting[:BATCH])
                 del self._waiting[:BATCH]
             await self._write()
             self._writing = []

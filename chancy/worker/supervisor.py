@@ -1,18 +1,23 @@
-"""The supervisor: a small process that runs no jobs, and keeps worker processes running."""
+"""The supervisor: a small process that runs no jobs, and keeps worker processes running.
+
+It sees a death at once and has the dead worker forgotten, so that its jobs are rescued by the next
+sweep and not after the heartbeat's timeout. And it beats for its workers, which a job that holds
+the interpreter's lock in one of them cannot prevent.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-from asyncio.subprocess import Process
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from chancy.clock import Backoff, Clock, SystemClock
-from chancy.worker.supervised import LINE
+from chancy.worker.child import Child, ending
+from chancy.worker.pacemaker import Pacemaker
+from chancy.worker.supervised import Word
 
 logger = logging.getLogger("chancy.supervisor")
 
@@ -24,6 +29,8 @@ SHORT_LIFE_S = 10.0
 MOST_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
 
+#: Seconds that the end waits for the database to take which workers died.
+_PARTING_S = 3.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -31,8 +38,8 @@ class Supervisor:
     """Runs ``processes`` copies of a command until it is told to stop.
 
     A copy that dies is started again, with back-off. SIGTERM and SIGINT are handed on as SIGTERM:
-    once for the workers to end in good order, twice for now; the third kills them. Each child is
-    in a session of its own, so that Ctrl-C in a terminal reaches it only this way.
+    once for the workers to end in good order, twice for now; the third kills them. SIGUSR1 has
+    one line of status logged for each.
 
     :param once: a copy that exits with 0 is done (``--burst``).
     """
@@ -49,27 +56,28 @@ class Supervisor:
         self._processes = processes
         self._once = once
         self._clock = clock or SystemClock()
-        self._children: dict[int, Process] = {}
+        self._children: dict[int, Child] = {}
+        self._starts = Counter[int]()
+        self._pacemaker = Pacemaker()
         self._stopping = asyncio.Event()
         self._asked = 0
         self._exit_code = 0
-        self._line = -1
 
     async def run(self) -> int:
         """Run to the end. Returns the exit code: 0, or the one of a child that cannot live."""
         loop = asyncio.get_running_loop()
         for one in _SIGNALS:
             loop.add_signal_handler(one, self._asked_to_stop, one)
-        self._line, ours = os.pipe()
+        loop.add_signal_handler(signal.SIGUSR1, self._tell_status)
+        self._pacemaker.start()
         logger.info("supervisor_started pid=%d processes=%d", os.getpid(), self._processes)
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(1, self._processes + 1):
                     group.create_task(self._keep(number), name=f"chancy child {number}")
         finally:
-            os.close(ours)
-            os.close(self._line)
-            for one in _SIGNALS:
+            await asyncio.to_thread(self._pacemaker.stop, _PARTING_S)
+            for one in (*_SIGNALS, signal.SIGUSR1):
                 loop.remove_signal_handler(one)
         logger.info("supervisor_stopped pid=%d exit_code=%d", os.getpid(), self._exit_code)
         return self._exit_code
@@ -106,25 +114,52 @@ class Supervisor:
 
     async def _live(self, number: int) -> tuple[int, str]:
         """The life of one child: its exit code, minus the signal if one killed it."""
+        child = Child(number, self._heard)
         try:
-            child = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(self._line,),
-                start_new_session=True,
-                env={**os.environ, LINE: str(self._line)},
-            )
+            await child.start(self._command)
         except OSError as error:
             return 1, f"could not be started: {error}"
         self._children[number] = child
+        self._starts[number] += 1
         logger.info("child_started number=%d pid=%d", number, child.pid)
         if self._stopping.is_set():
-            _signal(child, signal.SIGTERM)
+            child.signal(signal.SIGTERM)
         try:
-            code = await child.wait()
+            code = await child.gone
         finally:
             del self._children[number]
-        return code, f"pid={child.pid} {_ending(code)}"
+            self._pacemaker.lose(number, child.word)
+        return code, f"pid={child.pid} {ending(code)}"
+
+    def _heard(self, child: Child, word: Word) -> None:
+        self._pacemaker.hear(child.number, child.pid, word)
+        before = child.word
+        if word.worker is None or word[:1] + word[-2:] == before[:1] + before[-2:]:
+            return
+        logger.info(
+            "child_ready number=%d pid=%d worker=%s queues=%s broken=%s",
+            child.number,
+            child.pid,
+            word.worker,
+            ",".join(word.queues),
+            ",".join(word.broken),
+        )
+
+    def _tell_status(self) -> None:
+        for number in range(1, self._processes + 1):
+            child = self._children.get(number)
+            if child is None:
+                logger.info("child_status number=%d state=down", number)
+                continue
+            logger.info(
+                "child_status number=%d pid=%d state=%s uptime_s=%.0f restarts=%d worker=%s",
+                number,
+                child.pid,
+                self._pacemaker.finding(number) if child.word.worker else "starting",
+                child.uptime_s,
+                self._starts[number] - 1,
+                child.word.worker,
+            )
 
     def _give_up(self, code: int, why: str) -> None:
         """Stop everything: a child cannot live."""
@@ -140,18 +175,4 @@ class Supervisor:
     def _stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         self._stopping.set()
         for child in self._children.values():
-            _signal(child, how)
-
-
-def _signal(child: Process, how: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended just now
-        child.send_signal(how)
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"exited with {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+            child.signal(how)

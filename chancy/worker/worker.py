@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
-import uuid
 from collections.abc import Collection, Iterable
-from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 from uuid import UUID
 
 from chancy.attempt import Claim, Outcome, Settlement
-from chancy.broker import WorkerRecord
-from chancy.errors import BrokerError, ConfigurationError
+from chancy.errors import ConfigurationError
 from chancy.notice import Kind, Notice
-from chancy.worker.heartbeat import Heartbeat
 from chancy.worker.listener import Listener
+from chancy.worker.notes import Notes
+from chancy.worker.presence import Presence
 from chancy.worker.promoter import Promoter
 from chancy.worker.roster import Application, Roster
 from chancy.worker.services import Services
 from chancy.worker.settler import Settler
 from chancy.worker.signals import Signals
-from chancy.worker.tags import host, worker_tags
+from chancy.worker.supervised import Line
 
 logger = logging.getLogger("chancy.worker")
 
@@ -32,6 +29,10 @@ logger = logging.getLogger("chancy.worker")
 _QUEUES_EVERY_S = 5.0
 #: Seconds for which the end of a worker waits for the store to take the last settlements.
 _FLUSH_S = 15.0
+#: Seconds between looks whether a queue that is served has broken.
+_BROKEN_EVERY_S = 0.5
+#: Seconds for which the start waits for queues to warm up; then it goes on without them.
+_WARM_UP_S = 30.0
 
 
 class Worker:
@@ -39,7 +40,8 @@ class Worker:
 
     Inside an application of yours it beats from a thread: a job that holds the interpreter's lock
     for longer than ``heartbeat_timeout_s`` makes it look dead. Such jobs belong into the
-    ``process`` executor, whose children never touch the database.
+    ``process`` executor, whose children never touch the database, or under ``chancy worker``,
+    whose supervisor beats for its workers.
 
     :param tags: tags beside the ones that every worker has; see `chancy.queue.Queue.tags`.
     :param queues: serve only the queues of these names.
@@ -48,6 +50,7 @@ class Worker:
     :param heartbeat_s: seconds between beats; a worker silent for ``heartbeat_timeout_s`` counts
         as dead, and its jobs are run by others.
     :param burst: end when the served queues have no pending jobs.
+    :param supervisor: the line to the process that watches this one, if one does.
     :raises SchemaMismatch: when it starts on tables of another version.
     """
 
@@ -61,6 +64,7 @@ class Worker:
         heartbeat_s: float = 5.0,
         heartbeat_timeout_s: float = 15.0,
         burst: bool = False,
+        supervisor: Line | None = None,
     ) -> None:
         if isinstance(tags, str) or isinstance(queues, str):
             raise ConfigurationError("tags and queues are collections of texts, not one text")
@@ -72,27 +76,37 @@ class Worker:
         self._app = chancy
         self.broker = chancy.broker
         self.clock = chancy.clock
-        self.worker_id = uuid.uuid4()
         self.heartbeat_timeout_s = heartbeat_timeout_s
-        self._heartbeat_s = heartbeat_s
-        self._extra_tags = tuple(tags)
         self._only = None if queues is None else frozenset(queues)
         self.shutdown_timeout_s = shutdown_timeout_s
         self._burst = burst
         self._services = Services(self.clock)
-        self._settler = Settler(self.broker, self.clock, on_stale=self._note_stale)
+        self._presence = Presence(
+            self.broker,
+            tags=tags,
+            heartbeat_s=heartbeat_s,
+            line=supervisor,
+            declared_dead=self._declared_dead,
+        )
+        self._notes = Notes(self.broker, self.clock)
+        self._settler = Settler(
+            self.broker, self.clock, on_stale=self._note_stale, prepare=self._notes.joined
+        )
         self._listener = Listener(
             self.broker, self.clock, heed=self._heed, resumed=self._look_at_everything
         )
         self._promoter = Promoter(self.broker, self.clock)
-        self._heartbeat: Heartbeat | None = None
         self._signals = Signals(self._asked_to_stop)
-        self._roster = Roster(self, chancy, self._services, self._settler)
-        self._announced: tuple[str, ...] = ()
+        self._roster = Roster(self, chancy, self._services, self._settler, self._notes)
         self._queues_changed = asyncio.Event()
         self._shutdown = asyncio.Event()
         #: Settlements that were refused because the lease was gone.
         self.stale = 0
+
+    @property
+    def worker_id(self) -> UUID:
+        """A new one after each death that was declared, and after each end."""
+        return self._presence.worker_id
 
     @property
     def settled(self) -> int:
@@ -101,7 +115,7 @@ class Worker:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues that are served now, sorted."""
+        """The queues that are served now, sorted. Broken ones are not among them."""
         return self._roster.names
 
     @property
@@ -133,9 +147,10 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Register and begin to work. Returns when the queues are served.
+        """Register and begin to work. Returns when the queues are served, or have failed to be.
 
-        If it raises, what had begun has been stopped again.
+        A warm-up that takes longer than 30 seconds goes on afterwards. If it raises, what had
+        begun has been stopped again.
         """
         await self._app.check_tables()
         for queue in self._app.queues:
@@ -145,15 +160,19 @@ class Worker:
         except BaseException:
             await self.stop()
             raise
-        logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self._announced))
+        logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self.queues))
 
     async def _begin(self) -> None:
-        await self._register()
+        await self._presence.register()
         self._services.start("settler", self._settler.serve)
+        self._services.start("notes", self._notes.serve)
         self._services.start("listener", self._listener.serve)
         self._services.start("promoter", self._promoter.serve)
         await self._follow_queues()
+        await self._warm_up()
+        await self._announce()
         self._services.start("queues", self._watch_queues)
+        self._services.start("announcer", self._watch_served)
         for plugin in self._app.hooks.services:
             self._services.start(
                 f"plugin {plugin.get_identifier()}", functools.partial(plugin.serve, self)
@@ -178,17 +197,17 @@ class Worker:
     async def stop(self) -> None:
         """End in the order in which work flows: claims, jobs, settlements, services, the row."""
         await self._services.stop("queues")
+        await self._services.stop("announcer")
         await self._roster.stop()
         if not await self.clock.wait(self._settler.empty, _FLUSH_S):
             logger.error(
                 "settlements_abandoned count=%d: the jobs will be run again", len(self._settler)
             )
         await self._services.stop_all()
-        await self._unregister()
         self._signals.remove()
-        logger.info("worker_stopped id=%s settled=%d", self.worker_id, self._settler.settled)
-        # Started again it is another worker: what this one still holds is to be rescued.
-        self.worker_id = uuid.uuid4()
+        worker_id = self.worker_id
+        await self._presence.unregister()
+        logger.info("worker_stopped id=%s settled=%d", worker_id, self._settler.settled)
 
     def _asked_to_stop(self, at_once: bool) -> None:
         self._shutdown.set()
@@ -197,45 +216,10 @@ class Worker:
 
     # Who this worker is
 
-    async def _register(self) -> None:
-        record = WorkerRecord(
-            id=self.worker_id,
-            host=host(),
-            pid=os.getpid(),
-            tags=worker_tags(self.worker_id, self._extra_tags),
-            queues=self._announced,
-            version=version("chancy"),
-        )
-        await self.broker.register(record)
-        if self._heartbeat is None:
-            self._heartbeat = Heartbeat(
-                self.broker.pulse(self.worker_id),
-                interval_s=self._heartbeat_s,
-                declared_dead=self._declared_dead,
-            )
-            self._heartbeat.start()
-
-    async def _unregister(self) -> None:
-        heartbeat, self._heartbeat = self._heartbeat, None
-        if heartbeat is not None:
-            heartbeat.stop()
-        try:
-            await self.broker.unregister(self.worker_id)
-        except BrokerError as error:
-            logger.warning("unregister_failed id=%s error=%s", self.worker_id, error)
-        if heartbeat is not None:
-            await asyncio.to_thread(heartbeat.join, 5.0)
-
     def _declared_dead(self) -> None:
         """Others run our jobs now: stop ours, whose settlements are refused, and begin anew."""
-        if self._heartbeat is None:
-            # A beat that met the row's end, which was our own doing.
-            return
-        logger.error("worker_declared_dead id=%s: it was silent for too long", self.worker_id)
-        self._heartbeat = None
-        self.worker_id = uuid.uuid4()
         self._roster.interrupt("the worker was declared dead")
-        self._services.start(f"register {self.worker_id}", self._register)
+        self._services.start(f"register {self.worker_id}", self._presence.register)
 
     def _note_stale(self, ids: frozenset[UUID]) -> None:
         self.stale += len(ids)
@@ -254,16 +238,32 @@ class Worker:
                 self._roster.stop_job(job_id)
 
     async def _follow_queues(self) -> None:
-        """Serve the queues that are there now, as they are now, and say so."""
-        tags = worker_tags(self.worker_id, self._extra_tags)
-        await self._roster.follow(
+        """Serve the queues that are there now, as they are now."""
+        tags = self._presence.tags
+        self._roster.follow(
             queue
             for queue in await self.broker.queues()
             if queue.served_by(tags) and (self._only is None or queue.name in self._only)
         )
-        names = self._roster.names
-        if names != self._announced and await self.broker.announce(self.worker_id, names, {}):
-            self._announced = names
+
+    async def _warm_up(self) -> None:
+        """Wait for the queues, unless that takes long or the end is asked for first."""
+        until = self.clock.monotonic() + _WARM_UP_S
+        while self._roster.starting and not self._shutdown.is_set():
+            if (left := until - self.clock.monotonic()) <= 0:
+                return
+            self._roster.changed.clear()
+            await self.clock.wait(self._roster.changed, min(left, 0.5))
+
+    async def _watch_served(self) -> None:
+        while True:
+            await self._announce()
+            await self.clock.wait(self._roster.changed, _BROKEN_EVERY_S)
+
+    async def _announce(self) -> None:
+        """Say which queues are served and which are broken, if that has changed."""
+        self._roster.changed.clear()
+        await self._presence.announce(self.queues, self._roster.find_broken())
 
     async def _watch_burst(self) -> None:
         while True:

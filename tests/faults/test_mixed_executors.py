@@ -71,7 +71,7 @@ async def test_killed_children_cost_nobody_but_the_job_they_ran(
     await chancy.push_many(job_of(book, number) for number in range(JOBS))
     toll = Toll()
     env = {"CHANCY_DSN": dsn, "PYTHONPATH": str(ROOT)}
-    program = command("worker", "--app", "tests.faults.mixed:app")
+    program = command("worker", "--app", "tests.faults.mixed:app", "--processes=0")
     with started(program, cwd=tmp_path, env=env) as worker:
         process = psutil.Process(worker.pid)
 

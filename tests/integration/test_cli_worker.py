@@ -47,7 +47,8 @@ def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str)
     env = {"CHANCY_DSN": dsn}
     unhealthy = inside("worker", "health", dsn=dsn, code=1).err
     assert "none is registered" in unhealthy
-    options = ("--app", "shop:chancy", "--tag", "kind=test", "--queues", "default,typo")
+    options = ("--app", "shop:chancy", "--tag", "kind=test", "--queues", "default,typo",
+               "--processes=0")  # fmt: skip
     with started(command("worker", *options), cwd=shop, env=env) as worker:
         eventually_sync(lambda: "listening for notices" in worker.log)
         assert "queue typo is not served" in worker.log
@@ -100,7 +101,7 @@ def test_a_second_signal_ends_at_once(shop: Path, dsn: str) -> None:
         )
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [0, 1, 2])
 def test_without_tables_a_worker_exits_with_3(shop: Path, empty_dsn: str, processes: int) -> None:
     options = ("--app=shop", f"--processes={processes}")
     answer = alone("worker", *options, cwd=shop, env={"CHANCY_DSN": empty_dsn}, code=3)
@@ -108,7 +109,7 @@ def test_without_tables_a_worker_exits_with_3(shop: Path, empty_dsn: str, proces
 
 
 def test_a_worker_without_functions_is_refused(shop: Path, dsn: str) -> None:
-    assert "would know no function" in inside("worker", dsn=dsn, code=2).err
+    assert "would know no function" in inside("worker", "--processes=0", dsn=dsn, code=2).err
     env = {"CHANCY_DSN": dsn, "CHANCY_IMPORTS": "shop"}
     id = alone("push", "shop.add", "--arg=a=2", cwd=shop, env=env).out.strip()
     alone("worker", "--burst", cwd=shop, env=env)

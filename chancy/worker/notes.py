@@ -1,0 +1,124 @@
+"""What running jobs say of their progress, on its way to their rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from chancy.attempt import Cancelled, Claim, Note, Outcome, Settlement
+from chancy.broker import Broker
+from chancy.clock import Backoff, Clock
+from chancy.context import Progress
+from chancy.errors import BrokerError
+
+logger = logging.getLogger("chancy.worker")
+
+#: Seconds between two writes. A first word after a pause is written at once.
+EVERY_S = 0.5
+#: The key of a job's meta that holds its progress.
+KEY = "progress"
+
+_Key = tuple[UUID, UUID]
+Interrupt = Callable[[Claim, Outcome], object]
+
+
+class _Word(NamedTuple):
+    claim: Claim
+    progress: Progress
+    interrupt: Interrupt
+
+    @property
+    def data(self) -> dict[str, object]:
+        """Without a time: the worker's clock is nobody else's. The attempt tells whose it is."""
+        fraction, text = self.progress
+        return {"fraction": fraction, "text": text, "attempt": self.claim.attempt}
+
+
+class Notes:
+    """Keeps the last word of each running attempt and writes them together.
+
+    At most one word for each attempt that is held by this worker. What was not written when an
+    attempt ends goes out with its settlement.
+    """
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._waiting: dict[_Key, _Word] = {}
+        self._writing: dict[_Key, _Word] = {}
+        self._wake = asyncio.Event()
+
+    def take(self, claim: Claim, progress: Progress, interrupt: Interrupt) -> None:
+        """Take the word of an attempt. Called in the loop.
+
+        :param interrupt: stops the attempt; called if its lease turns out to be lost.
+        """
+        self._waiting[claim.id, claim.lease] = _Word(claim, progress, interrupt)
+        self._wake.set()
+
+    def joined(self, settlements: list[Settlement]) -> list[Settlement]:
+        """The settlements, each with the word of its attempt that may not have been written."""
+        if not self._waiting and not self._writing:
+            return settlements
+        return [self._joined(one) for one in settlements]
+
+    def _joined(self, settlement: Settlement) -> Settlement:
+        key = settlement.id, settlement.lease
+        written = self._writing.pop(key, None)
+        word = self._waiting.pop(key, written)
+        if word is None:
+            return settlement
+        meta = json.loads(settlement.meta) if settlement.meta else {}
+        return settlement._replace(meta=json.dumps({**meta, KEY: word.data}))
+
+    async def serve(self) -> None:
+        """Write what is taken until cancelled."""
+        backoff = Backoff(base_s=EVERY_S, cap_s=10.0)
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            pause = EVERY_S
+            try:
+                await self._write()
+                backoff.reset()
+            except BrokerError as error:
+                pause = max(EVERY_S, backoff.next_s())
+                logger.warning(
+                    "notes_postponed notes=%d next_try_s=%.1f error=%s",
+                    len(self._waiting),
+                    pause,
+                    error,
+                )
+            await self._clock.sleep(pause)
+
+    async def _write(self) -> None:
+        # What an interrupted write had left is there, too; a later word is put over it.
+        self._writing, self._waiting = {**self._writing, **self._waiting}, {}
+        if not self._writing:
+            return
+        notes = [
+            Note(id, lease, json.dumps({KEY: word.data}))
+            for (id, lease), word in self._writing.items()
+        ]
+        try:
+            stale = await self._broker.note(notes)
+        except BrokerError:
+            self._waiting = {**self._writing, **self._waiting}
+            self._writing = {}
+            self._wake.set()
+            raise
+        # What has been settled meanwhile is not among them any more: its lease has ended well.
+        lost = [word for (id, _), word in self._writing.items() if id in stale]
+        self._writing = {}
+        for word in lost:
+            self._tell(word)
+
+    def _tell(self, word: _Word) -> None:
+        claim = word.claim
+        self._waiting.pop((claim.id, claim.lease), None)
+        logger.warning("lease_lost job=%s func=%s: the job is told to stop", claim.id, claim.func)
+        word.interrupt(claim, Cancelled("its lease is lost: this worker was taken for dead"))

@@ -1,0 +1,111 @@
+"""What others see of a worker: its row, its beats, and the queues that it says it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
+
+from chancy.broker import Broker, WorkerRecord
+from chancy.errors import BrokerError
+from chancy.worker.heartbeat import Heartbeat
+from chancy.worker.supervised import Line
+from chancy.worker.tags import host, worker_tags
+
+logger = logging.getLogger("chancy.worker")
+
+
+class Presence:
+    """Registers a worker, beats for it, and tells others and the supervisor what it serves.
+
+    :param line: the line to the supervisor, if there is one.
+    :param declared_dead: called in the loop when the store has forgotten the worker; `worker_id`
+        is a new one by then, and is to be registered.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        tags: Iterable[str],
+        heartbeat_s: float,
+        line: Line | None,
+        declared_dead: Callable[[], None],
+    ) -> None:
+        self.worker_id = uuid.uuid4()
+        self._broker = broker
+        self._extra_tags = tuple(tags)
+        self._heartbeat_s = heartbeat_s
+        self._line = line
+        self._tell_death = declared_dead
+        self._heartbeat: Heartbeat | None = None
+        self._announced: tuple[tuple[str, ...], dict[str, str]] | None = None
+
+    @property
+    def tags(self) -> frozenset[str]:
+        return worker_tags(self.worker_id, self._extra_tags)
+
+    async def register(self) -> None:
+        """Add the row, and begin to beat."""
+        await self._broker.register(
+            WorkerRecord(
+                id=self.worker_id,
+                host=host(),
+                pid=os.getpid(),
+                tags=self.tags,
+                queues=(),
+                version=version("chancy"),
+            )
+        )
+        self._announced = None
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(
+                self._broker.pulse(self.worker_id),
+                interval_s=self._heartbeat_s,
+                declared_dead=self._declared_dead,
+            )
+            self._heartbeat.start()
+        self._tell_supervisor()
+
+    async def announce(self, queues: tuple[str, ...], broken: Mapping[str, str]) -> None:
+        """Say what is served and what cannot be, and why, unless it is said already."""
+        said = queues, dict(broken)
+        worker_id = self.worker_id
+        if self._announced == said or self._heartbeat is None:
+            return
+        if await self._broker.announce(worker_id, queues, broken) and worker_id == self.worker_id:
+            self._announced = said
+            self._tell_supervisor()
+
+    async def unregister(self) -> None:
+        """Take the row away. Registered again it is another worker: what this one still holds is
+        to be rescued."""
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            heartbeat.stop()
+        try:
+            await self._broker.unregister(self.worker_id)
+            if self._line is not None:
+                self._line.left()
+        except BrokerError as error:
+            logger.warning("unregister_failed id=%s error=%s", self.worker_id, error)
+        if heartbeat is not None:
+            await asyncio.to_thread(heartbeat.join, 5.0)
+        self.worker_id = uuid.uuid4()
+
+    def _declared_dead(self) -> None:
+        if self._heartbeat is None:
+            # A beat that met the row's end, which was our own doing.
+            return
+        logger.error("worker_declared_dead id=%s: it was silent for too long", self.worker_id)
+        self._heartbeat = None
+        self.worker_id = uuid.uuid4()
+        self._tell_death()
+
+    def _tell_supervisor(self) -> None:
+        if self._line is not None:
+            queues, broken = self._announced or ((), {})
+            self._line.serves(self.worker_id, self._heartbeat_s, queues, broken)
