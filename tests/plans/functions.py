@@ -29,9 +29,11 @@ _NEWEST = (
 
 
 def statements(connection: psycopg.Connection[Any], function: str) -> list[str]:
-    """The data-touching statements of a plpgsql function, in order, without their INTO."""
+    """The data-touching statements of a function, in order, without their INTO."""
     (source,) = _one(connection, f"select prosrc {_NEWEST}".encode(), function)
-    body = source[source.index("begin") + len("begin") :]
+    _, begins, body = source.partition("begin")
+    if not begins:  # in SQL, not in plpgsql
+        body = source
     found = []
     for part in body.split(";"):
         text = re.sub(r"^.*?\bthen\b", "", part.strip(), flags=re.S) if "if " in part[:20] else part
