@@ -6,14 +6,16 @@ import logging
 from collections.abc import Callable, Iterable
 
 from chancy.attempt import Claim, Outcome, Settlement
+from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.judge import judge
-from chancy.plugin import Plugin
+from chancy.plugin import Plugin, Surrounding
 from chancy.postgres.component import ordered
 
 logger = logging.getLogger("chancy.hooks")
 
 Judging = Callable[[Claim, Outcome, Settlement], Settlement]
+Around = Callable[[JobContext], Surrounding]
 
 
 class Hooks:
@@ -51,6 +53,10 @@ class Hooks:
             (plugin.get_identifier(), plugin.judging)
             for plugin in self.plugins
             if type(plugin).judging is not Plugin.judging
+        )
+        #: What is opened around each run, in the order in which it is entered.
+        self.around: tuple[Around, ...] = tuple(
+            plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
         )
         self.services: tuple[Plugin, ...] = tuple(
             plugin for plugin in self.plugins if type(plugin).serve is not Plugin.serve

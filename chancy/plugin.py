@@ -7,13 +7,18 @@ not called. The defaults are in ``chancy.plugins.standard()``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Protocol
 from uuid import UUID
 
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.broker import Broker
 from chancy.clock import Clock
+from chancy.context import JobContext
 from chancy.postgres.component import Migrations
+
+#: What is open around a run; what entering it gives is not used.
+Surrounding = AbstractAsyncContextManager[object] | AbstractContextManager[object]
 
 
 class Runtime(Protocol):
@@ -57,6 +62,20 @@ class Plugin:
         to start on others.
         """
         return None
+
+    def around(self, context: JobContext) -> Surrounding:
+        """Give a context manager, sync or async, to be open around one run. In the worker's loop.
+
+        Those of all plugins are entered in their order, left in reverse, within 30 s. The job sees
+        the context variables that are set on entering, in a queue of the executor async or
+        thread; there `current_job()` is this very ``context``. A child of a process queue sees
+        none of it.
+
+        On leaving, ``context.outcome`` says how the run has ended; no exception comes in, unless
+        it is that of a hook which could not be entered. If entering raises, the job does not run,
+        and the attempt ends as that error does; so does one that returned if leaving raises.
+        """
+        return nullcontext()
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
         """Change the verdict on an outcome. Sync and pure; called in the worker.

@@ -146,3 +146,13 @@ async def block_later(started: str, until: str) -> None:
 
 async def block_in_task(started: str, until: str) -> None:
     await asyncio.create_task(block(started, until))
+
+
+def close_later(path: str) -> bool:
+    """Leave a file behind once the run is over; tells whether it is there before."""
+    current_job().stack.callback(write, path)
+    return exists(path)
+
+
+async def close_later_async(path: str) -> bool:
+    return close_later(path)
