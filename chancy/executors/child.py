@@ -1,116 +1,134 @@
 """A child of the process executor: runs one job at a time and says how it ended.
 
-The main thread runs the jobs, since signals and some libraries ask for that one, and reads the
-calls itself: handing them over from a reading thread takes longer than a short job. A second
-thread only waits for the line to close, which means that the parent is gone.
+The main thread runs the jobs, since signals and some libraries ask for that one, and takes the
+calls itself: handing them over from another thread takes longer than a short job. What the parent
+says of a job that runs is heard by a signal handler. A second thread only waits for the line to
+close, which means that the parent is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import json
+import logging
 import os
-import select
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextvars import copy_context
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from chancy.attempt import Outcome, Raised, Returned
-from chancy.executors.frames import CALL, RAISED, READY, RETURNED, RETURNED_NONE, Feed, Frame
-from chancy.executors.invocation import Callee, Stage, callee, raised
-from chancy.job import DECORATED
-from chancy.registry import Registry
+from chancy.attempt import Raised
+from chancy.context import Progress
+from chancy.executors import frames
+from chancy.executors.calls import MAX_CALL, Call
+from chancy.executors.child_line import ChildLine
+from chancy.executors.desk import Desk
+from chancy.executors.echo import Recorder
+from chancy.executors.frames import packed
+from chancy.executors.guard import Guard
+from chancy.executors.program import Terms
+from chancy.executors.says import Says
 
 _PR_SET_PDEATHSIG = 1
 #: Seconds that an idle child has for its exit handlers once the parent has closed the line.
 EXIT_GRACE_S = 1.0
+#: Where the system looks for memory first when it has none left: here rather than in the worker.
+_OOM_SCORE = 300
 
 
 class Child:
     """The main loop of a child.
 
     :param line: the socket to the parent.
-    :param max_payload: bytes that an encoded result may have.
+    :param calls: the socket that the calls come by.
     """
 
-    def __init__(self, line: socket.socket, max_payload: int) -> None:
-        self._line = line
-        self._pid = os.getpid()
-        self._busy = False
-        self._callees: dict[str, Callee] = {}
-        # The parent has checked against its own list that the row may name the function.
-        self._registry = Registry(allow=("*",))
-        self._stage = Stage(max_payload)
+    def __init__(self, line: socket.socket, calls: socket.socket, terms: Terms) -> None:
+        self._calls = calls
+        self._terms = terms
+        self._busy = True
+        self._number = 0
+        self._guard = Guard()
+        self._line = ChildLine(line, self._guard)
+        os.register_at_fork(after_in_child=calls.close)
+        self._says = Says(self._report)
+        self._recorder = Recorder(self._record)
+        self._desk = Desk(terms.max_payload, self._guard, self._says.say)
 
     def serve(self) -> None:
         """Answer calls until the parent closes the line."""
         threading.Thread(target=self._watch, name="chancy-line", daemon=True).start()
-        feed = Feed()
-        self._say(Frame(READY))
-        while data := self._line.recv(65536):
-            for frame in feed.frames(data):
-                self._answer(frame)
+        root = logging.getLogger()
+        root.setLevel(self._terms.log_level)
+        root.addHandler(self._recorder)
+        signal.signal(signal.SIGURG, self._listen)
+        if not self._initialized():
+            return
+        self._busy = False
+        self._line.say(packed(frames.READY))
+        while message := self._receive():
+            self._answer(Call(message))
 
-    def _answer(self, call: Frame) -> None:
-        assert call.kind == CALL
+    def _receive(self) -> bytes:
+        try:
+            return self._calls.recv(MAX_CALL)
+        except OSError:
+            os._exit(1)  # a job has closed it
+
+    def _initialized(self) -> bool:
+        if self._terms.initializer is None:
+            return True
+        outcome = self._desk.call_path(self._terms.initializer)
+        self._recorder.end()
+        if isinstance(outcome, Raised):
+            body = json.dumps(outcome.failure.as_json()).encode()
+            self._line.say(packed(frames.UNREADY, body=body))
+            return False
+        return True
+
+    def _answer(self, call: Call) -> None:
         self._busy = True
-        answer = _answer_of(self._run(call.head.decode(), call.body.decode()))
-        if os.getpid() != self._pid:
+        self._number = call.number
+        if not call.whole:
+            self._fetch(call)
+        answer = self._desk.answer(call)
+        if self._line.cut:
             # The job forked and let the copy return from the function, too.
             os._exit(0)
+        self._says.end(call)
+        self._recorder.end()
         self._busy = False
-        self._say(answer)
+        self._line.say(answer)
 
-    def _say(self, frame: Frame) -> None:
-        try:
-            self._line.sendall(frame.packed())
-        except OSError:
-            # Closed by the job or by the parent's end; without a line there is nothing to do.
-            os._exit(1)
+    def _fetch(self, call: Call) -> None:
+        for kind, number, _, body in self._line.ask(packed(frames.WANT, call.number), call.number):
+            if kind == frames.BODY:
+                call.complete(body)
+            else:
+                self._guard.stop(number, body.decode(errors="replace"))
 
-    def _run(self, path: str, arguments: str) -> Outcome:
-        try:
-            called = self._callees.get(path)
-            if called is None:
-                called = self._callees[path] = callee(path, self._find)
-        except BaseException as error:
-            return raised(error, time.perf_counter())
-        return self._stage.run(called, arguments, copy_context())
+    def _listen(self, signum: int, frame: object) -> None:
+        for kind, number, _, body in self._line.heard():
+            if kind == frames.STOP:
+                self._guard.stop(number, body.decode(errors="replace"))
 
-    def _find(self, path: str) -> Callable[..., Any]:
-        # Importing the module registers what is decorated in it, which the registry prefers.
-        module_name = path.rpartition(".")[0]
-        if path not in DECORATED and module_name and module_name not in sys.modules:
-            with contextlib.suppress(Exception):  # reported by the registry, which tries again
-                importlib.import_module(module_name)
-        return self._registry.find(path)
+    def _report(self, call: Call, progress: Progress) -> None:
+        text = progress.text.encode()
+        self._line.say(packed(frames.PROGRESS, call.number, progress.fraction, text))
+
+    def _record(self, level: int, body: bytes) -> bool:
+        return self._line.say(packed(frames.LOG, self._number if self._busy else 0, level, body))
 
     def _watch(self) -> None:
-        poll = select.poll()
-        poll.register(self._line.fileno(), 0)  # a hang-up is reported without being asked for
-        poll.poll()
+        self._line.wait_for_end()
         if not self._busy:
+            with contextlib.suppress(OSError):
+                self._calls.shutdown(socket.SHUT_RD)
             time.sleep(EXIT_GRACE_S)
         os._exit(1)
-
-
-def _answer_of(outcome: Outcome) -> Frame:
-    match outcome:
-        case Returned(None, elapsed_s):
-            return Frame(RETURNED_NONE, elapsed_s)
-        case Returned(result, elapsed_s):
-            return Frame(RETURNED, elapsed_s, (result or "").encode())
-        case Raised(failure, elapsed_s):
-            return Frame(RAISED, elapsed_s, json.dumps(failure.as_json()).encode())
-        case _:
-            raise TypeError(f"a call cannot end as {outcome!r}")
 
 
 def _ignore(signum: int, frame: object) -> None:
@@ -124,20 +142,24 @@ def _die_with(parent: int) -> None:
     """Have the kernel end this process when the parent ends, even if a job holds the GIL."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as score:
+            score.write(str(max(_OOM_SCORE, int(score.read()))))
     if os.getppid() != parent:
         os._exit(1)
 
 
-def main(fd: int, parent: int, max_payload: int) -> NoReturn:
+def main(line_fd: int, parent: int, terms_text: str) -> NoReturn:
     """Run a child to its end. The process was started with SIGINT and SIGTERM blocked."""
     signals = signal.SIGINT, signal.SIGTERM
     for signum in signals:
         signal.signal(signum, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    line = socket.socket(fileno=fd)
+    terms = Terms(**json.loads(terms_text))
+    line, calls = socket.socket(fileno=line_fd), socket.socket(fileno=terms.calls)
     line.set_inheritable(False)
+    calls.set_inheritable(False)
     _die_with(parent)
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    Child(line, max_payload).serve()
+    Child(line, calls, terms).serve()
     sys.exit(0)

@@ -3,268 +3,295 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
+import logging
+import math
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Protocol
 
-from chancy.attempt import Failure, Lost, Outcome, Raised, Returned
-from chancy.executors.frames import (
-    CALL,
-    RAISED,
-    READY,
-    RETURNED,
-    RETURNED_NONE,
-    Feed,
-    Frame,
-    GarbledFrame,
+from chancy.attempt import (
+    Failure,
+    Lost,
+    MemoryExceeded,
+    Outcome,
+    Released,
+    Returned,
+    TimedOut,
 )
+from chancy.executors import frames, memory
+from chancy.executors.answers import outcome_of
+from chancy.executors.frames import Frame, GarbledFrame, packed
+from chancy.executors.hand_over import LATE_S, Attempt, Hand
+from chancy.executors.invocation import reason_of
+from chancy.executors.program import Program, Terms
+from chancy.options import ProcessOptions
 
-#: The path is set before anything of ours is imported, so a child finds what the parent finds,
-#: however that was started. There is no main script, so nothing can import it again.
-_BOOTSTRAP = (
-    "import sys; fd, parent, limit, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
-    "from chancy.executors.child import main; main(int(fd), int(parent), int(limit))"
-)
-#: Seconds between the end of the line and the end of the process, before it is killed.
-_PARTING_S = 0.2
-_LOOK_S = 0.005
-
-
-class Attempt:
-    """A call on its way through the executor.
-
-    ``given`` is what it ends as once it was interrupted.
-    """
-
-    __slots__ = ("_call", "began", "child", "future", "given")
-
-    def __init__(self, path: str, arguments: str | None, future: asyncio.Future[Outcome]) -> None:
-        self._call = Frame(CALL, 0.0, path.encode(), (arguments or "").encode()).packed()
-        self.future = future
-        self.began = perf_counter()
-        self.child: ChildProcess | None = None
-        self.given: Outcome | None = None
-
-    def hand_to(self, child: ChildProcess) -> None:
-        self.child = child
-        child.take(self, self._call)
-
-    def end(self, outcome: Outcome) -> None:
-        if not self.future.done():
-            self.future.set_result(outcome)
+#: Seconds between two looks at what a child holds whose job has a memory limit.
+WEIGH_S = 0.05
+#: Seconds between two looks at what a child holds after its jobs.
+_WEIGH_AFTER_S = 0.1
+#: Part of its jobs after which a child's successor is started.
+_NEARLY = 0.8
+#: Calls that a child may leave unread, one after the other, before it is killed.
+_MOST_MISSED = 100
+#: How a child ended that we ended.
+STOPPED = "was killed to stop its job"
+RECYCLED = "was recycled"
 
 
 class Owner(Protocol):
-    """Who a child tells how it is."""
+    """Who a child tells how it is. None of it raises."""
 
-    def free(self, child: ChildProcess) -> None:
-        """It is ready for a call."""
+    def changed(self, child: ChildProcess) -> None:
+        """It has answered: there may be room."""
 
-    def going(self, child: ChildProcess) -> None:
-        """It can take no more calls."""
+    def bounced(self, attempts: Sequence[Attempt]) -> None:
+        """These have not begun in a child, and never will in this one."""
 
-    def bounced(self, attempt: Attempt) -> None:
-        """It died without having read this call."""
+    def heard(self, attempt: Attempt | None, frame: Frame) -> None:
+        """A job said something."""
+
+    def uninitialized(self, child: ChildProcess, failure: Failure) -> None:
+        """Its initializer failed, and it ends."""
 
 
-class ChildProcess(asyncio.Protocol):
-    """One child: started, called once at a time, and watched until it is gone.
+class ChildProcess:
+    """One child: started, given calls, and watched until it is gone.
 
-    :param number: names it in messages; its replacement has the same.
+    :param number: names it in messages; its successor has the same.
     """
 
-    def __init__(self, number: int, owner: Owner) -> None:
+    def __init__(self, number: int, owner: Owner, options: ProcessOptions) -> None:
         self._loop = asyncio.get_running_loop()
-        self._number = number
+        self.number = number
         self._owner = owner
-        self._feed = Feed()
-        self._attempt: Attempt | None = None
-        self._transport: asyncio.Transport | None = None
-        self._line_ended_at: float | None = None
-        self._parting_s = _PARTING_S
-        self._unread = False
-        self._killed = False
-        self._why_killed: str | None = None
-        #: Whether the child got as far as being ready; known when it is, or when it is gone.
-        self.ready: asyncio.Future[bool] = self._loop.create_future()
+        self._options = options
+        self._program = Program(self._receive, self._ended)
+        self._hand = Hand(options.jobs_per_child, options.max_jobs)
+        self._weighed_at = 0.0
+        self._leaving = False
+        #: None once it can take calls, or why it never will.
+        self.ready: asyncio.Future[str | None] = self._loop.create_future()
+        #: Done when it should have a successor, at the latest when it is gone.
+        self.spent: asyncio.Future[None] = self._loop.create_future()
         #: How the process ended.
         self.gone: asyncio.Future[str] = self._loop.create_future()
 
-    async def start(self, max_payload: int, sys_path: Sequence[str]) -> None:
-        """Start the process. Raises OSError if the system has no room for it."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = _spawn(theirs.fileno(), max_payload, sys_path)
-            except BaseException:
-                ours.close()
-                raise
-        self._pidfd = _pidfd(self._process.pid)
-        if self._pidfd is not None:
-            self._loop.add_reader(self._pidfd, self._process_ended)
-        await self._loop.create_unix_connection(lambda: self, sock=ours)
-
     def __str__(self) -> str:
-        return f"child {self._number} (pid {self._process.pid})"
+        return f"child {self.number} (pid {self._program.pid})"
 
-    def take(self, attempt: Attempt, call: bytes) -> None:
-        """Run an attempt. It ends with an outcome, whatever becomes of the child."""
-        self._attempt = attempt
-        if self._transport is not None:
-            self._transport.write(call)
-
-    def kill(self, why: str | None = None) -> None:
-        """End the process at once. ``why`` is reported instead of the signal."""
-        if self._process.returncode is None:
-            self._killed = True
-            self._why_killed = self._why_killed or why
-            self._process.kill()
-
-    def hang_up(self, grace_s: float) -> None:
-        """Ask an idle child to end; kill it if it takes longer than this."""
-        self._parting_s = grace_s
-        if self._transport is not None:
-            self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
+    def start(self, max_payload: int, sys_path: Sequence[str]) -> None:
+        """Start the process. Raises OSError if the system has no room for it."""
+        terms = Terms(
+            calls=self._hand.far,
+            max_payload=max_payload,
+            jobs=self._options.jobs_per_child,
+            initializer=self._options.initializer,
+            log_level=logging.getLogger().getEffectiveLevel(),
+        )
         try:
-            for frame in self._feed.frames(data):
-                self._receive(frame)
-        except Exception as error:
-            self.kill(f"was killed because its line was written to: {error}")
+            self._program.start(terms, sys_path)
+        except BaseException:
+            self._hand.close()
+            raise
 
-    def _receive(self, frame: Frame) -> None:
-        if frame.kind == READY and not self.ready.done():
-            self.ready.set_result(True)
-        else:
-            outcome = _outcome(frame)
-            attempt, self._attempt = self._attempt, None
-            if attempt is None:
-                raise GarbledFrame("an answer without a call")
+    # Calls
+
+    @property
+    def held(self) -> int:
+        """How many calls it has in hand."""
+        return len(self._hand.attempts)
+
+    @property
+    def depth(self) -> int:
+        """How many calls it may have in hand."""
+        return 0 if self._leaving or not self._program.able else self._hand.depth
+
+    @property
+    def room(self) -> int:
+        """How many more calls it may be given now."""
+        return 0 if self._leaving or not self._program.able else self._hand.room
+
+    @property
+    def idle_all_its_life(self) -> bool:
+        """Whether it was never given a call, so that its end cannot be the fault of one."""
+        return self._hand.given == 0
+
+    @property
+    def missed(self) -> int:
+        """How many calls in a row it did not receive in time, although it had nothing to do."""
+        return self._hand.missed
+
+    def give(self, attempt: Attempt, now: float) -> bool:
+        """Hand a call over; False if it cannot take one now."""
+        try:
+            if not self._hand.give(attempt, now):
+                return False
+        except OSError as error:
+            self.kill(f"was killed because its channel is broken: {error}")
+            return False
+        attempt.child = self
+        most = self._options.max_jobs
+        if most is not None and self._hand.given >= most * _NEARLY:
+            self.spend()
+        return True
+
+    def interrupt(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        """Stop an attempt that it has in hand. See `Executor.interrupt`."""
+        if self._bounce(attempt):
             attempt.end(outcome)
-        if not self._killed:
-            self._owner.free(self)
+            return
+        if attempt.given is None:
+            attempt.given = outcome
+            attempt.kill_at = now + self._options.grace_s
+            why = reason_of(outcome).encode(errors="replace")
+            self._program.tell(packed(frames.STOP, attempt.number, 0.0, why))
+            self._program.signal(signal.SIGURG)
+        if isinstance(outcome, Released):
+            self.kill(STOPPED)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._line_ended_at = self._loop.time()
-        # A stream socket that is closed with unread data in it resets the connection.
-        self._unread = isinstance(exc, ConnectionResetError | BrokenPipeError)
-        self._owner.going(self)
-        self._look()
+    def look(self, now: float) -> float:
+        """Do what is due: take calls back, and hold jobs to their limits.
 
-    def _process_ended(self) -> None:
-        self._close_pidfd()
-        if self._line_ended_at is None and self._process.poll() is not None:
-            # Its last words may still be on the line; a process that it forked may hold it open.
-            self._loop.call_later(_PARTING_S, self._end_line)
+        Returns when to look again; infinity if there is no need.
+        """
+        due = self._hand.late_at()
+        if now >= due:
+            due = math.inf
+            self._owner.bounced(self._hand.fall_behind())
+            if self._hand.missed > _MOST_MISSED:
+                self.kill("was killed because it received no calls")
+        for attempt in self._hand.begun():
+            due = min(due, self._hold(attempt, now))
+        return due
+
+    def _hold(self, attempt: Attempt, now: float) -> float:
+        """Hold an attempt to its limits. Returns when to look again."""
+        time_s, memory_bytes = attempt.limits
+        due = math.inf if attempt.kill_at is None else attempt.kill_at
+        # The child knows better when the job began, and stops it; this is for when it does not.
+        over_at = math.inf
+        if time_s is not None:
+            over_at = attempt.began + time_s + self._options.grace_s + LATE_S
+        outcome: Outcome
+        if now >= due:
+            outcome = attempt.given or Released("it was stopped")
+        elif now >= over_at:
+            outcome = TimedOut(time_s or 0.0, now - attempt.began)
+        elif memory_bytes is None:
+            return min(due, over_at)
+        elif (memory.resident(self._program.pid) or 0) <= memory_bytes:
+            return min(due, over_at, now + WEIGH_S)
         else:
-            self._look()
+            outcome = MemoryExceeded(memory_bytes, now - attempt.began)
+        if not self._bounce(attempt):
+            attempt.given = attempt.given or outcome
+            self.kill(STOPPED)
+        return math.inf
 
-    def _end_line(self) -> None:
-        if self._line_ended_at is None and self._transport is not None:
-            self._transport.abort()
+    def _bounce(self, attempt: Attempt) -> bool:
+        """Take back what it has not received. Whether this attempt was among it."""
+        back = self._hand.take_back()
+        self._owner.bounced(back)
+        return attempt in back
 
-    def _look(self) -> None:
-        """See to it, after the line has ended, that the process ends and is reaped."""
-        if self.gone.done() or self._line_ended_at is None:
-            return
-        if self._process.poll() is not None:
-            self._part()
-            return
-        if self._loop.time() > self._line_ended_at + self._parting_s:
-            self.kill("closed its line")
-        self._loop.call_later(_LOOK_S, self._look)
+    # Its end
 
-    def _part(self) -> None:
-        self._close_pidfd()
-        how = self._why_killed or _ending(self._process.returncode)
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
+    def kill(self, how: str | None = None) -> None:
+        """End the process at once. ``how`` is reported instead of the signal."""
+        self._program.kill(how)
+
+    def leave(self) -> None:
+        """Let it go when it has ended what it runs; it is given no more."""
+        if not self._leaving:
+            self._leaving = True
+            self._owner.bounced(self._hand.take_back())
+            self._leave_if_idle()
+
+    def _leave_if_idle(self) -> None:
+        if self._leaving and self._program.able and not self._hand.attempts:
+            self.hang_up(self._options.grace_s, RECYCLED)
+
+    def hang_up(self, grace_s: float, how: str | None = None) -> None:
+        """Ask an idle child to end; kill it if it takes longer than this."""
+        self._leaving = True
+        self._hand.close()
+        self._program.hang_up(grace_s, how)
+
+    def spend(self) -> None:
+        """Ask for a successor."""
+        if not self.spent.done():
+            self.spent.set_result(None)
+
+    def _ended(self, how: str) -> None:
+        running, unread = self._hand.part()
+        self._owner.bounced(unread)
+        known = any(attempt.given is not None for attempt in running)
+        now = self._loop.time()
+        for attempt in running:
             if attempt.given is not None:
                 attempt.end(attempt.given)
-            elif self._unread:
-                self._owner.bounced(attempt)
+            elif known:
+                attempt.end(Released(f"{self} was killed to stop a job beside it"))
             else:
-                attempt.end(Lost(f"{self} {how}", perf_counter() - attempt.began))
+                attempt.end(Lost(f"{self} {how}", now - attempt.began))
         if not self.ready.done():
-            self.ready.set_result(False)
+            self.ready.set_result(how)
+        self.spend()
         self.gone.set_result(how)
 
-    def _close_pidfd(self) -> None:
-        if self._pidfd is not None:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
+    # What it says
 
+    def _receive(self, received: list[Frame]) -> None:
+        answered = False
+        for frame in received:
+            kind, number, elapsed_s, _ = frame
+            if kind == frames.RETURNED_NONE:  # most of them
+                self._hand.answer(number, Returned(None, elapsed_s))
+            elif (outcome := self._hear(frame, self._hand.attempts.get(number))) is not None:
+                self._hand.answer(number, outcome)
+            else:
+                continue
+            answered = True
+        if answered:
+            now = self._loop.time()
+            self._hand.go_on(now)
+            self._weigh(now)
+            self._leave_if_idle()
+            self._owner.changed(self)
 
-def _outcome(frame: Frame) -> Outcome:
-    match frame.kind:
-        case k if k == RETURNED_NONE:
-            return Returned(None, frame.elapsed_s)
-        case k if k == RETURNED:
-            return Returned(frame.head.decode(), frame.elapsed_s)
-        case k if k == RAISED:
-            return Raised(Failure.from_json(json.loads(frame.head)), frame.elapsed_s)
-        case kind:
-            raise GarbledFrame(f"a child does not say {kind!r}")
+    def _hear(self, frame: Frame, attempt: Attempt | None) -> Outcome | None:
+        """Take a frame; gives the outcome if it is an answer."""
+        kind, number, _, body = frame
+        if attempt is not None and (outcome := outcome_of(frame, attempt)) is not None:
+            if kind == frames.MEMORY:
+                self.spend()
+                self.leave()
+            return outcome
+        if attempt is not None and kind == frames.WANT and attempt.body is not None:
+            self._program.tell(packed(frames.BODY, number, 0.0, attempt.body))
+        elif kind == frames.READY and not self.ready.done():
+            self.ready.set_result(None)
+        elif kind == frames.UNREADY and not self.ready.done():
+            failure = Failure.from_json(json.loads(body))
+            self._owner.uninitialized(self, failure)
+            self.ready.set_result(f"{failure.types[0]}: {failure.message}")
+        elif kind in (frames.PROGRESS, frames.LOG):
+            self._owner.heard(attempt, frame)
+        else:
+            raise GarbledFrame(f"a child does not say {kind!r} of call {number}")
+        return None
 
-
-def _spawn(fd: int, max_payload: int, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start the program of a child, with SIGINT and SIGTERM blocked until it can handle them."""
-    arguments = [str(fd), str(os.getpid()), str(max_payload), *sys_path]
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        return subprocess.Popen(
-            [sys.executable, *_flags(), "-c", _BOOTSTRAP, *arguments],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(fd,),
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-def _flags() -> list[str]:
-    """Options of the interpreter that a child shares with this process."""
-    flags = [f"-W{option}" for option in sys.warnoptions]
-    if sys.flags.optimize:
-        flags.append("-" + "O" * sys.flags.optimize)
-    if sys.flags.dont_write_bytecode:
-        flags.append("-B")
-    if sys.flags.isolated:
-        flags.append("-I")
-    if sys.flags.dev_mode:
-        flags += ["-X", "dev"]
-    return flags
-
-
-def _pidfd(pid: int) -> int | None:
-    """A descriptor that says at once when a process ends; None where the system has none.
-
-    The line says it, too, unless a process that the job has forked keeps it open.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # an old kernel, or a sandbox
-            return os.pidfd_open(pid)
-    return None
-
-
-def _ending(returncode: int | None) -> str:
-    if returncode is None or returncode >= 0:
-        return f"exited with status {returncode}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
-    hint = " (by the system if memory ran out)" if -returncode == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+    def _weigh(self, now: float) -> None:
+        """See whether it has grown too large, or has had its jobs."""
+        if self._hand.exhausted and not self._hand.attempts:
+            self.leave()
+        most = self._options.max_memory_bytes
+        if most is not None and now >= self._weighed_at + _WEIGH_AFTER_S:
+            self._weighed_at = now
+            held = memory.resident(self._program.pid) or 0
+            if held > most:
+                self.spend()
+            if held > 2 * most:  # and it has no successor yet
+                self.leave()

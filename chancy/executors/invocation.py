@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from contextvars import Context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +26,7 @@ from chancy.options import ExecutorName, Options
 from chancy.queue import unsupported
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
 
 class Callee(NamedTuple):
@@ -144,54 +143,3 @@ def _entered(function: Callable[..., Any], error: BaseException) -> bool:
             return True
         frame = frame.tb_next
     return False
-
-
-class Stage:
-    """Where calls are made one at a time, from one thread: sync ones at once, async ones by a
-    loop of this thread.
-
-    The loop is kept from call to call, so that clients tied to it stay usable. Tasks that a
-    coroutine leaves behind rest until the next coroutine.
-
-    :param max_result: bytes that an encoded result may have.
-    """
-
-    def __init__(self, max_result: int) -> None:
-        self._max_result = max_result
-        self._runner: asyncio.Runner | None = None
-
-    def run(self, called: Callee, arguments_text: str | None, context: Context) -> Outcome:
-        """Make one call. Never raises, whatever the function does."""
-        began = perf_counter()
-        try:
-            arguments = arguments_of(arguments_text)
-        except BaseException as error:
-            return raised(error, began)
-        try:
-            value = context.run(called.function, **arguments)
-        except BaseException as error:
-            return raised(call_error(called, arguments, error), began)
-        if isinstance(value, Awaitable):
-            try:
-                value = self._wait_for(value, context)
-            except BaseException as error:
-                return raised(error, began)
-        return returned(called.path, value, self._max_result, began)
-
-    def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
-        if self._runner is None:
-            import asyncio  # a third of what a child that has only plain functions needs to start
-
-            self._runner = asyncio.Runner()
-        try:
-            return self._runner.run(awaited(value), context=context)
-        except (SystemExit, KeyboardInterrupt):
-            # Such an exception breaks the loop off in the middle of its other tasks.
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Cancel what is left on the loop and close it."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.close()

@@ -1,4 +1,4 @@
-"""Runs jobs in children of the worker, one at a time in each.
+"""Runs jobs in children of the worker.
 
 A job that holds the interpreter, leaks, crashes or never ends takes nothing but its own child
 with it, and can be stopped at any moment.
@@ -7,36 +7,46 @@ with it, and can be stopped at any moment.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import logging
-import os
-import sys
+import math
 from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
-from uuid import UUID
 
-from chancy.attempt import Claim, Outcome
+from chancy.attempt import Claim, Failure, Outcome, Released
+from chancy.context import Progress
+from chancy.executors import frames
 from chancy.executors.base import FindFunction, Report, no_report
-from chancy.executors.child_process import Attempt, ChildProcess
+from chancy.executors.child_process import ChildProcess
+from chancy.executors.crew import Crew
+from chancy.executors.echo import Echo
+from chancy.executors.frames import Frame
+from chancy.executors.hand_over import LATE_S, Attempt
 from chancy.executors.invocation import raised
-from chancy.limits import NO_LIMITS, Limits
+from chancy.limits import NO_LIMITS, Limits, decode_limits
 from chancy.options import ProcessOptions
 
 logger = logging.getLogger(__name__)
 
-#: Seconds before a child is started again that died before it was ready: the first, and the most.
-FIRST_DELAY_S = 0.1
-MAX_DELAY_S = 10.0
-#: Seconds that idle children have to end when the executor stops.
-STOP_GRACE_S = 2.0
-_STOPPED = "was killed to stop its job"
-
-_Run = tuple[UUID, UUID]
+#: Attempts that no child has taken go back once no job has ended for so many seconds.
+_PATIENCE_S = 1.0
+#: Seconds that they wait for a child when there is none.
+_PATIENCE_BROKEN_S = 5.0
 
 
 class ProcessExecutor:
-    """Keeps ``concurrency`` children running; coroutine functions run in a loop of the child.
+    """Keeps ``concurrency`` children running. A child runs one job at a time, in its main thread;
+    coroutine functions run in a loop there.
+
+    Calls are handed over ahead, as many as a child runs in 10 ms at the pace just seen, and
+    `slots` grows and shrinks with that. What a child has not begun is taken back once it has been
+    busy for 50 ms, and when it dies: nothing but what runs in it can be `Lost`.
+
+    With ``jobs_per_child`` above 1 a child runs so many coroutines at a time. A plain function
+    runs between their steps, and they wait for it, on their own time. Whose limit makes it
+    necessary to kill such a child is the one at fault, and those beside it are released; if it
+    dies by itself, all that run in it are `Lost`, and each runs without company the next time.
 
     :param max_payload: bytes that an encoded result may have.
     :param sys_path: where children look for modules; None takes ``sys.path`` as it is at start.
@@ -55,138 +65,199 @@ class ProcessExecutor:
         limits: Limits = NO_LIMITS,
         report: Report = no_report,
     ) -> None:
-        self._concurrency = concurrency
         self._find = find
-        self._max_payload = max_payload
-        self._sys_path = sys_path
+        self._known: set[str] = set()
         self._options = options or ProcessOptions()
         self._limits = limits
         self._report = report
-        self._children: set[ChildProcess] = set()
-        self._keepers: list[asyncio.Task[None]] = []
-        self._idle: list[ChildProcess] = []
+        self._echo = Echo()
+        self._crew = Crew(
+            concurrency,
+            lambda number: ChildProcess(number, self, self._options),
+            self._crew_changed,
+            max_payload=max_payload,
+            sys_path=sys_path,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._numbers = itertools.count(1)
+        self._slots = 0
+        # By identity of the claim, which the attempt holds: its id is slow to hash.
+        self._attempts: dict[int, Attempt] = {}
         self._waiting: deque[Attempt] = deque()
-        self._attempts: dict[_Run, Attempt] = {}
-        self._stop = asyncio.Event()
+        self._handing_out = False
+        self._moved_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def slots(self) -> int:
-        return self._concurrency
+        return self._slots
 
     @property
     def broken(self) -> str | None:
-        return None
+        return self._crew.broken
 
     async def start(self) -> None:
         """Start the children side by side; returns once each is ready, or has failed once."""
-        path = sys.path if self._sys_path is None else self._sys_path
-        self._sys_path = [entry or os.getcwd() for entry in path]
-        loop = asyncio.get_running_loop()
-        tried: list[asyncio.Future[None]] = []
-        for number in range(1, self._concurrency + 1):
-            tried.append(loop.create_future())
-            keeper = self._keep(number, tried[-1])
-            self._keepers.append(asyncio.create_task(keeper, name=f"chancy-child-{number}"))
-        await asyncio.gather(*tried)
-
-    async def _keep(self, number: int, tried: asyncio.Future[None]) -> None:
-        """Have a child with this number at all times."""
-        delay_s = FIRST_DELAY_S
-        while not self._stop.is_set():
-            ready, how = await self._live(number, tried)
-            if self._stop.is_set():
-                return
-            if ready:
-                delay_s = FIRST_DELAY_S
-                level = logging.INFO if how == _STOPPED else logging.WARNING
-                logger.log(level, "child %d %s: it is replaced", number, how)
-            else:
-                logger.error(
-                    "child %d %s before it was ready: the next try is in %g s", number, how, delay_s
-                )
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), delay_s)
-                delay_s = min(delay_s * 2, MAX_DELAY_S)
-
-    async def _live(self, number: int, tried: asyncio.Future[None]) -> tuple[bool, str]:
-        """The life of one child. Returns whether it was ever ready, and how it ended."""
-        child = ChildProcess(number, self)
-        try:
-            await child.start(self._max_payload, self._sys_path or ())
-        except OSError as error:
-            return False, f"could not be started: {error}"
-        else:
-            self._children.add(child)
-            if self._stop.is_set():
-                child.hang_up(STOP_GRACE_S)
-            ready = await child.ready
-            if not tried.done():
-                tried.set_result(None)
-            how = await child.gone
-            self._children.discard(child)
-            return ready, how
-        finally:
-            if not tried.done():
-                tried.set_result(None)
-
-    def free(self, child: ChildProcess) -> None:
-        """Give a child that is free the attempt that has waited longest."""
-        while self._waiting:
-            attempt = self._waiting.popleft()
-            if not attempt.future.done():
-                attempt.hand_to(child)
-                return
-        self._idle.append(child)
-
-    def going(self, child: ChildProcess) -> None:
-        if child in self._idle:
-            self._idle.remove(child)
-
-    def bounced(self, attempt: Attempt) -> None:
-        """Run an attempt elsewhere whose child died while it was idle, just before the call."""
-        attempt.child = None
-        if self._idle:
-            attempt.hand_to(self._idle.pop())
-        else:
-            self._waiting.appendleft(attempt)
-
-    async def run(self, claim: Claim) -> Outcome:
-        try:
-            self._find(claim.func)
-            future = asyncio.get_running_loop().create_future()
-            attempt = Attempt(claim.func, claim.arguments, future)
-        except BaseException as error:
-            return raised(error, perf_counter())
-        run = claim.id, claim.lease
-        self._attempts[run] = attempt
-        if self._idle:
-            attempt.hand_to(self._idle.pop())
-        else:
-            self._waiting.append(attempt)
-        try:
-            return await attempt.future
-        except asyncio.CancelledError:
-            if attempt.child is not None:
-                attempt.child.kill(_STOPPED)
-            raise
-        finally:
-            del self._attempts[run]
-
-    def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
-        attempt = self._attempts.get((claim.id, claim.lease))
-        if attempt is None or attempt.future.done():
-            return False
-        if attempt.child is None:
-            attempt.end(outcome)
-            return True
-        attempt.given = attempt.given or outcome
-        attempt.child.kill(_STOPPED)
-        return True
+        self._loop = asyncio.get_running_loop()
+        await self._crew.start()
 
     async def stop(self) -> None:
         """End the children: idle ones by themselves, others by force after a grace."""
-        self._stop.set()
-        for child in self._children:
-            child.hang_up(STOP_GRACE_S)
-        await asyncio.gather(*self._keepers)
-        self._keepers.clear()
+        await self._crew.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def run(self, claim: Claim) -> Outcome:
+        loop = self._loop
+        assert loop is not None, "the executor has not been started"
+        try:
+            if claim.func not in self._known:
+                self._find(claim.func)
+                self._known.add(claim.func)
+            limits = (
+                decode_limits(claim.limits).over(self._limits) if claim.limits else self._limits
+            )
+            attempt = Attempt(next(self._numbers), claim, limits, loop.create_future())
+        except BaseException as error:
+            return raised(error, perf_counter())
+        self._attempts[id(claim)] = attempt
+        if not self._waiting:
+            self._moved_at = loop.time()
+        self._waiting.append(attempt)
+        if not self._handing_out:
+            self._hand_out_soon(loop)
+        try:
+            return await attempt.future
+        except asyncio.CancelledError:
+            self._interrupt(attempt, Released("its consumer was torn down"))
+            raise
+        finally:
+            del self._attempts[id(claim)]
+
+    def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
+        attempt = self._attempts.get(id(claim))
+        if attempt is None or attempt.future.done():
+            return False
+        self._interrupt(attempt, outcome)
+        return True
+
+    def _interrupt(self, attempt: Attempt, outcome: Outcome) -> None:
+        if attempt.child is None:
+            attempt.end(outcome)
+        else:
+            attempt.child.interrupt(attempt, outcome, self._now())
+            self._watch(self._now() + self._options.grace_s)
+
+    # Handing out
+
+    def _hand_out_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Once for all the consumers that have found work in this turn of the loop.
+        self._handing_out = True
+        loop.call_soon(self._hand_out)
+
+    def _hand_out(self) -> None:
+        """Give the children what they have room for, in order."""
+        self._handing_out = False
+        waiting = self._waiting
+        if not waiting:
+            return
+        now = self._now()
+        while waiting:
+            free = [child for child in self._crew.ready if child.room > 0]
+            if not free:
+                break
+            free.sort(key=lambda child: (child.missed, child.held))
+            share = -(-len(waiting) // len(free))
+            for child in free:
+                self._fill(child, min(child.room, share), now)
+        self._watch(now + LATE_S)
+
+    def _fill(self, child: ChildProcess, share: int, now: float) -> None:
+        waiting = self._waiting
+        while share > 0 and waiting:
+            attempt = waiting.popleft()
+            if attempt.future.done():
+                continue
+            if not child.give(attempt, now):
+                waiting.appendleft(attempt)
+                return
+            share -= 1
+
+    def _now(self) -> float:
+        assert self._loop is not None
+        return self._loop.time()
+
+    def _watch(self, at: float) -> None:
+        """See to it that the children are looked at then, or sooner."""
+        if self._loop is None or (self._timer is not None and self._timer.when() <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._now()
+        due = min((child.look(now) for child in self._crew.ready), default=math.inf)
+        if self._waiting:
+            due = min(due, self._lose_patience(now))
+        self._count_slots()
+        if due < math.inf:
+            self._watch(max(due, now + 0.001))
+
+    def _lose_patience(self, now: float) -> float:
+        """Give back what no child takes, for others to run. Returns when to look again."""
+        patience_s = _PATIENCE_S if self._crew.ready else _PATIENCE_BROKEN_S
+        if now < self._moved_at + patience_s:
+            return self._moved_at + patience_s
+        waiting = [attempt for attempt in self._waiting if not attempt.future.done()]
+        self._waiting.clear()
+        for attempt in waiting:
+            attempt.end(Released("the jobs before it take long"))
+        if waiting:
+            logger.info("attempts_released jobs=%d", len(waiting))
+        return math.inf
+
+    def _count_slots(self) -> None:
+        self._slots = sum(child.depth for child in self._crew.ready)
+
+    # For the children
+
+    def changed(self, child: ChildProcess) -> None:
+        self._moved_at = self._now()
+        self._count_slots()
+        self._hand_out()
+
+    def bounced(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in reversed(attempts):
+            attempt.child = None
+            if not attempt.future.done():
+                self._waiting.appendleft(attempt)
+        if self._waiting and not self._handing_out and self._loop is not None:
+            self._hand_out_soon(self._loop)
+
+    def heard(self, attempt: Attempt | None, frame: Frame) -> None:
+        kind, _, number, body = frame
+        claim = None if attempt is None else attempt.claim
+        try:
+            if kind == frames.LOG:
+                self._echo.say(claim, int(number), body)
+            elif claim is not None:
+                self._report(claim, Progress(number, body.decode(errors="replace")))
+        except Exception:
+            logger.exception("report_failed job=%s", claim.id if claim else None)
+
+    def uninitialized(self, child: ChildProcess, failure: Failure) -> None:
+        logger.error(
+            "child_initializer_failed %s initializer=%s error=%s: %s\n%s",
+            child,
+            self._options.initializer,
+            failure.types[0],
+            failure.message,
+            failure.trace,
+        )
+
+    def _crew_changed(self) -> None:
+        self._count_slots()
+        if self._waiting and not self._handing_out and self._loop is not None:
+            self._hand_out_soon(self._loop)

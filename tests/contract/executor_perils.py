@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -81,19 +82,31 @@ async def fork_and_return_async(later: bool) -> str:
     return fork_and_return()
 
 
-def _line() -> int:
-    """The descriptor of the line to the parent."""
+def _line(kind: int = socket.SOCK_STREAM) -> int:
+    """The descriptor of the line to the parent, or of the channel that calls come by."""
     for fd in range(3, 64):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
                 with socket.socket(fileno=os.dup(fd)) as found:
-                    if found.family == socket.AF_UNIX:
+                    if found.family == socket.AF_UNIX and found.type == kind:
                         return fd
     raise AssertionError("there is no line")
 
 
 def close_line() -> None:
     os.close(_line())
+
+
+def close_channel() -> None:
+    os.close(_line(socket.SOCK_SEQPACKET))
+
+
+def write_to_channel() -> None:
+    """Fill it, in the wrong direction."""
+    fd = _line(socket.SOCK_SEQPACKET)
+    with contextlib.suppress(BlockingIOError), socket.socket(fileno=os.dup(fd)) as channel:
+        while channel.send(b"Hello! " * 10, socket.MSG_DONTWAIT):
+            pass
 
 
 def become_another_program() -> NoReturn:
@@ -112,6 +125,12 @@ def mark_at_exit(path: str) -> None:
 def hold_the_interpreter(started: str) -> None:
     write(started, str(os.getpid()))
     re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def hold_the_interpreter_for_good(started: str) -> None:
+    """Where no signal is looked at."""
+    write(started, str(os.getpid()))
+    sum(itertools.repeat(1))
 
 
 async def same_task() -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from chancy.attempt import Lost, Released, Returned, TimedOut
 from chancy.executors.base import Executor
+from chancy.options import ProcessOptions
 from tests.contract import executor_scripts
 from tests.contract.executor_calls import (
     DEADLINE_S,
@@ -65,6 +66,14 @@ async def test_process_death_ends_only_the_job_that_died(place: Place) -> None:
         assert isinstance(await end_of(neighbour), Returned)
 
 
+async def test_process_job_that_closes_the_channel_has_returned(child: Executor) -> None:
+    pid = await result(child, "pid")
+    assert await result(child, "write_to_channel") is None
+    assert await result(child, "pid") == pid
+    assert await result(child, "close_channel") is None
+    assert await result(child, "pid") != pid
+
+
 async def test_process_idle_child_that_dies_is_replaced(
     child: Executor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,14 +97,15 @@ async def test_process_job_that_forks_answers_once(child: Executor) -> None:
         assert await result(child, "fork_and_return") == "the original"
 
 
-async def test_process_interrupt_kills_the_child(child: Executor, place: Place) -> None:
-    claim = claim_of("hold_the_interpreter", started=str(place.started))
-    running = asyncio.create_task(child.run(claim))
-    pid = int(await place.has_started())
-    assert child.interrupt(claim, TimedOut(1.0)) is True
-    assert await end_of(running) == TimedOut(1.0)
-    assert not psutil.pid_exists(pid)
-    assert await result(child, "pid") != pid
+async def test_process_interrupt_kills_a_child_that_cannot_be_told(place: Place) -> None:
+    async with started("process", options=ProcessOptions(grace_s=0.2)) as it:
+        claim = claim_of("hold_the_interpreter_for_good", started=str(place.started))
+        running = asyncio.create_task(it.run(claim))
+        pid = int(await place.has_started())
+        assert it.interrupt(claim, TimedOut(1.0)) is True
+        assert await end_of(running) == TimedOut(1.0)
+        assert not psutil.pid_exists(pid)
+        assert await result(it, "pid") != pid
 
 
 async def test_process_call_that_an_idle_child_never_read_is_run_by_another(

@@ -1,0 +1,141 @@
+"""The children of a process executor: so many of them at all times."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from chancy.executors.child_process import RECYCLED, STOPPED, ChildProcess
+
+logger = logging.getLogger("chancy.executors.process")
+
+#: Seconds before a child is started again that died before it was ready: the first, and the most.
+FIRST_DELAY_S = 0.1
+MAX_DELAY_S = 10.0
+#: Seconds that a child may take to be ready, its initializer included.
+BOOT_S = 60.0
+#: Seconds that idle children have to end when the executor stops.
+STOP_GRACE_S = 2.0
+
+
+class Crew:
+    """Starts children, replaces those that end, and relieves those that are spent.
+
+    :param make: makes a child of a number, not started yet.
+    :param changed: called when there are other children that can take calls.
+    :param sys_path: where children look for modules; None takes ``sys.path`` as it is at start.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        make: Callable[[int], ChildProcess],
+        changed: Callable[[], None],
+        *,
+        max_payload: int,
+        sys_path: Sequence[str] | None,
+    ) -> None:
+        self._size = size
+        self._make = make
+        self._changed = changed
+        self._max_payload = max_payload
+        self._sys_path = sys_path
+        self._living: set[ChildProcess] = set()
+        self._keepers: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self._why: str | None = None
+        #: Those that can take calls.
+        self.ready: list[ChildProcess] = []
+
+    @property
+    def broken(self) -> str | None:
+        """Why no child can take calls; None if one can."""
+        return None if self.ready else self._why
+
+    async def start(self) -> None:
+        """Start the children side by side; returns once each is ready, or has failed once."""
+        path = sys.path if self._sys_path is None else self._sys_path
+        self._sys_path = [entry or os.getcwd() for entry in path]
+        loop = asyncio.get_running_loop()
+        tried: list[asyncio.Future[None]] = []
+        for number in range(1, self._size + 1):
+            tried.append(loop.create_future())
+            keeper = self._keep(number, tried[-1])
+            self._keepers.append(asyncio.create_task(keeper, name=f"chancy-child-{number}"))
+        await asyncio.gather(*tried)
+
+    async def stop(self) -> None:
+        """End the children: idle ones by themselves, others by force after a grace."""
+        self._stop.set()
+        for child in list(self._living):
+            child.hang_up(STOP_GRACE_S)
+        await asyncio.gather(*self._keepers)
+        await asyncio.gather(*(child.gone for child in self._living))
+        self._keepers.clear()
+
+    async def _keep(self, number: int, tried: asyncio.Future[None]) -> None:
+        """Have a child with this number at all times."""
+        delay_s = FIRST_DELAY_S
+        predecessor: ChildProcess | None = None
+        while not self._stop.is_set():
+            child, why = await self._begin(number)
+            if not tried.done():
+                tried.set_result(None)
+            if self._stop.is_set():
+                return
+            if why is None:
+                delay_s = FIRST_DELAY_S
+                self._take_on(child, predecessor)
+                predecessor = child
+                await child.spent
+                if child.gone.done() and child.idle_all_its_life:
+                    why = f"{child.gone.result()} before it ran anything"
+            else:
+                logger.error(
+                    "child %d %s before it was ready: the next try is in %g s", number, why, delay_s
+                )
+            if why is not None:
+                self._why = f"child {number} {why}"
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), delay_s)
+                delay_s = min(delay_s * 2, MAX_DELAY_S)
+
+    async def _begin(self, number: int) -> tuple[ChildProcess, str | None]:
+        """Start a child. Returns it, and why it is not ready."""
+        child = self._make(number)
+        try:
+            child.start(self._max_payload, self._sys_path or ())
+        except OSError as error:
+            return child, f"could not be started: {error}"
+        self._living.add(child)
+        if self._stop.is_set():
+            child.hang_up(STOP_GRACE_S)
+        _, waiting = await asyncio.wait([child.ready], timeout=BOOT_S)
+        if waiting:
+            child.kill(f"was killed because it took longer than {BOOT_S:g} s")
+        why = await child.ready
+        if why is not None:
+            await child.gone
+            self._living.discard(child)
+        return child, why
+
+    def _take_on(self, child: ChildProcess, predecessor: ChildProcess | None) -> None:
+        self.ready.append(child)
+        child.gone.add_done_callback(lambda gone: self._dismiss(child, gone.result()))
+        if predecessor is not None:
+            predecessor.leave()
+        self._changed()
+
+    def _dismiss(self, child: ChildProcess, how: str) -> None:
+        self.ready.remove(child)
+        self._living.discard(child)
+        self._why = f"{child} {how}"
+        if not self._stop.is_set():
+            planned = how in (STOPPED, RECYCLED)
+            level = logging.INFO if planned else logging.WARNING
+            logger.log(level, "child %d %s: it is replaced", child.number, how)
+            self._changed()

@@ -1,0 +1,161 @@
+"""Where the calls of a child are made, one at a time, and answered."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from chancy.attempt import Outcome, Raised, Returned
+from chancy.context import CURRENT, JobContext, Say
+from chancy.executors import frames
+from chancy.executors.calls import Call
+from chancy.executors.frames import packed
+from chancy.executors.guard import Guard
+from chancy.executors.invocation import (
+    Callee,
+    arguments_of,
+    call_error,
+    callee,
+    raised,
+    returned,
+)
+from chancy.executors.memory import Wall
+from chancy.job import DECORATED
+from chancy.registry import Registry
+
+if TYPE_CHECKING:
+    import asyncio
+
+logger = logging.getLogger("chancy.job")
+
+
+class Desk:
+    """Plain functions are called at once, coroutines run by a loop of this thread.
+
+    The loop is kept from call to call, so that clients tied to it stay usable. Tasks that a
+    coroutine leaves behind rest until the next coroutine.
+
+    :param max_result: bytes that an encoded result may have.
+    :param guard: stops the job that runs.
+    :param say: takes the progress of the job that runs.
+    """
+
+    def __init__(self, max_result: int, guard: Guard, say: Say) -> None:
+        self._max_result = max_result
+        self._guard = guard
+        self._say = say
+        self._wall = Wall()
+        self._callees: dict[str, Callee] = {}
+        # The parent has checked against its own list that the row may name the function.
+        self._registry = Registry(allow=("*",))
+        self._runner: asyncio.Runner | None = None
+
+    def answer(self, call: Call) -> bytes:
+        """Make a call; gives the answer, whatever the function does."""
+        guard = self._guard
+        deadline = time.monotonic() + call.time_s if call.time_s else None
+        job = JobContext(call, self._say, deadline)
+        CURRENT.set(job)
+        self._wall.set(call.memory_bytes)
+        guard.begin(call, job)
+        try:
+            outcome = self._run(call)
+        finally:
+            guard.end()
+        return self._packed(call, outcome)
+
+    def call_path(self, path: str) -> Outcome:
+        """Call a function that is no job, without arguments."""
+        try:
+            called = callee(path, self.find)
+        except BaseException as error:
+            return raised(error, perf_counter())
+        return self._make(called, {}, perf_counter())
+
+    def _run(self, call: Call) -> Outcome:
+        began = perf_counter()
+        try:
+            called = self.callee(call.func)
+            arguments = arguments_of(call.arguments)
+        except BaseException as error:
+            return raised(error, began)
+        return self._make(called, arguments, began)
+
+    def callee(self, path: str) -> Callee:
+        """Look a function up. Raises what `callee` of `invocation` raises."""
+        called = self._callees.get(path)
+        if called is None:
+            called = self._callees[path] = callee(path, self.find)
+        return called
+
+    def find(self, path: str) -> Callable[..., Any]:
+        """The function of a path. Raises `UnknownFunction`."""
+        # Importing the module registers what is decorated in it, which the registry prefers.
+        module_name = path.rpartition(".")[0]
+        if path not in DECORATED and module_name and module_name not in sys.modules:
+            with contextlib.suppress(Exception):  # reported by the registry, which tries again
+                importlib.import_module(module_name)
+        return self._registry.find(path)
+
+    def _make(self, called: Callee, arguments: dict[str, Any], began: float) -> Outcome:
+        context = copy_context()
+        try:
+            value = self._guard.call(context, called.function, arguments)
+        except BaseException as error:
+            self._note(error)
+            return raised(call_error(called, arguments, error), began)
+        if value is not None and isinstance(value, Awaitable):
+            try:
+                value = self._wait_for(value, context)
+            except BaseException as error:
+                self._note(error)
+                return raised(error, began)
+        return returned(called.path, value, self._max_result, began)
+
+    def _note(self, error: BaseException) -> None:
+        """Log what a job raised instead of ending as it was told."""
+        if self._guard.stopped and isinstance(error, Exception):
+            job = CURRENT.get()
+            logger.warning(
+                "job %s (%s) raised while it was being stopped", job.id, job.func, exc_info=error
+            )
+
+    def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
+        if self._runner is None:
+            import asyncio  # a third of what a child that has only plain functions needs to start
+
+            self._runner = asyncio.Runner()
+        try:
+            return self._runner.run(self._guard.awaiting(value), context=context)
+        except (SystemExit, KeyboardInterrupt):
+            # Such an exception breaks the loop off in the middle of its other tasks.
+            runner, self._runner = self._runner, None
+            runner.close()
+            raise
+
+    def _packed(self, call: Call, outcome: Outcome) -> bytes:
+        number, elapsed_s = call.number, outcome.elapsed_s
+        if self._guard.stopped:
+            kind = frames.TIMED_OUT if self._guard.timed_out else frames.STOPPED
+            return packed(kind, number, elapsed_s, self._guard.why.encode(errors="replace"))
+        match outcome:
+            case Returned(None):
+                return packed(frames.RETURNED_NONE, number, elapsed_s)
+            case Returned(result):
+                return packed(frames.RETURNED, number, elapsed_s, (result or "").encode())
+            case Raised(failure) if call.memory_bytes and failure.is_a("builtins.MemoryError"):
+                self._wall.set(0)
+                return packed(frames.MEMORY, number, elapsed_s)
+            case Raised(failure):
+                body = json.dumps(failure.as_json()).encode()
+                return packed(frames.RAISED, number, elapsed_s, body)
+            case _:
+                raise TypeError(f"a call cannot end as {outcome!r}")
