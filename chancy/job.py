@@ -170,9 +170,8 @@ class JobFactory(Generic[P]):
             for name, value in bound.arguments.items():
                 kind = self._signature.parameters[name].kind
                 arguments |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-        else:
-            arguments = dict(kwargs)
-        return _made(self.template, arguments)
+            return _made(self.template, arguments)
+        return _made(self.template, kwargs)
 
     def _with(self, template: Job) -> Self:
         return type(self)(self.func, template)
