@@ -61,6 +61,7 @@ def job(one: QueuedJob) -> dict[str, Any]:
     """A job as JSON. Times in ISO 8601, UTC."""
     found: dict[str, Any] = {name: _plain(getattr(one, name)) for name in one.__slots__}
     found["state"] = one.state.label
+    found["limits"] = {limit.type.value: limit.value for limit in one.limits}
     return found
 
 

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chancy.broker import QueueCounts, WorkerRecord
-from chancy.cli import output
+from chancy.cli import bounds, output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import MOMENT, Target, as_json, on_target
-from chancy.options import EXECUTORS, ExecutorName
+from chancy.limits import Limit
+from chancy.options import EXECUTORS, ExecutorName, Options
 from chancy.queue import Queue
 
 if TYPE_CHECKING:
     from chancy.app import Chancy
 
 T = TypeVar("T")
+_COLUMNS = ("name", "executor", "concurrency", "limits", "options", "tags", "poll s", "state")
 #: Queues, each with what is wrong with its row.
 _Found = list[tuple[Queue, list[str]]]
 
@@ -74,9 +76,10 @@ def list_(target: Target, json_: bool) -> None:
         )
         return
     rows = [_row(one, counts, len(_broken(workers, one.name))) for one, _ in found]
-    rows += [[name, "(not declared)", *[None] * 3, "", *_shown(counts, name)] for name in missing]
+    rows += [[name, "(not declared)", *[None] * 5, "", *_shown(counts, name)] for name in missing]
     output.table(
-        ("name", "executor", "concurrency", "tags", "poll s", "state", *QueueCounts._fields), rows
+        (*_COLUMNS, *QueueCounts._fields),
+        rows,
     )
     for one, wrong in found:
         for complaint in wrong:
@@ -116,6 +119,8 @@ def _row(one: Queue, counts: Mapping[str, QueueCounts], broken: int) -> list[obj
         one.name,
         one.executor,
         one.concurrency,
+        bounds.shown_limits(one.limits),
+        bounds.shown_options(one.options),
         tags,
         f"{one.poll_interval_s:g}",
         state if one.keep_finished else f"{state}, keeps no history",
@@ -139,6 +144,8 @@ def _facts(one: Queue) -> dict[str, Any]:
         "tags": sorted(one.tags),
         "poll_interval_s": one.poll_interval_s,
         "keep_finished": one.keep_finished,
+        "limits": bounds.plain_limits(one.limits),
+        "options": bounds.plain_options(one.options),
         "paused": one.paused,
         "resume_at": one.resume_at and one.resume_at.isoformat(),
     }
@@ -176,6 +183,7 @@ def _facts(one: Queue) -> dict[str, Any]:
     show_default=True,
     help="Keep finished jobs in the history.",
 )
+@bounds.bounded
 @click.option("--upsert", is_flag=True, help="Change the settings of a queue that is there.")
 @as_json
 def declare(
@@ -186,6 +194,8 @@ def declare(
     tags: tuple[str, ...],
     poll_interval: float,
     keep_finished: bool,
+    limits: tuple[Limit, ...],
+    options: Options | None,
     upsert: bool,
     json_: bool,
 ) -> None:
@@ -196,6 +206,7 @@ def declare(
     \b
     Example:
       chancy queue declare video --tag 'gpu=.*' --concurrency 1 --upsert
+      chancy queue declare reports --time-limit 600 --memory-limit 512 --max-jobs 100
     """
     wanted = Queue(
         name=name,
@@ -204,6 +215,8 @@ def declare(
         tags=frozenset(tags),
         poll_interval_s=poll_interval,
         keep_finished=keep_finished,
+        limits=limits,
+        options=options,
     )
     stored = asyncio.run(_with(target, lambda chancy: chancy.declare(wanted, upsert=upsert)))
     if json_:

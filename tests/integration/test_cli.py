@@ -59,6 +59,66 @@ def test_a_queue_that_is_there_is_not_changed_without_upsert() -> None:
     assert changed.json["concurrency"] == 4
 
 
+def test_a_queue_is_declared_with_limits_and_options() -> None:
+    bounds = ["--time-limit=1.5", "--memory-limit=512", "--max-jobs=100", "--max-memory=1024"]
+    more = ["--jobs-per-child=3", "--initializer=shop.start.warm", "--grace=0"]
+    stored = inside("queue", "declare", "reports", *bounds, *more, "--json", dsn=DSN).json
+    assert stored["limits"] == {"time_s": 1.5, "memory_bytes": 512 * 2**20}
+    assert stored["options"] == {
+        "jobs_per_child": 3,
+        "max_jobs": 100,
+        "max_memory_bytes": 2**30,
+        "initializer": "shop.start.warm",
+        "grace_s": 0,
+    }
+    inside("queue", "declare", "polite", "--executor=thread", "--time-limit=9", "--cooperative",
+           dsn=DSN)  # fmt: skip
+    inside("queue", "declare", "loop", "--executor=async", "--grace=5", dsn=DSN)
+    shown = inside("queue", "list", dsn=DSN).out
+    assert "1.5 s, 512 MiB  jobs_per_child=3 max_jobs=100 " in shown
+    assert "9 s             cooperative=yes" in shown
+    listed = {one["name"]: one for one in inside("queue", "list", "--json", dsn=DSN).json}
+    assert listed["polite"]["limits"] == {"time_s": 9}
+    assert listed["polite"]["options"] == {"cooperative": True}
+    assert (listed["loop"]["limits"], listed["loop"]["options"]) == ({}, {})
+    # Said again it is the same queue, and otherwise it is not.
+    inside("queue", "declare", "reports", *bounds, *more, dsn=DSN)
+    answer = inside("queue", "declare", "reports", *bounds, dsn=DSN, code=1)
+    assert "another options: use --upsert" in answer.err
+    answer = inside("queue", "declare", "reports", *more, dsn=DSN, code=1)
+    assert "another limits, options: use --upsert" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--time-limit=0"], "a limit of time is from 0.001 to 31,536,000 seconds, not 0.0"),
+        (["--time-limit=nan"], "a limit of time is from 0.001"),
+        (["--memory-limit=31"], "a limit of memory is from 33,554,432"),
+        (["--max-memory=1"], "max_memory_bytes=1048576 must be a whole number"),
+        (["--grace=inf"], "grace_s=inf must be from 0 to 3,600 seconds"),
+        (["--initializer=os.system()"], "is not the path of a function"),
+        (["--executor=thread", "--time-limit=5"], "a thread cannot be stopped"),
+        (["--executor=thread", "--memory-limit=64", "--cooperative"], "share the memory"),
+        (["--executor=async", "--max-jobs=5"], "the executor async has the options grace_s, not"),
+        (["--cooperative"], "not 'cooperative'"),
+    ],
+)
+def test_a_queue_that_cannot_work_is_not_declared(options: list[str], said: str) -> None:
+    assert said in inside("queue", "declare", "odd", *options, dsn=DSN, code=2).err
+    assert "odd" not in inside("queue", "list", dsn=DSN).out
+
+
+def test_the_limits_of_a_job_are_shown() -> None:
+    id = push()
+    assert inside("job", "show", id, "--json", dsn=DSN).json["limits"] == {}
+    with psycopg.connect(DSN) as connection:
+        connection.execute("""update chancy.jobs set limits = '{"time_s": 1.5, "x": 1}'""")
+    assert inside("job", "show", id, "--json", dsn=DSN).json["limits"] == {"time_s": 1.5}
+    assert 'limits        {"time_s": 1.5}' in inside("job", "show", id, dsn=DSN).out
+    assert inside("job", "list", "--json", dsn=DSN).json[0]["limits"] == {"time_s": 1.5}
+
+
 def test_queue_list_says_what_is_wrong_with_a_row_and_shows_the_others() -> None:
     with psycopg.connect(DSN) as connection:
         connection.execute(
