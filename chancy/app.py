@@ -22,6 +22,7 @@ from chancy.broker import (
 )
 from chancy.clock import Clock, SystemClock
 from chancy.codec import DEFAULT_MAX_PAYLOAD
+from chancy.composition import compose
 from chancy.errors import ConfigurationError
 from chancy.hooks import Hooks
 from chancy.intake import Intake, chunks
@@ -47,7 +48,8 @@ class Chancy:
     :param dsn: where Postgres is; the environment variable ``CHANCY_DSN`` unless given.
     :param schema: the schema of the tables. Applications in two schemas do not see each other.
     :param queues: declared by each worker that starts, if they are not there yet.
-    :param plugins: put over the default ones; a plugin replaces the one of its identifier.
+    :param plugins: put over the default ones; a plugin replaces the one of its identifier. A text
+        is the identifier of an installed plugin, made with the settings that it has by default.
     :param no_default_plugins: use ``plugins`` alone: without any, nothing is retried or rescued.
     :param allow: patterns of functions that rows may name although nothing registered them here,
         for example ``shop.jobs.*``.
@@ -65,7 +67,7 @@ class Chancy:
         *,
         schema: str = "chancy",
         queues: Iterable[Queue] = (),
-        plugins: Iterable[Plugin] = (),
+        plugins: Iterable[Plugin | str] = (),
         no_default_plugins: bool = False,
         allow: Iterable[str] = (),
         listen_dsn: str | None = None,
@@ -81,13 +83,14 @@ class Chancy:
         self.clock = clock or SystemClock()
         self.registry = Registry(allow)
         self.max_payload = max_payload
-        self.hooks = Hooks(_plugins(plugins, bare=no_default_plugins))
+        self.hooks = Hooks(compose(plugins, bare=no_default_plugins))
         self._intake = Intake(self.registry, max_payload=max_payload, queues=self.queues)
         self._pool_size = pool_size
         self._sync: SyncPostgresBroker | None = None
         self.broker: Broker = broker or PostgresBroker(
             self.dsn, schema=schema, listen_dsn=listen_dsn, driver=driver, pool_size=pool_size
         )
+        self.hooks.check_broker(self.broker)
 
     @property
     def dsn(self) -> str:
@@ -279,14 +282,3 @@ class Chancy:
     def sync_migrate(self) -> None:
         """`migrate` for code without an event loop."""
         tables.upgrade(self.dsn, self.schema, self.hooks.components)
-
-
-def _plugins(plugins: Iterable[Plugin], *, bare: bool) -> list[Plugin]:
-    """The default plugins with the given ones put over them, or the given ones alone."""
-    given = list(plugins)
-    if bare:
-        return given
-    from chancy.plugins import standard
-
-    replaced = {plugin.get_identifier() for plugin in given}
-    return [one for one in standard() if one.get_identifier() not in replaced] + given

@@ -34,6 +34,8 @@ class Capability(StrEnum):
     NOTICES = "notices"
     #: `settle` lets plugins write in its transaction.
     SETTLING = "settling in a transaction"
+    #: It is a `SqlStore`.
+    SQL = "SQL statements"
 
 
 class PreparedJob(NamedTuple):
@@ -155,9 +157,7 @@ class Broker(Protocol):
 
     @property
     def capabilities(self) -> frozenset[Capability]: ...
-
     async def open(self) -> None: ...
-
     async def close(self) -> None: ...
 
     async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:

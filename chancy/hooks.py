@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Iterable
 
 from chancy.attempt import Claim, Outcome, Settlement
+from chancy.broker import Broker
 from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.judge import judge
-from chancy.plugin import Plugin, Surrounding
+from chancy.plugin import Panel, Plugin, Surrounding
 from chancy.postgres.component import ordered
 
 logger = logging.getLogger("chancy.hooks")
@@ -21,8 +22,8 @@ Around = Callable[[JobContext], Surrounding]
 class Hooks:
     """The hooks of an application.
 
-    :raises ConfigurationError: two plugins have one identifier or one name for their tables, or
-        a dependency is missing.
+    :raises ConfigurationError: two plugins have one identifier, or one name for their tables or a
+        panel, or a dependency is missing.
     """
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
@@ -49,6 +50,7 @@ class Hooks:
             (plugin.get_identifier(), plugin.migrations(), plugin.get_dependencies())
             for plugin in self.plugins
         )
+        self.panels: tuple[Panel, ...] = _panels(self.plugins)
         self._judging: tuple[tuple[str, Judging], ...] = tuple(
             (plugin.get_identifier(), plugin.judging)
             for plugin in self.plugins
@@ -61,6 +63,17 @@ class Hooks:
         self.services: tuple[Plugin, ...] = tuple(
             plugin for plugin in self.plugins if type(plugin).serve is not Plugin.serve
         )
+
+    def check_broker(self, broker: Broker) -> None:
+        """Raise `ConfigurationError` unless the broker offers what the plugins require."""
+        offered = broker.capabilities
+        for plugin in self.plugins:
+            missing = plugin.requires() - offered
+            if missing:
+                raise ConfigurationError(
+                    f"the plugin {plugin.get_identifier()!r} requires {_listed(missing)} of the "
+                    f"broker; {type(broker).__name__} offers {_listed(offered)}"
+                )
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The default verdict, and then each plugin's opinion in their order."""
@@ -76,6 +89,26 @@ class Hooks:
             except Exception:
                 logger.exception("judging_failed plugin=%s job=%s", identifier, claim.id)
         return verdict
+
+
+def _listed(capabilities: frozenset[str]) -> str:
+    return ", ".join(sorted(capabilities)) or "nothing"
+
+
+def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:
+    owners: dict[str, str] = {}
+    found: list[Panel] = []
+    for plugin in plugins:
+        identifier = plugin.get_identifier()
+        for panel in plugin.panels():
+            if panel.name in owners:
+                raise ConfigurationError(
+                    f"the plugins {owners[panel.name]!r} and {identifier!r} both have a panel "
+                    f"{panel.name!r}: name one otherwise"
+                )
+            owners[panel.name] = identifier
+            found.append(panel)
+    return tuple(found)
 
 
 def _check_plugin(plugin: object) -> None:

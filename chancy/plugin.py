@@ -6,19 +6,33 @@ not called. The defaults are in ``chancy.plugins.standard()``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from uuid import UUID
 
 from chancy.attempt import Claim, Outcome, Settlement
-from chancy.broker import Broker
+from chancy.broker import Broker, Capability
 from chancy.clock import Clock
 from chancy.context import JobContext
+from chancy.errors import ConfigurationError
+from chancy.job import Job
+from chancy.names import shown
 from chancy.postgres.component import Migrations
+from chancy.reference import Reference
+
+if TYPE_CHECKING:
+    import click
+    from pydantic import BaseModel
+
+T = TypeVar("T")
 
 #: What is open around a run; what entering it gives is not used.
 Surrounding = AbstractAsyncContextManager[object] | AbstractContextManager[object]
+
+_PANEL = re.compile(r"[a-z][a-z0-9_-]{0,47}")
 
 
 class Runtime(Protocol):
@@ -43,8 +57,73 @@ class Runtime(Protocol):
         ...
 
 
+class Application(Protocol):
+    """What a plugin's commands and panels see of the application, a `chancy.app.Chancy`."""
+
+    @property
+    def broker(self) -> Broker: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    async def push(
+        self, job: Job, *, within: object | None = None, validate: bool = True
+    ) -> Reference: ...
+
+
+class CommandLine(Protocol):
+    """What a plugin's command is given by ``click.pass_obj``."""
+
+    def run(self, work: Callable[[Application], Awaitable[T]]) -> T:
+        """Open the application that ``--app``, ``--dsn`` … name, await the work, and close it.
+
+        An error of chancy's ends the command with its message and exit code.
+        """
+        ...
+
+    def line(self, text: object) -> None:
+        """Print a line for people."""
+        ...
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print aligned columns for people."""
+        ...
+
+    def script(self, value: object) -> None:
+        """Print JSON for scripts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Something that a plugin has to show: rows of data, for a dashboard to lay out.
+
+    :param name: for addresses, 1 to 48 of ``a-z 0-9 _ -``; of all panels only one may have it.
+    :param title: for people.
+    :param rows: gives the rows as they are now, each with the same keys; values are what JSON has.
+    """
+
+    name: str
+    title: str
+    rows: Callable[[Application], Awaitable[Sequence[Mapping[str, Any]]]]
+
+    def __post_init__(self) -> None:
+        if not _PANEL.fullmatch(self.name):
+            raise ConfigurationError(
+                f"{shown(self.name)} cannot be the name of a panel: use 1 to 48 of the "
+                "characters a-z 0-9 _ -, beginning with a letter"
+            )
+
+
 class Plugin:
-    """Base of all plugins."""
+    """Base of all plugins.
+
+    The keyword parameters of the constructor are the settings of a plugin.
+    """
+
+    #: A model that checks settings from files, if the annotations of the constructor do not say
+    #: enough. Its fields are those parameters.
+    Settings: ClassVar[type[BaseModel] | None] = None
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -55,6 +134,10 @@ class Plugin:
         """Identifiers of plugins that must be there too. Checked at start."""
         return ()
 
+    def requires(self) -> frozenset[Capability]:
+        """What the broker must offer. Checked at start."""
+        return frozenset()
+
     def migrations(self) -> Migrations | None:
         """The history of the tables that this plugin owns; None: it owns none.
 
@@ -62,6 +145,18 @@ class Plugin:
         to start on others.
         """
         return None
+
+    def commands(self) -> Sequence[click.Command]:
+        """Commands below ``chancy``, most often one group that has the name of the plugin.
+
+        They get ``--app``, ``--dsn`` and so on; ``@click.pass_obj`` hands them a `CommandLine`.
+        Import click in here, so that a worker need not.
+        """
+        return ()
+
+    def panels(self) -> Sequence[Panel]:
+        """What a dashboard can show of this plugin."""
+        return ()
 
     def around(self, context: JobContext) -> Surrounding:
         """Give a context manager, sync or async, to be open around one run. In the worker's loop.

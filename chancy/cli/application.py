@@ -8,6 +8,7 @@ import os
 import traceback
 from types import ModuleType
 
+from chancy import composition
 from chancy.app import Chancy
 from chancy.cli.settings import Settings
 from chancy.errors import ChancyError, ConfigurationError
@@ -75,6 +76,10 @@ def make(settings: Settings, *, dsn: str | None = None) -> Chancy:
         listen_dsn=settings.listen_dsn,
         driver=settings.driver or "asyncpg",
         allow=settings.allow,
+        plugins=[
+            composition.make(name, values, source="[tool.chancy.plugins]")
+            for name, values in settings.plugins.items()
+        ],
     )
 
 

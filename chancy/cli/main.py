@@ -13,7 +13,7 @@ import click
 from chancy.cli.exits import code_of, complain
 
 #: Where each command is, and its line in the help: `chancy --help` loads none of them.
-_COMMANDS: Mapping[str, tuple[str, str]] = {
+COMMANDS: Mapping[str, tuple[str, str]] = {
     "bench": ("chancy.cli.bench:bench", "Run the benchmarks of a checkout."),
     "demo": (
         "chancy.cli.demo.command:demo",
@@ -21,28 +21,45 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "job": ("chancy.cli.jobs:job", "List, show, await and cancel jobs."),
     "migrate": ("chancy.cli.migrate:migrate", "Make, change and check the tables."),
+    "plugins": ("chancy.cli.plugins:plugins", "List the plugins: default, installed, used."),
     "push": ("chancy.cli.push:push", "Put a job in."),
     "queue": ("chancy.cli.queues:queue", "List, declare, pause, resume and delete queues."),
     "worker": ("chancy.cli.worker:worker", "Run jobs; list the workers; check this host's."),
 }
 
 
+#: The commands of the default plugins, and their lines in the help.
+DEFAULT: Mapping[str, str] = {}
+
+_WORDS = "chancy.words"
+
+
 class Commands(click.Group):
     """The top of the tree. Errors of chancy end here, as one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return sorted([*COMMANDS, *DEFAULT])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Whose commands there are depends on the --app that stands behind the command.
+        ctx.meta[_WORDS] = tuple(args)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        if cmd_name not in COMMANDS:
+            from chancy.cli import extensions
+
+            return extensions.find(cmd_name, words=ctx.meta.get(_WORDS, ()), taken=COMMANDS)
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         found: click.Command = getattr(importlib.import_module(module), attribute)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in sorted(_COMMANDS.items())])
+            lines = {name: line for name, (_, line) in COMMANDS.items()} | dict(DEFAULT)
+            formatter.write_dl(sorted(lines.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         # What jobs and applications are imported from, as with `python -m`.
@@ -68,9 +85,10 @@ def cli() -> None:
     """A job queue on Postgres.
 
     Settings come from options, then from the environment (CHANCY_APP, CHANCY_DSN,
-    CHANCY_SCHEMA, CHANCY_LISTEN_DSN, CHANCY_DRIVER, CHANCY_IMPORTS, CHANCY_ALLOW), then from
-    [tool.chancy] in the pyproject.toml of this directory or the nearest one above. The current
-    directory is importable.
+    CHANCY_SCHEMA, CHANCY_LISTEN_DSN, CHANCY_DRIVER, CHANCY_IMPORTS, CHANCY_ALLOW,
+    CHANCY_PLUGINS), then from [tool.chancy] in the pyproject.toml of this directory or the
+    nearest one above. The current directory is importable. Plugins may add commands: those of an
+    application are there with its --app.
 
     \b
     Exit codes:

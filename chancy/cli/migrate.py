@@ -183,7 +183,7 @@ def sql(target: Target, revision: str, component: str | None) -> None:
     Example:
       chancy migrate sql > chancy.sql
     """
-    schema, components = target.schema(), target.components()
+    schema, components = target.schema(), target.unconnected().hooks.components
     click.echo(tables.sql(schema, components, component=component, revision=revision))
 
 

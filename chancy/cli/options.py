@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from chancy.cli import output
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from chancy.app import Chancy
@@ -28,7 +33,8 @@ _OPTIONS = (
 )
 #: For an application that is asked what it is made of, and connects to nothing.
 _NOWHERE = "postgresql://"
-_NAMES = ("app", "dsn", "schema", "listen_dsn", "driver")
+#: The names of the options above.
+SHARED = ("app", "dsn", "schema", "listen_dsn", "driver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +99,33 @@ class Target:
         settings = self.settings()
         return self.application().schema if settings.app else settings.schema_name or "chancy"
 
-    def components(self) -> tuple[Component, ...]:
-        """What owns tables beside the core."""
+    def unconnected(self) -> Chancy:
+        """The application, for what needs no database: one of settings alone needs no DSN."""
         from chancy.cli import application
 
         settings = self.settings()
-        chancy = self.application() if settings.app else application.make(settings, dsn=_NOWHERE)
-        return chancy.hooks.components
+        return self.application() if settings.app else application.make(settings, dsn=_NOWHERE)
+
+    def run(self, work: Callable[[Chancy], Awaitable[T]]) -> T:
+        """Open the application, await the work, and close it."""
+
+        async def main() -> T:
+            async with self.opened() as chancy:
+                return await work(chancy)
+
+        return asyncio.run(main())
+
+    def line(self, text: object) -> None:
+        """Print a line for people."""
+        output.line(text)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print aligned columns for people."""
+        output.table(columns, rows)
+
+    def script(self, value: object) -> None:
+        """Print JSON for scripts."""
+        output.script(value)
 
     def tables(self) -> tuple[str, str, tuple[Component, ...]]:
         """Where the tables are, and what owns some beside the core."""
@@ -116,14 +142,56 @@ def on_target(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def command(*args: Any, **kwargs: Any) -> None:
         context = click.get_current_context()
-        own = {name: kwargs.pop(name) for name in _NAMES}
-        above = context.obj.given if isinstance(context.obj, Target) else {}
-        context.obj = Target({n: above.get(n) if own[n] is None else own[n] for n in _NAMES})
-        function(context.obj, *args, **kwargs)
+        function(_target(context, kwargs), *args, **kwargs)
 
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def _target(context: click.Context, kwargs: dict[str, Any]) -> Target:
+    """Take the shared options out of the arguments, and put them over those of a group."""
+    own = {name: kwargs.pop(name) for name in SHARED}
+    above = context.obj.given if isinstance(context.obj, Target) else {}
+    target = Target({n: above.get(n) if own[n] is None else own[n] for n in SHARED})
+    context.obj = target
+    return target
+
+
+def with_target(command: click.Command) -> click.Command:
+    """A plugin's command with the options that name an application: its ``obj`` is the `Target`.
+
+    :raises ConfigurationError: it has one of these options itself.
+    """
+    import copy
+
+    from chancy.errors import ConfigurationError
+
+    made = copy.copy(command)
+    if isinstance(made, click.Group):
+        made.commands = {name: with_target(below) for name, below in made.commands.items()}
+        return made
+    shared = _shared()
+    taken = {name for option in shared for name in option.opts}
+    clash = sorted(taken & {name for own in command.params for name in own.opts})
+    if clash:
+        raise ConfigurationError(
+            f"the command {command.name!r} has an option {clash[0]}, as all commands have: "
+            "call it otherwise"
+        )
+    callback = command.callback
+
+    def heard(*args: Any, **kwargs: Any) -> Any:
+        _target(click.get_current_context(), kwargs)
+        return callback(*args, **kwargs) if callback else None
+
+    made.params = [*shared, *command.params]
+    made.callback = heard
+    return made
+
+
+def _shared() -> list[click.Parameter]:
+    return click.command()(on_target(lambda target: None)).params
 
 
 def as_json(function: Callable[..., None]) -> Callable[..., None]:

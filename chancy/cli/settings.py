@@ -7,11 +7,16 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from chancy.errors import ConfigurationError
+
+
+def _by_name(value: object) -> object:
+    """A list of plugins is short for plugins without settings."""
+    return {name: {} for name in value} if isinstance(value, list | tuple) else value
 
 
 class Settings(BaseModel):
@@ -28,6 +33,8 @@ class Settings(BaseModel):
     imports: tuple[str, ...] = ()
     #: Patterns of functions that rows may name although nothing registered them.
     allow: tuple[str, ...] = ()
+    #: Plugins of an application that is made of settings alone, by identifier, with theirs.
+    plugins: Annotated[Mapping[str, Mapping[str, Any]], BeforeValidator(_by_name)] = {}
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, source: str) -> Self:
@@ -43,13 +50,16 @@ class Settings(BaseModel):
             ) from None
 
     def over(self, other: Settings) -> Settings:
-        """These settings, and the other ones where these say nothing."""
-        return other.model_copy(
-            update={name: getattr(self, name) for name in self.model_fields_set}
-        )
+        """These settings, and the other ones where these say nothing.
+
+        Plugins are those of both; the settings of one are of whoever has any.
+        """
+        said = {name: getattr(self, name) for name in self.model_fields_set}
+        own = {name: values for name, values in self.plugins.items() if values}
+        return other.model_copy(update=said | {"plugins": {**self.plugins, **other.plugins, **own}})
 
 
-_LISTS = ("imports", "allow")
+_LISTS = ("imports", "allow", "plugins")
 KEYS = tuple(field.alias or name for name, field in Settings.model_fields.items())
 
 

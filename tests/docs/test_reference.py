@@ -12,7 +12,7 @@ import pytest
 import chancy
 from chancy import State, attempt, broker
 from chancy.cli import settings
-from chancy.cli.options import _NAMES as SHARED
+from chancy.cli.options import SHARED
 from chancy.embedded import PostgresServer
 from chancy.notice import Kind
 from chancy.plugins import standard

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from chancy.broker import SqlStore
-from chancy.plugin import Plugin, Runtime
+from chancy.plugin import Panel, Plugin, Runtime
 from chancy.postgres.component import Migrations
 from chancy.postgres.statements import quoted
+
+if TYPE_CHECKING:
+    import click
 
 
 class Ledger(Plugin):
@@ -17,6 +23,16 @@ class Ledger(Plugin):
 
     def migrations(self) -> Migrations | None:
         return Migrations(name="ledger", package="tests.plugins.ledger.migrations", head="0002")
+
+    def commands(self) -> Sequence[click.Command]:
+        from tests.plugins.ledger.commands import ledger
+
+        return [ledger]
+
+    def panels(self) -> Sequence[Panel]:
+        from tests.plugins.ledger.commands import entries
+
+        return [Panel(name="ledger", title="Ledger", rows=entries)]
 
     async def serve(self, runtime: Runtime) -> None:
         store = runtime.broker

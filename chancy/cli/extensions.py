@@ -1,0 +1,67 @@
+"""Commands that plugins add."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import zip_longest
+
+import click
+
+from chancy.cli.options import SHARED, Target, with_target
+from chancy.errors import ConfigurationError
+from chancy.plugin import Plugin
+
+
+def find(name: str, *, words: Sequence[str], taken: Collection[str]) -> click.Command | None:
+    """The command of this name, of a plugin of the application; None if there is none.
+
+    :param words: of the command line, some of which may name the application.
+    :param taken: names of commands that are chancy's own.
+    """
+    target = Target(_given(words))
+    owner, command = commands(target.unconnected().hooks.plugins, taken).get(name, (None, None))
+    if command is None:
+        return None
+    try:
+        return with_target(command)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the plugin {owner!r}: {error}") from None
+
+
+def commands(
+    plugins: Iterable[Plugin], taken: Collection[str]
+) -> dict[str, tuple[str, click.Command]]:
+    """The commands of plugins by name, each with the identifier of its plugin.
+
+    :raises ConfigurationError: a command has a name that is taken.
+    """
+    found: dict[str, tuple[str, click.Command]] = {}
+    for plugin in plugins:
+        identifier = plugin.get_identifier()
+        for command in plugin.commands():
+            name = command.name or ""
+            if name in taken:
+                raise ConfigurationError(
+                    f"the plugin {identifier!r} has a command {name!r}, which is chancy's own: "
+                    "it must call it otherwise"
+                )
+            if name in found:
+                raise ConfigurationError(
+                    f"the plugins {found[name][0]!r} and {identifier!r} both have a command "
+                    f"{name!r}: use one of them"
+                )
+            found[name] = identifier, command
+    return found
+
+
+def _given(words: Sequence[str]) -> dict[str, str | None]:
+    """The shared options among the words of a command line; the last one counts."""
+    options = {f"--{name.replace('_', '-')}": name for name in SHARED}
+    found: dict[str, str | None] = {}
+    for word, following in zip_longest(words, words[1:]):
+        if word == "--":
+            break
+        option, equals, value = word.partition("=")
+        if option in options:
+            found[options[option]] = value if equals else following
+    return found
