@@ -110,4 +110,4 @@ class Reporter:
         try:
             self._report(claim, progress)
         except Exception:
-            logger.exception("progress_failed job=%s func=%s", claim.id, claim.func)
+            logger.exception("report_failed job=%s func=%s", claim.id, claim.func)

@@ -59,6 +59,12 @@ async def stick(place: Place, name: ExecutorName) -> None:
         assert await running == Released("the worker stops")
 
 
+async def die(name: ExecutorName, function: str) -> None:
+    """Run a job that ends its process."""
+    async with started(name) as it:
+        await it.run(claim_of(function, **({"status": 3} if function == "exit_at_once" else {})))
+
+
 async def wait_to_be_killed(place: Place, busy: bool) -> None:
     """Have a child, say its pid, and wait."""
     async with started("process") as it:
@@ -79,6 +85,10 @@ async def main(name: str, folder: str) -> None:
             await stick(place, "async")
         case "stick-thread":
             await stick(place, "thread")
+        case "die-async-exit_at_once" | "die-async-segfault":
+            await die("async", name.rpartition("-")[2])
+        case "die-thread-exit_at_once" | "die-thread-segfault":
+            await die("thread", name.rpartition("-")[2])
         case "wait-idle" | "wait-busy":
             await wait_to_be_killed(place, busy=name == "wait-busy")
         case _:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from chancy.attempt import Cancelled, Raised, TimedOut
+from chancy.attempt import Cancelled, Raised, Returned, Settlement, TimedOut
+from chancy.clock import SystemClock
 from chancy.executors.aio import AsyncExecutor
+from chancy.judge import judge
+from chancy.limits import Limit, encode_limits
 from chancy.options import AsyncOptions
+from chancy.worker.runner import Runner
 from tests.contract import executor_scripts
 from tests.contract.executor_calls import (
     JOBS,
@@ -22,11 +27,7 @@ from tests.contract.executor_calls import (
     result,
     run,
 )
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -69,16 +70,30 @@ async def test_async_interrupt_before_the_second_step(in_loop: AsyncExecutor, pl
 async def test_async_job_that_swallows_its_cancel_is_abandoned(
     in_loop: AsyncExecutor, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    claim = place.waiting("swallow")
-    running = asyncio.create_task(in_loop.run(claim))
-    await place.has_started()
-    in_loop.interrupt(claim, TimedOut(1.0))
+    """It ends as it was told to, once; what it does later changes nothing."""
+    claim = place.waiting("swallow")._replace(limits=encode_limits((Limit.time(0.01),)))
+    settled: list[Settlement] = []
+    runner = Runner(in_loop, judge, settled.append, SystemClock())
     try:
-        assert await end_of(running) == TimedOut(1.0)
+        runner.give([claim])
+        await eventually(lambda: settled)
+        assert runner.idle.is_set()
         assert f"job {claim.id} ({JOBS}.swallow) did not end within 0.05 s" in caplog.text
-        assert await result(in_loop, "echo_later", value=1) == 1
+        assert settled == [judge(claim, TimedOut(0.01))]
+        [stray] = [task for task in asyncio.all_tasks() if task.get_name() == "chancy-job"]
+        # Somebody else has the job now, as another claim: here, of all places.
+        place.started.unlink()
+        again = claim._replace(lease=uuid4(), limits=None)
+        runner.give([again])
+        await place.has_started()
+        place.until.touch()
+        await eventually(lambda: len(settled) == 2)
+        assert settled[1] == judge(again, Returned('"went on"'))
+        await eventually(stray.done)
+        assert len(settled) == 2
     finally:
         place.until.touch()
+        await runner.close()
 
 
 @pytest.mark.parametrize("function", ["give_in", "trip"])

@@ -7,12 +7,15 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from chancy.attempt import Raised, Returned
 from chancy.executors import default_concurrency
 from chancy.executors.base import Executor
 from chancy.options import ExecutorName
-from tests.contract import executor_jobs
+from tests.contract import executor_jobs, executor_scripts
 from tests.contract.executor_calls import (
+    DEADLINE_S,
     JOBS,
     MAX_PAYLOAD,
     Place,
@@ -185,3 +188,31 @@ async def test_runs_many_short_jobs(name: ExecutorName) -> None:
 
         await asyncio.gather(*(consume() for _ in range(4)))
     assert found == {number: None if number % 10 else number for number in range(10_000)}
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("fork_and_return", {}),
+        ("fork_and_return_async", {"later": False}),
+        ("fork_and_return_async", {"later": True}),
+    ],
+)
+async def test_a_job_that_forks_answers_once(
+    one: Executor, function: str, arguments: dict[str, object]
+) -> None:
+    """The copy of the process ends where the job does: it would work on as the worker."""
+    for _ in range(3):
+        assert await result(one, function, **arguments) == "the original"
+
+
+@pytest.mark.parametrize("name", ["async", "thread"])
+@pytest.mark.parametrize(("function", "status"), [("exit_at_once", 3), ("segfault", -11)])
+def test_what_kills_its_process_kills_a_worker_that_shares_it(
+    name: ExecutorName, function: str, status: int, tmp_path: Path
+) -> None:
+    """Only children can be lost alone; others take the worker along, and its jobs are rescued."""
+    with executor_scripts.start(f"die-{name}-{function}", tmp_path) as worker:
+        said, _ = worker.communicate(timeout=DEADLINE_S)
+    assert worker.returncode == status
+    assert said == ""
