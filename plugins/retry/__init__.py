@@ -48,7 +48,11 @@ logger = logging.getLogger("chancy.retry")
 Custom = Callable[[Claim, Outcome], float | None]
 
 #: Failures that come again however often the job is run.
-_HOPELESS = ("chancy.errors.InvalidArguments", "chancy.errors.UnknownFunction")
+_HOPELESS = (
+    "chancy.errors.InvalidArguments",
+    "chancy.errors.UnknownFunction",
+    "chancy.errors.UnsupportedLimit",
+)
 
 DEFAULT = Exponential()
 

@@ -81,6 +81,7 @@ def raised(error: BaseException) -> Raised:
         (raised(ValueError()), claim(4), State.FAILED),
         (raised(ValueError()), claim(1, most=1), State.FAILED),
         (Raised(Failure.named("chancy.errors.InvalidArguments", "no")), claim(), State.FAILED),
+        (Raised(Failure.named("chancy.errors.UnsupportedLimit", "no")), claim(), State.FAILED),
         (TimedOut(1.0), claim(), State.SCHEDULED),
         (MemoryExceeded(1), claim(), State.SCHEDULED),
         (Returned(), claim(), State.SUCCEEDED),
