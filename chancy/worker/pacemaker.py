@@ -152,6 +152,8 @@ class Pacemaker:
             passed_s=now - patient.looked_at,
             silent=now - patient.heard_at > max(patient.word.heartbeat_s, 2 * patient.word.every_s),
         )
+        if finding is None:
+            return
         patient.vitals, patient.looked_at = seen, now
         before, patient.finding = patient.finding, finding
         reminded = finding is Finding.BUSY and now - patient.told_at > _REMIND_EVERY_S

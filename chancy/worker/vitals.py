@@ -6,13 +6,18 @@ that one which says nothing still computes. There a silent process counts as stu
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-#: A silent process works if it uses at least this share of a core. Threads that only wait for the
-#: interpreter's lock wake up every 5 ms for it, and use some 0.1 % each.
-_BUSY_SHARE = 0.02
+#: A silent process works if one of its threads uses at least this share of a core, and so many
+#: seconds. One that only waits for the interpreter's lock wakes up every 5 ms, and uses 1.2 %.
+_BUSY_SHARE = 0.05
+_BUSY_S = 0.03
+#: It is stuck if it did not for so many seconds: less may be the fault of a crowded machine.
+_STUCK_S = 1.0
 
 
 class Vitals(NamedTuple):
@@ -20,8 +25,8 @@ class Vitals(NamedTuple):
 
     #: One letter, see proc(5): R runs, S sleeps, T was stopped, Z has ended.
     state: str
-    #: Seconds of a core that it has used.
-    cpu_s: float
+    #: Seconds of a core that each of its threads has used.
+    cpu_s: Mapping[int, float]
 
 
 class Finding(StrEnum):
@@ -47,17 +52,30 @@ class Finding(StrEnum):
 def read(pid: int) -> Vitals | None:
     """The vitals of a process; None if it is gone, or if this system does not tell."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of the program stands in parentheses, and may hold any character.
-            fields = file.read().rpartition(b")")[2].split()
+        state, _ = _stat(f"/proc/{pid}/stat")
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return None
+    cpu_s: dict[int, float] = {}
+    for thread in threads:
+        with contextlib.suppress(OSError):  # it has ended
+            cpu_s[int(thread)] = _stat(f"/proc/{pid}/task/{thread}/stat")[1]
+    return Vitals(state, cpu_s)
+
+
+def _stat(path: str) -> tuple[str, float]:
+    """The state, and the seconds of a core."""
+    with open(path, "rb") as file:
+        # The name of the program stands in parentheses, and may hold any character.
+        fields = file.read().rpartition(b")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
-    return Vitals(fields[0].decode(), ticks / os.sysconf("SC_CLK_TCK"))
+    return fields[0].decode(), ticks / os.sysconf("SC_CLK_TCK")
 
 
-def find(now: Vitals | None, before: Vitals | None, *, passed_s: float, silent: bool) -> Finding:
-    """Judge a process.
+def find(
+    now: Vitals | None, before: Vitals | None, *, passed_s: float, silent: bool
+) -> Finding | None:
+    """Judge a process; None if it is too early for that.
 
     :param before: the vitals of ``passed_s`` seconds ago.
     :param silent: whether it has said nothing for too long.
@@ -70,5 +88,9 @@ def find(now: Vitals | None, before: Vitals | None, *, passed_s: float, silent: 
         return Finding.WORKS
     if now is None or before is None:
         return Finding.STUCK
-    used_s = now.cpu_s - before.cpu_s
-    return Finding.BUSY if used_s > 0 and used_s >= passed_s * _BUSY_SHARE else Finding.STUCK
+    used_s = max(
+        (cpu_s - before.cpu_s.get(thread, 0.0) for thread, cpu_s in now.cpu_s.items()), default=0.0
+    )
+    if used_s >= max(_BUSY_S, passed_s * _BUSY_SHARE):
+        return Finding.BUSY
+    return Finding.STUCK if passed_s >= _STUCK_S else None

@@ -1,0 +1,161 @@
+"""Workers under a supervisor: starved, stopped, killed, and left alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from chancy import Chancy, Job, State, Worker
+from tests.faults import jobs, tables, watched
+from tests.faults.book import Book
+from tests.faults.worker_process import ROOT
+from tests.integration.command import Started, command, started
+from tests.waiting import eventually
+
+QUICK = ("--heartbeat=0.3", "--heartbeat-timeout=1.5")
+
+READY = re.compile("child_ready .* queues=children,default,loop,threads ")
+
+Start = Callable[..., AbstractContextManager[Started]]
+
+
+@pytest.fixture
+def start(dsn: str, tmp_path: Path) -> Start:
+    """Run ``chancy worker`` with these options on the test's database."""
+
+    def run(*options: str) -> AbstractContextManager[Started]:
+        program = command("worker", "--app=tests.faults.watched:app", *options)
+        env = {"CHANCY_DSN": dsn, "PYTHONPATH": str(ROOT)}
+        return started(program, cwd=tmp_path, env=env)
+
+    return run
+
+
+def other(dsn: str) -> Chancy:
+    """An application whose worker sweeps often."""
+    return Chancy(dsn, plugins=watched.plugins(), no_default_plugins=True)
+
+
+def quick(chancy: Chancy, *queues: str) -> Worker:
+    return Worker(chancy, queues=queues, heartbeat_s=0.3, heartbeat_timeout_s=1.5)
+
+
+def workers_of(supervisor: Started) -> list[int]:
+    """The processes that were started, the latest last."""
+    return [int(pid) for pid in re.findall(r"child_started number=\d+ pid=(\d+)", supervisor.log)]
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(
+    ("processes", "function", "rescued"),
+    [
+        pytest.param(1, watched.backtrack, False, id="busy, under a supervisor"),
+        pytest.param(0, watched.backtrack, True, id="busy, alone"),
+        pytest.param(1, watched.doze, True, id="stuck, under a supervisor"),
+    ],
+)
+async def test_a_job_that_keeps_the_interpreter_makes_nobody_dead_who_computes(
+    dsn: str, book: Book, start: Start, processes: int, function: object, rescued: bool
+) -> None:
+    length = watched.length_of(4.5) if function is watched.backtrack else 4
+    starved: Job = function.job(book=str(book), number=1, length=length)  # type: ignore[attr-defined]
+    async with other(dsn) as chancy, quick(chancy, "nothing"):
+        with start(f"--processes={processes}", *QUICK) as supervisor:
+            await eventually(lambda: tables.workers(dsn) == 2, timeout=30)
+            reference = await chancy.push(starved, validate=False)
+            done = await reference.wait(60)
+            assert done.state is State.SUCCEEDED
+            assert done.attempt == 1
+            assert done.crashes == (1 if rescued else 0)
+            assert book.count("begin")[1] == (2 if rescued else 1)
+            if processes:
+                finding = "stuck" if rescued else "busy"
+                assert f"finding={finding}" in supervisor.log
+                await eventually(lambda: "child_heard" in supervisor.log)
+            else:
+                await eventually(lambda: "worker_declared_dead" in supervisor.log)
+
+
+async def test_a_stopped_worker_is_not_beaten_for(dsn: str, book: Book, start: Start) -> None:
+    async with other(dsn) as chancy:
+        with start("--processes=1", *QUICK) as supervisor:
+            await eventually(lambda: tables.workers(dsn) == 1, timeout=30)
+            reference = await chancy.push(watched.linger.job(book=str(book), number=1))
+            await eventually(lambda: book.count("begin")[1] == 1)
+            (pid,) = workers_of(supervisor)
+            os.kill(pid, signal.SIGSTOP)
+            async with quick(chancy, "loop"):
+                done = await reference.wait(30)
+            assert (done.state, done.attempt, done.crashes) == (State.SUCCEEDED, 1, 1)
+            assert "finding=stopped" in supervisor.log
+            assert tables.workers(dsn) == 0
+            os.kill(pid, signal.SIGCONT)
+            # It notices, stops its copy, and works on under another id.
+            await eventually(lambda: "worker_declared_dead" in supervisor.log)
+            await eventually(lambda: "settlements_stale" in supervisor.log)
+            again = jobs.work.job(book=str(book), number=2).with_queue("loop")
+            assert (await (await chancy.push(again)).wait(20)).state is State.SUCCEEDED
+            assert workers_of(supervisor) == [pid]
+    assert book.count("end") == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_the_jobs_of_a_killed_worker_do_not_wait_for_its_timeout(
+    dsn: str, book: Book, start: Start, processes: int
+) -> None:
+    async with other(dsn) as chancy:
+        with start(f"--processes={processes}", "--heartbeat-timeout=600") as supervisor:
+            await eventually(lambda: tables.workers(dsn) == processes, timeout=30)
+            napping = jobs.work.job(book=str(book), number=1, seconds=1.0).with_queue("loop")
+            reference = await chancy.push(napping)
+            await eventually(lambda: book.count("begin")[1] == 1)
+            (entry,) = book.entries()
+            os.kill(entry.pid, signal.SIGKILL)
+            done = await reference.wait(30)
+            assert (done.state, done.attempt, done.crashes) == (State.SUCCEEDED, 1, 1)
+            assert "worker_forgotten" in supervisor.log
+            await eventually(lambda: tables.workers(dsn) == processes, timeout=30)
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["the supervisor", "and its worker"])
+async def test_nothing_outlives_a_killed_supervisor(
+    dsn: str, book: Book, start: Start, both: bool
+) -> None:
+    async with other(dsn) as chancy:
+        with start("--processes=1", "--shutdown-timeout=0.3", *QUICK) as supervisor:
+            await eventually(lambda: tables.workers(dsn) == 1, timeout=30)
+            napping = jobs.toil.job(book=str(book), number=1, seconds=1.5).with_queue("children")
+            reference = await chancy.push(napping)
+            await eventually(lambda: book.count("begin")[1] == 1)
+            family = psutil.Process(supervisor.pid).children(recursive=True)
+            assert len(family) >= 3, "a worker and its two children"
+            supervisor.process.kill()
+            if both:
+                os.kill(workers_of(supervisor)[0], signal.SIGKILL)
+            await eventually(lambda: alive(family) == [], timeout=20)
+        assert book.count("end") == {}
+        async with quick(chancy, "children"):
+            done = await reference.wait(30)
+    assert (done.state, done.attempt, done.crashes) == (State.SUCCEEDED, 1, int(both))
+
+
+async def test_a_signal_asks_for_a_line_of_status(dsn: str, start: Start) -> None:
+    with start("--processes=2") as supervisor:
+        await eventually(lambda: len(READY.findall(supervisor.log)) == 2, timeout=30)
+        supervisor.process.send_signal(signal.SIGUSR1)
+        await eventually(lambda: supervisor.log.count("child_status") == 2)
+        lines = re.findall(r"child_status number=(\d) pid=(\d+) state=works", supervisor.log)
+        assert [int(pid) for _, pid in lines] == workers_of(supervisor)
+        supervisor.process.terminate()
+        assert supervisor.process.wait(30) == 0
+    assert tables.workers(dsn) == 0

@@ -1,0 +1,91 @@
+"""An application for supervised workers: ``chancy worker --app tests.faults.watched:app``."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import re
+import signal
+import time
+from typing import NoReturn
+
+from chancy import Chancy, Queue, job
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.retry import Retry
+from tests.faults import book as books
+from tests.faults import jobs
+
+# Importing them has registered their jobs.
+JOBS = jobs
+
+
+def plugins() -> list[Recovery | Retry]:
+    return [Recovery(sweep_s=0.2), Retry()]
+
+
+def app() -> Chancy:
+    return Chancy(
+        queues=[
+            Queue(name="loop", executor="async", poll_interval_s=0.1),
+            Queue(name="threads", executor="thread", poll_interval_s=0.1),
+            Queue(name="children", executor="process", concurrency=2, poll_interval_s=0.1),
+        ],
+        plugins=plugins(),
+        no_default_plugins=True,
+    )
+
+
+@job(queue="loop")
+async def backtrack(book: str, number: int, length: int) -> None:
+    """Keeps the interpreter's lock in one match that takes twice as long for each character."""
+    books.write(book, number, "begin")
+    re.match(r"(a+)+$", "a" * length + "b")
+    books.write(book, number, "end")
+
+
+@job(queue="loop")
+async def doze(book: str, number: int, length: int) -> None:
+    """Keeps the interpreter's lock for so many seconds without doing anything."""
+    books.write(book, number, "begin")
+    if books.begun(book, number) == 1:
+        ctypes.PyDLL(None).sleep(length)
+    books.write(book, number, "end")
+
+
+@job(queue="loop")
+async def linger(book: str, number: int) -> None:
+    """Takes a minute, but only the first time."""
+    books.write(book, number, "begin")
+    if books.begun(book, number) == 1:
+        await asyncio.sleep(60)
+    books.write(book, number, "end")
+
+
+def length_of(seconds: float) -> int:
+    """How long the text is on which `backtrack` takes at least this time here."""
+    length, took = 18, 0.0
+    while took < 0.02:
+        length += 1
+        began = time.perf_counter()
+        re.match(r"(a+)+$", "a" * length + "b")
+        took = time.perf_counter() - began
+    while took < seconds:
+        length, took = length + 1, took * 2
+    return length
+
+
+@job(queue="loop")
+async def exit_soon(book: str, number: int) -> NoReturn:
+    """Ends its process, once others run beside it."""
+    books.write(book, number, "begin")
+    await asyncio.sleep(0.2)
+    os._exit(66)
+
+
+@job(queue="children")
+def break_down(book: str, number: int) -> None:
+    """Ends its process by a signal, once others run beside it."""
+    books.write(book, number, "begin")
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGSEGV)
