@@ -13,6 +13,8 @@ Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 
 _LONGEST = 50_000
+#: What a record of a job has beside its message, see `chancy.context.JobContext.log`.
+_OF_A_JOB = {"job_id": "job", "func": "func", "attempt": "attempt"}
 
 
 class TextFormatter(logging.Formatter):
@@ -21,18 +23,28 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return storable(super().format(record), _LONGEST)
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name of its base
+        """The line without a trace; with the job that said it."""
+        text = super().formatMessage(record)
+        job = getattr(record, "job_id", None)
+        return text if job is None else f"{text} job={job}"
+
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``at`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, ``trace``."""
+    """One object a line: ``at`` (ISO 8601, UTC), ``level``, ``logger``, ``pid``, ``message``,
+    ``trace``, and for what a job says ``job``, ``func``, ``attempt``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        found = {
+        found: dict[str, object] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
             "message": record.getMessage(),
         }
+        for name, shown in _OF_A_JOB.items():
+            if hasattr(record, name):
+                found[shown] = getattr(record, name)
         if record.exc_info:
             found["trace"] = self.formatException(record.exc_info)
         return json.dumps(found, default=str)

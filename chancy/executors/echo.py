@@ -85,5 +85,7 @@ class Echo:
             if len(self._loggers) < MAX_NAMES:
                 logger = self._loggers[name] = logging.getLogger(name)
         if logger.isEnabledFor(level):
-            extra = {"job_id": str(claim.id), "func": claim.func} if claim is not None else {}
+            extra: dict[str, object] = {}
+            if claim is not None:
+                extra = {"job_id": str(claim.id), "func": claim.func, "attempt": claim.attempt}
             logger.log(level, "%s", text, extra=extra)

@@ -81,7 +81,8 @@ async def test_a_line_of_a_job_is_logged_in_the_worker(
     await eventually(lambda: [entry for entry in caplog.records if entry.name == "chancy.job"])
     [entry] = [entry for entry in caplog.records if entry.name == "chancy.job"]
     assert entry.getMessage() == "half-way\\x1b[31m"
-    assert vars(entry)["job_id"] == str(claim.id)
+    said = vars(entry)
+    assert (said["job_id"], said["func"], said["attempt"]) == (str(claim.id), claim.func, 1)
 
 
 class Listener:

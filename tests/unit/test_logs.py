@@ -1,0 +1,43 @@
+"""Records as the worker prints them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import uuid
+
+from chancy.cli.logs import JsonFormatter, TextFormatter
+
+JOB_ID = str(uuid.uuid4())
+SAID = {"job_id": JOB_ID, "func": "shop.jobs.work", "attempt": 2}
+
+
+def record(**extra: object) -> logging.LogRecord:
+    try:
+        raise ValueError("no luck")
+    except ValueError:
+        failed = sys.exc_info()
+    made = logging.LogRecord("chancy.job", logging.INFO, "x.py", 1, "half %s", ("way",), failed)
+    vars(made).update(extra)
+    return made
+
+
+def test_a_line_of_a_job_names_it() -> None:
+    line, *trace = TextFormatter("%(levelname)s %(message)s").format(record(**SAID)).split("\n")
+    assert line == f"INFO half way job={JOB_ID}"
+    assert trace[-1] == "ValueError: no luck"
+
+
+def test_an_object_of_a_job_names_it() -> None:
+    found = json.loads(JsonFormatter().format(record(**SAID)))
+    assert (found["message"], found["job"]) == ("half way", JOB_ID)
+    assert (found["func"], found["attempt"]) == ("shop.jobs.work", 2)
+    assert found["trace"].endswith("ValueError: no luck")
+
+
+def test_others_name_none() -> None:
+    line, *_ = TextFormatter("%(levelname)s %(message)s").format(record()).split("\n")
+    assert line == "INFO half way"
+    found = json.loads(JsonFormatter().format(record()))
+    assert found.keys() == {"at", "level", "logger", "pid", "message", "trace"}
