@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from chancy.attempt import Claim, Failure, Outcome, Raised, Returned, Settlement
+from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.hooks import Hooks
 from chancy.judge import judge
@@ -84,6 +86,19 @@ def test_only_what_is_overridden_is_called(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Plugin, "judging", surprise)
     hooks.judge(claimed(), OOPS)
     assert hooks.services == ()
+
+
+class Around(Plugin):
+    @contextmanager
+    def around(self, context: JobContext) -> Iterator[None]:
+        yield
+
+
+def test_around_hooks_are_those_of_the_plugins_that_have_one() -> None:
+    first, second = Around(), Around()
+    second.get_identifier = lambda: "second"  # type: ignore[method-assign]
+    assert Hooks([Idle()]).around == ()
+    assert Hooks([first, Idle(), second]).around == (first.around, second.around)
 
 
 def test_services_are_the_plugins_that_serve() -> None:
