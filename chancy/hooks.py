@@ -10,7 +10,8 @@ from chancy.broker import Broker
 from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.judge import judge
-from chancy.plugin import Panel, Plugin, Surrounding
+from chancy.leader import LeaderGate, Unelected
+from chancy.plugin import Panel, Plugin, Runtime, Surrounding
 from chancy.postgres.component import ordered
 
 logger = logging.getLogger("chancy.hooks")
@@ -23,7 +24,7 @@ class Hooks:
     """The hooks of an application.
 
     :raises ConfigurationError: two plugins have one identifier, or one name for their tables or a
-        panel, or a dependency is missing.
+        panel, or both elect a leader, or a dependency is missing.
     """
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
@@ -60,6 +61,7 @@ class Hooks:
         self.around: tuple[Around, ...] = tuple(
             plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
         )
+        self._electing = _one_electing(self.plugins)
         self.services: tuple[Plugin, ...] = tuple(
             plugin for plugin in self.plugins if type(plugin).serve is not Plugin.serve
         )
@@ -74,6 +76,11 @@ class Hooks:
                     f"the plugin {plugin.get_identifier()!r} requires {_listed(missing)} of the "
                     f"broker; {type(broker).__name__} offers {_listed(offered)}"
                 )
+
+    def gate(self, runtime: Runtime) -> LeaderGate:
+        """How a worker knows whether it leads. Without a plugin for it every worker does."""
+        given = self._electing.gate(runtime) if self._electing else None
+        return Unelected() if given is None else given
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The default verdict, and then each plugin's opinion in their order."""
@@ -93,6 +100,16 @@ class Hooks:
 
 def _listed(capabilities: frozenset[str]) -> str:
     return ", ".join(sorted(capabilities)) or "nothing"
+
+
+def _one_electing(plugins: Iterable[Plugin]) -> Plugin | None:
+    found = [one for one in plugins if type(one).gate is not Plugin.gate]
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"the plugins {found[0].get_identifier()!r} and {found[1].get_identifier()!r} both "
+            "elect a leader: pass one of them, or give yours the identifier of the other"
+        )
+    return found[0] if found else None
 
 
 def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:

@@ -22,6 +22,8 @@ class Kind(StrEnum):
     QUEUES = "q"
     #: A running job was asked to stop. The token is the id of the job.
     STOP = "s"
+    #: The leader has left: another may lead. No token.
+    LEADER = "l"
     #: A listener proves that it hears. The token is its nonce.
     PROBE = "p"
 

@@ -19,6 +19,7 @@ from chancy.clock import Clock
 from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.job import Job
+from chancy.leader import LeaderGate
 from chancy.names import shown
 from chancy.postgres.component import Migrations
 from chancy.reference import Reference
@@ -50,6 +51,11 @@ class Runtime(Protocol):
     @property
     def heartbeat_timeout_s(self) -> float:
         """Seconds without a beat after which a worker counts as dead."""
+        ...
+
+    @property
+    def leader(self) -> LeaderGate:
+        """Whether this worker leads: for what need not be done by all of them."""
         ...
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
@@ -157,6 +163,14 @@ class Plugin:
     def panels(self) -> Sequence[Panel]:
         """What a dashboard can show of this plugin."""
         return ()
+
+    def gate(self, runtime: Runtime) -> LeaderGate | None:
+        """Say how it is known whether a worker leads; None: not by this plugin.
+
+        Called once for each worker, before its start. Of all plugins only one may override it.
+        Where nobody does, every worker leads.
+        """
+        return None
 
     def around(self, context: JobContext) -> Surrounding:
         """Give a context manager, sync or async, to be open around one run. In the worker's loop.

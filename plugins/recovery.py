@@ -4,23 +4,79 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
 
 from chancy.attempt import Lost
+from chancy.broker import WorkerRecord
+from chancy.clock import Clock
+from chancy.leader import elected
 from chancy.plugin import Plugin, Runtime
 
 logger = logging.getLogger("chancy.recovery")
 
 #: A silence that no worker reaches.
 _FOREVER_S = 1e9
+#: Looks of the leader at the beats between two sweeps.
+_LOOKS = 4
+#: Heartbeat timeouts between two sweeps of a worker that does not lead.
+_RARELY = 3
+#: Looks of a worker that does not lead within a heartbeat timeout.
+_LOOKS_OF_OTHERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Beat:
+    beat_at: datetime | None
+    #: When it was first seen, by the clock of this process.
+    seen: float
+
+
+class Silence:
+    """What this process has itself seen of the beats of others.
+
+    The age of a beat by the clock of the database is not enough to call a worker dead: the clock
+    may have been set, or nobody could beat while the database was away.
+    """
+
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._beats: dict[UUID, _Beat] = {}
+        #: Whether there are workers silent for the database, all of them for this process too.
+        self.heard = False
+        #: Whether there are workers silent for the database alone.
+        self.doubtful = True
+
+    def look(self, workers: Sequence[WorkerRecord], asked: float) -> None:
+        """Take note of the workers as they are now.
+
+        :param asked: the time by the clock of this process before they were asked for.
+        """
+        now = self._clock.monotonic()
+        before, self._beats = self._beats, {}
+        silent: list[bool] = []
+        for worker in workers:
+            beat = before.get(worker.id)
+            if beat is None or beat.beat_at != worker.beat_at:
+                beat = _Beat(worker.beat_at, now)
+            self._beats[worker.id] = beat
+            if worker.silent_s > self._timeout_s:
+                silent.append(asked - beat.seen > self._timeout_s)
+        self.heard = bool(silent) and all(silent)
+        self.doubtful = not all(silent)
 
 
 class Recovery(Plugin):
     """Looks for claims of workers that stopped beating, and files each as `Lost`.
 
-    Every worker sweeps: the claims are settled by their leases, so that two sweeps at one moment
-    do no harm.
+    The leader sweeps, and the others rarely, so that it is done without any leader too. The
+    claims are settled by their leases: two sweeps at one moment do no harm.
 
-    :param sweep_s: seconds between two sweeps.
+    :param sweep_s: seconds between two sweeps of the leader. It sweeps at once when it finds a
+        worker dead.
     :param batch: claims taken back by one statement.
     """
 
@@ -33,16 +89,25 @@ class Recovery(Plugin):
         return "chancy.recovery"
 
     async def serve(self, runtime: Runtime) -> None:
-        # At the start nobody is judged by the silence of an outage that has just ended, before
-        # it could beat again. Workers that are known to be dead, as a supervisor knows it of
-        # the one before this, are found at once.
-        judge_at = runtime.clock.monotonic() + runtime.heartbeat_timeout_s * random.uniform(
-            1.0, 1.2
-        )
+        clock, timeout_s = runtime.clock, runtime.heartbeat_timeout_s
+        silence = Silence(clock, timeout_s)
+        # At the start nobody is judged by a silence. Workers that are known to be dead, as a
+        # supervisor knows it of the one before this, are found at once.
+        led, due = False, clock.monotonic()
         while True:
-            early = runtime.clock.monotonic() < judge_at
-            await self.sweep(runtime, silent_s=_FOREVER_S if early else None)
-            await runtime.clock.sleep(self.sweep_s * random.uniform(0.8, 1.2))
+            asked = clock.monotonic()
+            silence.look(await runtime.broker.workers(), asked)
+            leads = runtime.leader.leading
+            if clock.monotonic() >= due or (leads and (not led or silence.heard)):
+                await self.sweep(runtime, silent_s=_FOREVER_S if silence.doubtful else None)
+                every_s = self.sweep_s if leads else _RARELY * timeout_s
+                due = clock.monotonic() + every_s * random.uniform(0.8, 1.2)
+            led = leads
+            if leads:
+                await clock.sleep(min(self.sweep_s, timeout_s) / _LOOKS)
+            else:
+                pause_s = timeout_s / _LOOKS_OF_OTHERS * random.uniform(0.8, 1.2)
+                await elected(runtime.leader, clock, pause_s)
 
     async def sweep(self, runtime: Runtime, *, silent_s: float | None = None) -> int:
         """Take back every orphaned claim; returns how many were.

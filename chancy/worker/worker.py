@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Collection, Iterable
@@ -98,6 +99,7 @@ class Worker:
         self._promoter = Promoter(self.broker, self.clock)
         self._signals = Signals(self._asked_to_stop)
         self._roster = Roster(self, chancy, self._services, self._settler, self._notes)
+        self.leader = chancy.hooks.gate(self)
         self._queues_changed = asyncio.Event()
         self._shutdown = asyncio.Event()
         #: Settlements that were refused because the lease was gone.
@@ -282,16 +284,12 @@ class Worker:
             case Kind.QUEUES:
                 self._queues_changed.set()
             case Kind.STOP:
-                self._stop_job(notice.token)
+                with contextlib.suppress(ValueError):  # anybody may send anything
+                    self._roster.stop_job(UUID(notice.token))
+            case Kind.LEADER:
+                self.leader.vacant()
             case Kind.PROBE:
                 pass
-
-    def _stop_job(self, token: str) -> None:
-        try:
-            job_id = UUID(token)
-        except ValueError:
-            return
-        self._roster.stop_job(job_id)
 
     def _look_at_everything(self) -> None:
         self._queues_changed.set()

@@ -8,12 +8,15 @@ from importlib import resources
 
 from chancy.broker import SqlStore
 from chancy.errors import BrokerError, ConfigurationError, StatementFailed
+from chancy.leader import elected
 from chancy.plugin import Plugin, Runtime
 from chancy.postgres.statements import load
 
 logger = logging.getLogger("chancy.pruner")
 
 _NOT_ALLOWED = "42501"
+#: Turns of the leader for one of a worker that does not lead: the days to come are made for a week.
+_RARELY = 8
 # The partition was made, or rows came into the default one, at the same moment.
 _MET_ANOTHER = frozenset({"23505", "23514", "42P07", "42P17"})
 
@@ -25,10 +28,11 @@ def _met_another(error: BrokerError) -> bool:
 class Pruner(Plugin):
     """Makes the partitions of the days to come, and drops those of days long gone.
 
-    Every worker does it: both steps find nothing to do when another was first.
+    The leader does it, and the others rarely: it may not be the one with the role of the owner.
+    Both steps find nothing to do when another was first.
 
     :param keep_days: days (UTC) for which finished jobs are kept, beside today.
-    :param every_s: seconds between two looks.
+    :param every_s: seconds between two looks of the leader.
     """
 
     def __init__(self, *, keep_days: int = 7, every_s: float = 3600.0) -> None:
@@ -46,6 +50,8 @@ class Pruner(Plugin):
         if not isinstance(broker, SqlStore):
             return
         while True:
+            rarely_s = _RARELY * self.every_s * random.uniform(0.8, 1.2)
+            await elected(runtime.leader, runtime.clock, rarely_s)
             try:
                 await self.prune(broker)
             except StatementFailed as error:

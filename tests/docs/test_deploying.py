@@ -13,6 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from chancy import Chancy, JobFilter, Queue, State, StatementFailed, Worker
+from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retry
 from tests import jobs
@@ -55,11 +56,12 @@ async def test_each_role_can_do_its_part_and_no_more(roles: Roles) -> None:
         with pytest.raises(StatementFailed, match="permission denied"):
             await producer.get_job(reference.id)
     queues = [Queue(name="async", executor="async")]
-    plugins = [Retry(), Recovery()]
+    plugins = [Leadership(), Retry(), Recovery()]
     async with Chancy(
         roles.worker, queues=queues, plugins=plugins, no_default_plugins=True, pool_size=1
     ) as chancy:
-        async with Worker(chancy, queues=["async"], heartbeat_s=0.1):
+        async with Worker(chancy, queues=["async"], heartbeat_s=0.1) as worker:
+            assert await worker.leader.wait() == 1
             done = await (await chancy.push(jobs.note.job(value=4))).wait(10)
             assert done.state is State.SUCCEEDED
             await chancy.push(jobs.fail.job())

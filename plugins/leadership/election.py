@@ -1,0 +1,174 @@
+"""The election: a lease in the database, and how long its holder may trust in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from importlib import resources
+from uuid import UUID
+
+from chancy.broker import SqlStore
+from chancy.clock import Backoff, Clock
+from chancy.errors import BrokerError
+from chancy.plugin import Runtime
+from chancy.postgres.statements import load
+
+logger = logging.getLogger("chancy.leadership")
+
+#: The part of a lease for which its holder trusts in it: the clocks of two machines may run apart
+#: by a tenth, and it stops first all the same.
+_TRUSTED = 0.9
+#: Seconds that giving the lease back may take at the end; then it ends by itself.
+_RESIGN_S = 2.0
+#: Seconds over which those who heard that it is free spread their tries.
+_SPREAD_S = 0.05
+#: Renewals that a try waits for which the server refused: somebody must do something first.
+_REFUSED = 12
+#: Runs on while the machine is suspended, as the clock of the server does.
+_BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class Moment:
+    """A moment by the clocks of this process, and how long ago it was."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ticks = clock.monotonic()
+        self._boot = _boot_time()
+
+    @property
+    def ago_s(self) -> float:
+        """Seconds since then by the clock that ran faster. Never a clock that can be set."""
+        return max(self._clock.monotonic() - self._ticks, _boot_time() - self._boot)
+
+
+def _boot_time() -> float:
+    return 0.0 if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
+
+
+class Election:
+    """The gate of one worker: whether it leads, by what it knows without asking.
+
+    :param lease_s: seconds for which the lease holds in the database.
+    :param renew_s: seconds between renewals.
+    """
+
+    def __init__(
+        self, runtime: Runtime, store: SqlStore, *, lease_s: float, renew_s: float
+    ) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._lease_s = lease_s
+        self._renew_s = renew_s
+        folder = resources.files(__package__ or "") / "sql"
+        self._elect = load(folder, "elect", store.schema)
+        self._resign = load(folder, "resign", store.schema)
+        self._backoff = Backoff(base_s=renew_s / 10, cap_s=renew_s)
+        #: As whom it may have the lease: set before that is asked for.
+        self._candidate: UUID | None = None
+        self._term: int | None = None
+        self._renewed = Moment(runtime.clock)
+        self._taken = asyncio.Event()
+        self._vacant = asyncio.Event()
+
+    @property
+    def term(self) -> int | None:
+        """The term in which this worker leads now; None: it does not.
+
+        Counted from before the renewal was sent: the server began to count later, so that this is
+        None before the lease ends there, whatever has held up this process.
+        """
+        if self._term is None or self._candidate != self._runtime.worker_id:
+            return None
+        return self._term if self._renewed.ago_s < self._lease_s * _TRUSTED else None
+
+    @property
+    def leading(self) -> bool:
+        return self.term is not None
+
+    async def wait(self) -> int:
+        """Wait until this worker leads; returns the term."""
+        while (term := self.term) is None:
+            self._taken.clear()
+            await self._taken.wait()
+        return term
+
+    def vacant(self) -> None:
+        """Try soon: the one who led has left."""
+        self._vacant.set()
+
+    async def serve(self) -> None:
+        """Stand for election until cancelled, then give the lease back."""
+        try:
+            while True:
+                pause_s = await self._stand()
+                if await self._runtime.clock.wait(self._vacant, pause_s):
+                    self._vacant.clear()
+                    await self._runtime.clock.sleep(random.uniform(0, _SPREAD_S))
+        finally:
+            await self._leave()
+
+    async def _stand(self) -> float:
+        """Take or renew the lease if it can be; returns the seconds until the next try."""
+        holder = self._runtime.worker_id
+        if self._candidate != holder:
+            # It was declared dead, and is another now.
+            self._set(None)
+        self._candidate = holder
+        asked = Moment(self._runtime.clock)
+        try:
+            rows = await self._store.fetch(self._elect, holder, self._lease_s)
+        except BrokerError as error:
+            pause_s = self._backoff.next_s() if error.retryable else _REFUSED * self._renew_s
+            logger.warning(
+                "election_failed leading=%s next_try_s=%.1f error=%s",
+                "true" if self.leading else "false",
+                pause_s,
+                error,
+            )
+            return pause_s
+        self._backoff.reset()
+        if not rows:
+            # Another took the lease while this statement ran.
+            return random.uniform(0, _SPREAD_S)
+        leader, term, left_s = rows[0]
+        if leader != holder:
+            self._set(None)
+            # The end of the lease is known, and its renewal is not: look when it would end.
+            until_end_s = max(float(left_s), 0.0) + random.uniform(0, self._renew_s / 10)
+            return min(until_end_s, self._renew_s * random.uniform(1.0, 1.2))
+        self._renewed = asked
+        self._set(term)
+        return self._renew_s * random.uniform(0.8, 1.0)
+
+    def _set(self, term: int | None) -> None:
+        before, self._term = self._term, term
+        if term is not None:
+            self._taken.set()
+        if before == term:
+            return
+        if before is not None:
+            logger.info("leader_ended term=%d", before)
+        if term is not None:
+            logger.info("leader_began term=%d id=%s", term, self._candidate)
+
+    async def _leave(self) -> None:
+        """Give the lease back, if it may be ours: the answer to the last try can be lost."""
+        holder, leads = self._candidate, self.leading
+        self._set(None)
+        self._candidate = None
+        if holder is None:
+            return
+        try:
+            async with asyncio.timeout(_RESIGN_S):
+                await self._store.fetch(self._resign, holder)
+        except (BrokerError, TimeoutError) as error:
+            if leads:
+                logger.warning(
+                    "resignation_failed error=%s: the others wait for the end of the lease, "
+                    "at most %g s",
+                    str(error) or "no answer in time",
+                    self._lease_s,
+                )
