@@ -1,4 +1,4 @@
-"""What a child answers, as outcomes."""
+"""How attempts end, as a child answers it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from chancy.attempt import (
     Returned,
     TimedOut,
 )
+from chancy.executors.calls import Call
 from chancy.executors.frames import (
     MEMORY,
     RAISED,
@@ -21,6 +22,7 @@ from chancy.executors.frames import (
     STOPPED,
     TIMED_OUT,
     Frame,
+    packed,
 )
 from chancy.executors.hand_over import Attempt
 
@@ -44,3 +46,25 @@ def outcome_of(frame: Frame, attempt: Attempt) -> Outcome | None:
     if kind == MEMORY:
         return MemoryExceeded(attempt.limits.memory_bytes or 0, elapsed_s)
     return None
+
+
+def answer(call: Call, outcome: Outcome) -> bytes:
+    """The frame that answers a call which has ended by itself."""
+    match outcome:
+        case Returned(None, elapsed_s):
+            return packed(RETURNED_NONE, call.number, elapsed_s)
+        case Returned(result, elapsed_s):
+            return packed(RETURNED, call.number, elapsed_s, (result or "").encode())
+        case Raised(failure, elapsed_s):
+            # Refused memory is a matter of its limit, if it has one.
+            if call.memory_bytes and failure.is_a("builtins.MemoryError"):
+                return packed(MEMORY, call.number, elapsed_s)
+            return packed(RAISED, call.number, elapsed_s, json.dumps(failure.as_json()).encode())
+        case _:
+            raise TypeError(f"a call cannot end as {outcome!r}")
+
+
+def stopped(call: Call, elapsed_s: float, why: str, at_limit: bool) -> bytes:
+    """The frame that answers a call which was stopped."""
+    kind = TIMED_OUT if at_limit else STOPPED
+    return packed(kind, call.number, elapsed_s, why.encode(errors="replace"))

@@ -60,17 +60,22 @@ class Child:
 
     def serve(self) -> None:
         """Answer calls until the parent closes the line."""
+        if self.prepare():
+            while message := self._receive():
+                self._answer(Call(message))
+
+    def prepare(self) -> bool:
+        """Make everything ready and say so; False if the initializer failed."""
         threading.Thread(target=self._watch, name="chancy-line", daemon=True).start()
         root = logging.getLogger()
         root.setLevel(self._terms.log_level)
         root.addHandler(self._recorder)
         signal.signal(signal.SIGURG, self._listen)
         if not self._initialized():
-            return
+            return False
         self._busy = False
         self._line.say(packed(frames.READY))
-        while message := self._receive():
-            self._answer(Call(message))
+        return True
 
     def _receive(self) -> bytes:
         try:
@@ -108,19 +113,26 @@ class Child:
             if kind == frames.BODY:
                 call.complete(body)
             else:
-                self._guard.stop(number, body.decode(errors="replace"))
+                self._stop(number, body.decode(errors="replace"))
 
     def _listen(self, signum: int, frame: object) -> None:
         for kind, number, _, body in self._line.heard():
             if kind == frames.STOP:
-                self._guard.stop(number, body.decode(errors="replace"))
+                self._stop(number, body.decode(errors="replace"))
+
+    def _stop(self, number: int, why: str) -> None:
+        self._guard.stop(number, why)
+
+    def _call_number(self) -> int:
+        """The number of the call that runs; 0 for none."""
+        return self._number if self._busy else 0
 
     def _report(self, call: Call, progress: Progress) -> None:
         text = progress.text.encode()
         self._line.say(packed(frames.PROGRESS, call.number, progress.fraction, text))
 
     def _record(self, level: int, body: bytes) -> bool:
-        return self._line.say(packed(frames.LOG, self._number if self._busy else 0, level, body))
+        return self._line.say(packed(frames.LOG, self._call_number(), level, body))
 
     def _watch(self) -> None:
         self._line.wait_for_end()
@@ -161,5 +173,10 @@ def main(line_fd: int, parent: int, terms_text: str) -> NoReturn:
     _die_with(parent)
     if sys.stdout is not None:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    Child(line, calls, terms).serve()
+    if terms.jobs > 1:
+        from chancy.executors.child_loop import ChildLoop  # asyncio, which others do without
+
+        ChildLoop(line, calls, terms).serve()
+    else:
+        Child(line, calls, terms).serve()
     sys.exit(0)

@@ -44,7 +44,7 @@ class Owner(Protocol):
     """Who a child tells how it is. None of it raises."""
 
     def changed(self, child: ChildProcess) -> None:
-        """It has answered: there may be room."""
+        """It has answered, or takes no more: there may be other room."""
 
     def bounced(self, attempts: Sequence[Attempt]) -> None:
         """These have not begun in a child, and never will in this one."""
@@ -226,6 +226,7 @@ class ChildProcess:
 
     def _ended(self, how: str) -> None:
         running, unread = self._hand.part()
+        self._owner.changed(self)
         self._owner.bounced(unread)
         known = any(attempt.given is not None for attempt in running)
         now = self._loop.time()
@@ -276,7 +277,9 @@ class ChildProcess:
         elif kind == frames.UNREADY and not self.ready.done():
             failure = Failure.from_json(json.loads(body))
             self._owner.uninitialized(self, failure)
-            self.ready.set_result(f"{failure.types[0]}: {failure.message}")
+            self.ready.set_result(
+                f"failed in its initializer: {failure.types[0]}: {failure.message}"
+            )
         elif kind in (frames.PROGRESS, frames.LOG):
             self._owner.heard(attempt, frame)
         else:

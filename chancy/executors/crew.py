@@ -48,13 +48,25 @@ class Crew:
         self._keepers: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._why: str | None = None
+        # Numbers without a child that takes calls, and without one that will in a moment.
+        self._failing = set(range(1, size + 1))
         #: Those that can take calls.
         self.ready: list[ChildProcess] = []
 
     @property
     def broken(self) -> str | None:
-        """Why no child can take calls; None if one can."""
-        return None if self.ready else self._why
+        """Why no child can take calls; None if one can, or will in a moment."""
+        return self._why if len(self._failing) == self._size else None
+
+    @property
+    def slots(self) -> int:
+        """How many calls they may have in hand, together with those that are to come at once."""
+        able = [child for child in self.ready if child.depth]
+        slots = sum(child.depth for child in able)
+        if len(able) + len(self._failing) != self._size:
+            numbers = self._failing.union(child.number for child in able)
+            slots += self._size - len(numbers)
+        return slots
 
     async def start(self) -> None:
         """Start the children side by side; returns once each is ready, or has failed once."""
@@ -100,6 +112,9 @@ class Crew:
                 )
             if why is not None:
                 self._why = f"child {number} {why}"
+                if all(child.number != number for child in self.ready):
+                    self._failing.add(number)
+                self._changed()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), delay_s)
                 delay_s = min(delay_s * 2, MAX_DELAY_S)
@@ -125,6 +140,7 @@ class Crew:
 
     def _take_on(self, child: ChildProcess, predecessor: ChildProcess | None) -> None:
         self.ready.append(child)
+        self._failing.discard(child.number)
         child.gone.add_done_callback(lambda gone: self._dismiss(child, gone.result()))
         if predecessor is not None:
             predecessor.leave()
@@ -133,7 +149,6 @@ class Crew:
     def _dismiss(self, child: ChildProcess, how: str) -> None:
         self.ready.remove(child)
         self._living.discard(child)
-        self._why = f"{child} {how}"
         if not self._stop.is_set():
             planned = how in (STOPPED, RECYCLED)
             level = logging.INFO if planned else logging.WARNING

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import logging
 import sys
 import time
@@ -13,11 +12,10 @@ from contextvars import Context, copy_context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from chancy.attempt import Outcome, Raised, Returned
+from chancy.attempt import Outcome, Raised
 from chancy.context import CURRENT, JobContext, Say
-from chancy.executors import frames
+from chancy.executors.answers import answer, stopped
 from chancy.executors.calls import Call
-from chancy.executors.frames import packed
 from chancy.executors.guard import Guard
 from chancy.executors.invocation import (
     Callee,
@@ -70,7 +68,9 @@ class Desk:
             outcome = self._run(call)
         finally:
             guard.end()
-        return self._packed(call, outcome)
+        if isinstance(outcome, Raised) and call.memory_bytes:
+            self._wall.set(0)  # whatever is still to be done shall not fail for it
+        return self.packed(call, outcome)
 
     def call_path(self, path: str) -> Outcome:
         """Call a function that is no job, without arguments."""
@@ -121,41 +121,38 @@ class Desk:
         return returned(called.path, value, self._max_result, began)
 
     def _note(self, error: BaseException) -> None:
-        """Log what a job raised instead of ending as it was told."""
-        if self._guard.stopped and isinstance(error, Exception):
-            job = CURRENT.get()
-            logger.warning(
-                "job %s (%s) raised while it was being stopped", job.id, job.func, exc_info=error
-            )
+        if self._guard.stopped:
+            note_stray(CURRENT.get(), error)
 
-    def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
+    @property
+    def runner(self) -> asyncio.Runner:
+        """Has the loop of this thread."""
         if self._runner is None:
             import asyncio  # a third of what a child that has only plain functions needs to start
 
             self._runner = asyncio.Runner()
+        return self._runner
+
+    def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
+        runner = self.runner
         try:
-            return self._runner.run(self._guard.awaiting(value), context=context)
+            return runner.run(self._guard.awaiting(value), context=context)
         except (SystemExit, KeyboardInterrupt):
             # Such an exception breaks the loop off in the middle of its other tasks.
-            runner, self._runner = self._runner, None
+            self._runner = None
             runner.close()
             raise
 
-    def _packed(self, call: Call, outcome: Outcome) -> bytes:
-        number, elapsed_s = call.number, outcome.elapsed_s
+    def packed(self, call: Call, outcome: Outcome) -> bytes:
+        """The answer to the call that was made last."""
         if self._guard.stopped:
-            kind = frames.TIMED_OUT if self._guard.timed_out else frames.STOPPED
-            return packed(kind, number, elapsed_s, self._guard.why.encode(errors="replace"))
-        match outcome:
-            case Returned(None):
-                return packed(frames.RETURNED_NONE, number, elapsed_s)
-            case Returned(result):
-                return packed(frames.RETURNED, number, elapsed_s, (result or "").encode())
-            case Raised(failure) if call.memory_bytes and failure.is_a("builtins.MemoryError"):
-                self._wall.set(0)
-                return packed(frames.MEMORY, number, elapsed_s)
-            case Raised(failure):
-                body = json.dumps(failure.as_json()).encode()
-                return packed(frames.RAISED, number, elapsed_s, body)
-            case _:
-                raise TypeError(f"a call cannot end as {outcome!r}")
+            return stopped(call, outcome.elapsed_s, self._guard.why, self._guard.timed_out)
+        return answer(call, outcome)
+
+
+def note_stray(job: JobContext, error: BaseException) -> None:
+    """Log what a job raised when it was stopped, unless that is how it ended as it was told."""
+    if isinstance(error, Exception):
+        logger.warning(
+            "job %s (%s) raised while it was being stopped", job.id, job.func, exc_info=error
+        )

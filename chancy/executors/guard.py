@@ -106,6 +106,10 @@ class Guard:
         elif not self._number or number > self._number:
             self._asked[number] = why
 
+    def asked(self, number: int) -> str | None:
+        """Why the parent wants a job to stop that had not begun when it said so."""
+        return self._asked.pop(number, None)
+
     def hold(self) -> None:
         """Put a stop off until `let_go`: the job is in the middle of a word to the parent."""
         if threading.get_ident() == self._main:

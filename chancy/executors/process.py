@@ -219,7 +219,7 @@ class ProcessExecutor:
         return math.inf
 
     def _count_slots(self) -> None:
-        self._slots = sum(child.depth for child in self._crew.ready)
+        self._slots = self._crew.slots
 
     # For the children
 

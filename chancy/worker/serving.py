@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 from uuid import UUID
 
@@ -96,8 +97,10 @@ class Serving:
         options = queue.options or default_options(queue.executor)
         made = self._executor_of(queue.executor, queue.concurrency, options)
         match options:
-            case ProcessOptions():
+            case ProcessOptions(jobs_per_child=1):
                 return made
+            case ProcessOptions():
+                apart = replace(options, jobs_per_child=1)
             case AsyncOptions(grace_s=grace_s):
                 apart = ProcessOptions(grace_s=grace_s)
             case ThreadOptions():
