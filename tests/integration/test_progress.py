@@ -1,0 +1,91 @@
+"""What a running job says of its progress can be read while it runs, and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Job, Queue, State, Worker
+from tests.integration import reporting
+from tests.waiting import eventually
+
+QUEUES = [
+    Queue(name="process", executor="process", concurrency=1),
+    Queue(name="thread", executor="thread"),
+    Queue(name="async", executor="async"),
+]
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    async with Chancy(dsn, queues=QUEUES, pool_size=3) as made:
+        await made.delete_queue("default")
+        yield made
+
+
+def job_of(function: Any, path: Path, queue: str) -> Job:
+    made: Job = function.job(path=str(path)).with_queue(queue)
+    return made
+
+
+@pytest.mark.parametrize("queue", ["process", "thread", "async"])
+@pytest.mark.parametrize("function", [reporting.report, reporting.report_async])
+async def test_progress_is_stored_while_a_job_runs_and_stays(
+    chancy: Chancy, tmp_path: Path, queue: str, function: object
+) -> None:
+    path = tmp_path / "go on"
+    async with Worker(chancy, queues=[queue]):
+        reference = await chancy.push(job_of(function, path, queue))
+
+        async def stored() -> object:
+            found = await reference.get()
+            assert found is not None
+            return found.state is State.RUNNING and found.meta.get("progress")
+
+        assert await eventually(stored) == {"fraction": 0.4, "text": "two of five", "attempt": 1}
+        path.touch()
+        done = await reference.wait(10)
+    assert done.state is State.SUCCEEDED
+    # It was said at the very end, and is stored with the settlement.
+    assert done.meta["progress"] == {"fraction": 1.0, "text": "done", "attempt": 1}
+
+
+@pytest.mark.parametrize(
+    ("queue", "function"),
+    [
+        ("process", reporting.heed),
+        ("thread", reporting.heed),
+        ("async", reporting.heed_async),
+    ],
+)
+async def test_a_job_whose_lease_is_lost_is_told(
+    chancy: Chancy,
+    dsn: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    queue: str,
+    function: object,
+) -> None:
+    path = tmp_path / "why"
+    async with Worker(chancy, queues=[queue]) as worker:
+        reference = await chancy.push(job_of(function, path, queue))
+
+        async def reported() -> bool:
+            found = await reference.get()
+            return found is not None and "progress" in found.meta
+
+        await eventually(reported)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            # Another worker has it now.
+            connection.execute("update chancy.jobs set lease = gen_random_uuid()")
+        await eventually(path.exists)
+        await eventually(lambda: "its lease is lost" in path.read_text())
+        await eventually(lambda: worker.stale == 1)
+        assert caplog.text.count("lease_lost") == 1
+        found = await reference.get()
+        assert found is not None
+        assert found.state is State.RUNNING
