@@ -108,7 +108,7 @@ def _config(component: Component, schema: str, *, output: io.StringIO | None = N
     # Every component runs under the env.py of the core; a name may hold any other character.
     folder = Path(next(iter(chancy.migrations.__path__)))
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
-    config.set_main_option("version_locations", str(_versions(component)).replace("%", "%%"))
+    config.set_main_option("version_locations", str(folder_of(component)).replace("%", "%%"))
     config.set_main_option("path_separator", "newline")
     config.attributes.update(
         schema=check_schema_name(schema),
@@ -119,7 +119,7 @@ def _config(component: Component, schema: str, *, output: io.StringIO | None = N
     return config
 
 
-def _versions(component: Component) -> Path:
+def folder_of(component: Component) -> Path:
     """The folder of the revisions of a component."""
     package = component.migrations.package
     try:

@@ -1,0 +1,215 @@
+"""Our own plugins keep the contract; ones that break it are found out."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from chancy import Chancy, Claim, Outcome, Plugin, Runtime, Settlement, State
+from chancy.plugin import Application, Panel
+from chancy.plugins.pruner import Pruner
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.retry import Retry
+from chancy.postgres.component import Migrations
+from chancy.testing.memory import MemoryBroker
+from chancy.testing.plugin import PluginContract
+from tests.plugins.auditor import Auditor, Clerk
+from tests.plugins.ledger import Ledger
+
+
+class TestRetry(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return Retry()
+
+
+class TestRecovery(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return Recovery()
+
+
+class TestPruner(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return Pruner()
+
+    @pytest.fixture
+    def plugin_dsn(self, empty_dsn: str) -> str:
+        return empty_dsn
+
+
+class TestLedger(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return Ledger()
+
+    @pytest.fixture
+    def companions(self) -> Sequence[Plugin]:
+        return Clerk(), Auditor()
+
+    @pytest.fixture
+    def plugin_dsn(self, empty_dsn: str) -> str:
+        return empty_dsn
+
+
+class TestAuditor(TestLedger):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return Auditor()
+
+    @pytest.fixture
+    def companions(self) -> Sequence[Plugin]:
+        return Clerk(), Ledger()
+
+
+CONTRACT = PluginContract()
+
+
+class Nameless(Plugin):
+    def __init__(self) -> None:
+        self.identifier = f"x.{uuid.uuid4()}"
+
+    def get_identifier(self) -> str:  # type: ignore[override]
+        return self.identifier
+
+    async def judging(  # type: ignore[override]
+        self, claim: Claim, outcome: Outcome, verdict: Settlement
+    ) -> Settlement:
+        return verdict
+
+
+class Forging(Plugin):
+    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        return verdict._replace(lease=uuid.uuid4())
+
+
+class Holding(Plugin):
+    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        return verdict._replace(state=State.RUNNING)
+
+
+class Silent(Plugin):
+    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Any:
+        return None
+
+
+class Renamed(Plugin):
+    def judging(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, work: Claim, outcome: Outcome, verdict: Settlement
+    ) -> Settlement:
+        return verdict
+
+
+class Stubborn(Plugin):
+    ends = False
+
+    async def serve(self, runtime: Runtime) -> None:
+        while not self.ends:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+
+class Failing(Plugin):
+    async def serve(self, runtime: Runtime) -> None:
+        raise RuntimeError("at once")
+
+
+class Mute(Plugin):
+    def commands(self) -> Sequence[click.Command]:
+        return [click.Command("mute", help="Say nothing.")]
+
+
+async def moment(app: Application) -> list[dict[str, Any]]:
+    return [{"id": uuid.uuid4()}]
+
+
+class Painting(Plugin):
+    def panels(self) -> Sequence[Panel]:
+        return [Panel(name="p", title="P", rows=moment)]
+
+
+@pytest.mark.parametrize(
+    ("test", "plugin"),
+    [
+        (CONTRACT.test_the_identifier_is_the_classs_own_and_stays, Nameless()),
+        (CONTRACT.test_hooks_are_as_they_are_declared, Nameless()),
+        (CONTRACT.test_hooks_are_as_they_are_declared, Renamed()),
+        (CONTRACT.test_judging_answers_every_outcome_with_the_id_and_the_lease, Forging()),
+        (CONTRACT.test_judging_answers_every_outcome_with_the_id_and_the_lease, Holding()),
+        (CONTRACT.test_judging_answers_every_outcome_with_the_id_and_the_lease, Silent()),
+        (CONTRACT.test_commands_say_what_they_do, Mute()),
+    ],
+)
+def test_a_plugin_that_breaks_the_contract_is_found_out(test: Any, plugin: Plugin) -> None:
+    with pytest.raises((AssertionError, TypeError)):
+        test(plugin)
+
+
+@pytest.mark.parametrize(
+    ("test", "plugin", "error"),
+    [
+        (CONTRACT.test_serving_ends_when_it_is_cancelled, Failing(), RuntimeError),
+        (CONTRACT.test_panels_give_rows_of_json, Painting(), TypeError),
+    ],
+)
+async def test_one_that_breaks_it_in_an_application_is_found_out(
+    test: Any, plugin: Plugin, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        await test(Chancy(broker=MemoryBroker(), plugins=[plugin]), plugin)
+
+
+async def test_a_service_that_does_not_end_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chancy.testing.plugin._END_S", 0.2)
+    plugin = Stubborn()
+    app = Chancy(broker=MemoryBroker(), plugins=[plugin])
+    with pytest.raises(AssertionError, match="still runs"):
+        await CONTRACT.test_serving_ends_when_it_is_cancelled(app, plugin)
+    plugin.ends = True
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+
+@pytest.mark.parametrize("kind", ["forgets", "imports", "strays"])
+async def test_tables_that_drift_are_found_out(
+    kind: str, empty_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = f"bad_{kind}"
+    versions = tmp_path / package / "versions"
+    (versions / "0001_bad").mkdir(parents=True)
+    table = "other_things" if kind == "strays" else "bad_things"
+    (versions / "0001_bad" / "1.sql").write_text(
+        "create table {schema}." + table + " (a int);\ncreate type {schema}.bad_kind as enum ('a')"
+    )
+    down = f"    run('drop table {{schema}}.{table}')\n"
+    if kind != "forgets":
+        down += "    run('drop type {schema}.bad_kind')\n"
+    (versions / "0001_bad.py").write_text(
+        "from alembic import context\n"
+        + ("import chancy\n" if kind == "imports" else "")
+        + "revision = '0001'\ndown_revision = None\n"
+        "def upgrade():\n    context.config.attributes['run_folder'](__file__)\n"
+        "def downgrade():\n    run = context.config.attributes['run']\n" + down
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Bad(Plugin):
+        def migrations(self) -> Migrations:
+            return Migrations(name="bad", package=package, head="0001")
+
+    plugin = Bad()
+    if kind == "imports":
+        app = Chancy(empty_dsn, plugins=[plugin])
+        with pytest.raises(AssertionError, match="imports"):
+            await CONTRACT.test_revisions_import_nothing_that_changes(app, plugin)
+    else:
+        said = {"forgets": "not all goes back", "strays": "owns begins with its name"}[kind]
+        with pytest.raises(AssertionError, match=said):
+            CONTRACT.test_tables_go_up_down_and_up_again(plugin, (), empty_dsn)
