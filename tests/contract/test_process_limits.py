@@ -151,7 +151,7 @@ async def test_process_search_that_holds_the_interpreter_can_be_stopped(
 
 async def test_process_job_has_its_own_signal_handlers_back(child: Executor) -> None:
     """A limit uses the timer of the process, and leaves it as it found it."""
-    assert await within(child, 60, claim_of("nothing")) == Returned(None, pytest.approx(0, abs=1))
+    assert isinstance(await within(child, 60, claim_of("nothing")), Returned)
     assert await result(child, "timer") == [True, 0.0]
 
 

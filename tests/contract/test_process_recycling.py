@@ -72,7 +72,7 @@ async def test_process_child_that_grows_is_replaced() -> None:
         assert await result(it, "pid") == first, "what it has given back does not count"
 
         async def another() -> bool:
-            return await result(it, "leak", megabytes=10) != first
+            return bool(await result(it, "leak", megabytes=10) != first)
 
         await eventually(another)
         assert isinstance(await it.run(claim_of("nothing")), Returned)
