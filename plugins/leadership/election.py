@@ -17,6 +17,7 @@ from chancy.postgres.statements import load
 
 logger = logging.getLogger("chancy.leadership")
 
+_SQL = resources.files("chancy.plugins.leadership") / "sql"
 #: The part of a lease for which its holder trusts in it: the clocks of two machines may run apart
 #: by a tenth, and it stops first all the same.
 _TRUSTED = 0.9
@@ -62,9 +63,8 @@ class Election:
         self._store = store
         self._lease_s = lease_s
         self._renew_s = renew_s
-        folder = resources.files(__package__ or "") / "sql"
-        self._elect = load(folder, "elect", store.schema)
-        self._resign = load(folder, "resign", store.schema)
+        self._elect = load(_SQL, "elect", store.schema)
+        self._resign = load(_SQL, "resign", store.schema)
         self._backoff = Backoff(base_s=renew_s / 10, cap_s=renew_s)
         #: As whom it may have the lease: set before that is asked for.
         self._candidate: UUID | None = None
