@@ -119,7 +119,7 @@ def check_unneeded(
     """Raise `ConfigurationError` if tables that stay stand on what would be taken back."""
     gone = {other.name for other in dropped}
     known = {other.name: other for other in components}
-    for name in found.keys() - gone - {CORE_NAME}:
+    for name in [one for one in sorted(found) if one not in gone and one != CORE_NAME]:
         other = known.get(name)
         if one.plugin is not None:
             needs = other is not None and one.name in other.after

@@ -166,7 +166,7 @@ def test_what_others_stand_on_does_not_go(empty_dsn: str) -> None:
     every = components()
     schema.upgrade(empty_dsn, components=every)
     for name, revision, why in (
-        ("core", "base", "'ledger'"),
+        ("core", "base", "'auditor'"),
         ("core", "0001", "'auditor'"),
         ("ledger", "base", "'auditor'"),
     ):
