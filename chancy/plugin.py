@@ -23,6 +23,7 @@ from chancy.leader import LeaderGate
 from chancy.names import shown
 from chancy.postgres.component import Migrations
 from chancy.reference import Reference
+from chancy.registry import Registry
 
 if TYPE_CHECKING:
     import click
@@ -71,6 +72,11 @@ class Application(Protocol):
 
     @property
     def clock(self) -> Clock: ...
+
+    @property
+    def registry(self) -> Registry:
+        """Which functions it has."""
+        ...
 
     async def push(
         self, job: Job, *, within: object | None = None, validate: bool = True

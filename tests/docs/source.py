@@ -126,8 +126,14 @@ def commands(
     """Every command below the top, with the words that call it."""
     if command is None:
         from chancy.cli.main import cli
+        from chancy.cli.options import with_target
+        from chancy.plugins.cron import Cron
 
         command = cli
+        # Theirs are there for an application that has the plugin.
+        for own in Cron().commands():
+            yield f"{path} {own.name}", with_target(own)
+            yield from commands(with_target(own), f"{path} {own.name}")
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):

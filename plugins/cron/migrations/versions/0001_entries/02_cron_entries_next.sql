@@ -1,0 +1,3 @@
+-- What is due next.
+create index cron_entries_next on {schema}.cron_entries (next_at, name)
+where paused_at is null

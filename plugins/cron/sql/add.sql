@@ -1,0 +1,41 @@
+-- Stores an entry. $16: also over one that is there: what it does is replaced, its pause, its last
+-- tick and its history stay; another expression or zone holds from now on. $17: it is from the
+-- code of a worker, and lapses after so many seconds unless that says again that it has it; null:
+-- it does not lapse by this. At most $18 entries.
+-- Gives whether it was there before; no row if it was not stored.
+-- Index: the primary key of cron_entries. Locks: its row. Safe to repeat.
+insert into {schema}.cron_entries as e (
+  name, expression, zone, misfire, grace_s, backfill_limit, overlap, jitter_s,
+  func, arguments, queue, priority, max_attempts, meta, limits, lapses_at)
+select
+  $1::text, $2::text, $3::text, $4::text, $5::float8, $6::int, $7::text, $8::float8,
+  $9::text, $10::text::jsonb, $11::text, $12::smallint, $13::int, $14::text::jsonb,
+  $15::text::jsonb, clock_timestamp() + $17::float8 * interval '1 second'
+where (select count(*) from {schema}.cron_entries as o where o.name <> $1::text) < $18::bigint
+on conflict (name) do update
+set
+  expression = excluded.expression,
+  zone = excluded.zone,
+  misfire = excluded.misfire,
+  grace_s = excluded.grace_s,
+  backfill_limit = excluded.backfill_limit,
+  overlap = excluded.overlap,
+  jitter_s = excluded.jitter_s,
+  func = excluded.func,
+  arguments = excluded.arguments,
+  queue = excluded.queue,
+  priority = excluded.priority,
+  max_attempts = excluded.max_attempts,
+  meta = excluded.meta,
+  limits = excluded.limits,
+  lapses_at = coalesce(excluded.lapses_at, e.lapses_at),
+  from_at = case
+    when (e.expression, e.zone) = (excluded.expression, excluded.zone) then e.from_at
+    else clock_timestamp()
+  end,
+  next_at = '-infinity',
+  problem = null,
+  revision = e.revision + 1,
+  updated_at = clock_timestamp()
+where $16::boolean
+returning xmax <> 0

@@ -1,0 +1,33 @@
+-- Entries that have a tick to fire or whose next tick is not worked out, at most $1, and in each
+-- row the server's time and the seconds until the next one of the others. One row of nulls if
+-- nothing is due. Not those that have lapsed.
+-- Index: cron_entries_next. No locks. Safe to repeat.
+with active as not materialized (
+  select *
+  from {schema}.cron_entries
+  where paused_at is null
+    and (lapses_at is null or lapses_at > statement_timestamp()))
+select
+  e.name,
+  e.revision,
+  e.expression,
+  e.zone,
+  e.misfire,
+  e.overlap,
+  e.grace_s,
+  e.backfill_limit,
+  e.jitter_s,
+  {schema}.utc(greatest(e.from_at, e.last_tick)),
+  {schema}.utc(statement_timestamp()),
+  w.wait_s
+from (
+  select extract(epoch from least(min(next_at), statement_timestamp() + interval '1 day')
+    - statement_timestamp())::float8 as wait_s
+  from active
+  where next_at > statement_timestamp()) as w
+left join lateral (
+  select *
+  from active
+  where next_at <= statement_timestamp()
+  order by next_at, name
+  limit $1::int) as e on true

@@ -1,0 +1,63 @@
+-- Fires ticks of several entries: notes each tick, pushes its job, moves the entry on, and wakes
+-- the workers, all or nothing. Of those who try at one moment the first does it: the others find
+-- the row locked or another revision, and leave the entry alone.
+-- $1 to $4, one for each entry: name, revision as it was read, the newest tick that has passed
+-- (null: none), when the next one is due. $5 to $10, one for each tick: name, tick, id of its job,
+-- when that is due (null: at once), ticks dropped before it, whether it is too late to be fired.
+-- Index: the primary keys. Locks: rows of cron_entries by name, skipping locked ones.
+-- Safe to repeat: the revision has changed then.
+with entries as materialized (
+  select e.*, g.passed_at, g.following_at, e.overlap <> 'skip' or not exists (
+      select from {schema}.jobs as j where j.id = any(e.jobs)) as idle
+  from {schema}.cron_entries as e
+  join unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::timestamptz[])
+    as g (name, revision, passed_at, following_at) on g.name = e.name
+  where e.revision = g.revision
+    and e.paused_at is null
+  order by e.name
+  for update of e skip locked),
+ticks as (
+  insert into {schema}.cron_ticks (entry, tick, job_id, run_at, missed, skipped)
+  select v.entry, v.tick, case when v.why is null then v.job_id end, v.run_at, v.missed, v.why
+  from (
+    select t.*, case
+      when t.late then 'late'
+      when not e.idle then 'overlap'
+      when e.overlap = 'skip' and row_number() over (partition by e.name order by t.tick) > 1
+        then 'overlap'
+      end as why
+    from unnest($5::text[], $6::timestamptz[], $7::uuid[], $8::timestamptz[], $9::int[],
+      $10::boolean[]) as t (entry, tick, job_id, run_at, missed, late)
+    join entries as e on e.name = t.entry) as v
+  on conflict do nothing
+  returning entry, tick, job_id, run_at, skipped),
+pushed as (
+  insert into {schema}.jobs (
+    id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits)
+  select o.job_id, nextval('{schema}.positions'),
+    case when o.run_at > clock_timestamp() then 2 else 0 end,
+    o.queue, o.priority, o.func, o.arguments, o.run_at, o.max_attempts, o.marked, o.limits
+  from (
+    select e.*, t.job_id, t.run_at, coalesce(e.meta, '{}') || jsonb_build_object(
+      'cron', jsonb_build_object('entry', e.name, 'tick',
+        to_char(t.tick at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"'))) as marked
+    from ticks as t
+    join entries as e on e.name = t.entry
+    where t.job_id is not null
+    order by t.tick, e.name) as o
+  returning queue, state),
+moved as (
+  update {schema}.cron_entries as e
+  set last_tick = greatest(e.last_tick, n.passed_at), next_at = n.following_at, problem = null,
+    revision = e.revision + 1,
+    jobs = coalesce((
+      select array_agg(t.job_id) from ticks as t where t.entry = e.name
+        and t.job_id is not null), e.jobs)
+  from entries as n
+  where n.name = e.name
+  returning e.name)
+select m.name, t.tick, t.job_id, t.skipped, w.woken
+from (select count({schema}.wake(q.queue, true)) as woken from (
+  select distinct p.queue from pushed as p where p.state = 0) as q) as w
+cross join moved as m
+left join ticks as t on t.entry = m.name

@@ -1,0 +1,11 @@
+-- Ends the pause of an entry: ticks count from now on. One that is not paused is left as it is.
+-- Index: the primary key. Locks: its row. Safe to repeat.
+update {schema}.cron_entries
+set
+  from_at = case when paused_at is null then from_at else clock_timestamp() end,
+  next_at = case when paused_at is null then next_at else '-infinity' end,
+  paused_at = null,
+  revision = revision + 1,
+  updated_at = clock_timestamp()
+where name = $1::text
+returning 1

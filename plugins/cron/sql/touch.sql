@@ -1,0 +1,14 @@
+-- Says that the entries of these names are still in the code of a worker: they lapse in $2 seconds
+-- from now. Those that are gone, or do not lapse, are left alone. Index: the primary key.
+-- Locks: their rows, in the order of their names. Safe to repeat.
+with mine as (
+  select e.name
+  from {schema}.cron_entries as e
+  where e.name = any($1::text[])
+    and e.lapses_at is not null
+  order by e.name
+  for update)
+update {schema}.cron_entries as e
+set lapses_at = clock_timestamp() + $2::float8 * interval '1 second'
+from mine as m
+where m.name = e.name
