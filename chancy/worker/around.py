@@ -7,7 +7,6 @@ import logging
 from asyncio.tasks import _unregister_task
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from contextvars import copy_context
 from uuid import UUID
 
 from chancy.attempt import Claim, Failure, Outcome, Raised, Returned
@@ -58,7 +57,7 @@ class SurroundedRun:
         """Enter the hooks, run the claim, leave them. Never raises, whatever they do."""
         loop = asyncio.get_running_loop()
         self._end = loop.create_future()
-        self._task = loop.create_task(self._run(), name="chancy-around", context=copy_context())
+        self._task = loop.create_task(self._run(), name="chancy-around")
         self._task.add_done_callback(self._task_ended)
         try:
             return await self._end
