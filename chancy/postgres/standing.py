@@ -69,7 +69,7 @@ def _mismatch(one: Component, found: str | None, schema: str) -> str:
         behind = "run `chancy migrate upgrade`"
     else:
         tables, code = f"the tables of the {one} in schema {schema!r}", "this version of it"
-        behind = "run `chancy migrate upgrade` with the --app that has it"
+        behind = "run `chancy migrate upgrade`, with the --app if the plugin is not a default one"
     if found is None and one.plugin is None:
         return (
             f"schema {schema!r} of the database has no tables of chancy: run `chancy migrate "

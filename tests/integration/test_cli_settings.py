@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from chancy import Chancy
 from chancy.cli import settings
 from chancy.errors import ConfigurationError
-from chancy.postgres import schema as tables
 from tests.integration.command import SHOP, alone, inside
 
 _PASSWORD = "s3cret-Pässwort"
@@ -164,7 +164,7 @@ def test_an_option_that_the_app_does_not_follow_is_an_error(directory: Path, dsn
 
 
 def test_settings_alone_make_an_application(directory: Path, empty_dsn: str) -> None:
-    tables.upgrade(empty_dsn, "elsewhere")
+    Chancy(empty_dsn, schema="elsewhere").sync_migrate()
     (directory / "pyproject.toml").write_text(
         f'[tool.chancy]\ndsn = "{empty_dsn}"\nschema = "elsewhere"\ndriver = "psycopg"\n'
     )
