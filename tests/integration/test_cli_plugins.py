@@ -115,7 +115,7 @@ def test_settings_name_plugins_and_their_settings(directory: Path, dsn: str) -> 
         "settings": {},
     }
     assert "ledger" in inside("migrate", "upgrade", dsn=dsn).out
-    named = inside("plugins", "list", "--json", plugins="tests.ledger, chancy.recovery").json
+    named = inside("plugins", "list", "--json", plugins="tests.ledger, chancy.pruner").json
     assert {one["plugin"]: one["settings"] for one in named}["chancy.pruner"]["keep_days"] == 3
 
 
@@ -143,6 +143,25 @@ def test_plugins_that_are_only_installed_are_listed_and_not_used(directory: Path
     ]
     shown = inside("plugins", "list").out
     assert "tests-ledger 1.2" in shown
+
+
+def test_settings_with_names_of_secrets_are_not_shown(directory: Path) -> None:
+    (directory / "secretive.py").write_text(
+        "from chancy import Chancy, Plugin\n"
+        "class Secretive(Plugin):\n"
+        "    def __init__(self, *, api_token: str, retries: int = 2) -> None:\n"
+        "        self.api_token, self.retries = api_token, retries\n"
+        "chancy = Chancy('postgresql://nowhere', plugins=[Secretive(api_token='hunter2')])\n"
+    )
+    for extra in ([], ["--json"]):
+        shown = inside("plugins", "list", "--app=secretive", *extra).out
+        assert "hunter2" not in shown
+        assert "secretive.Secretive" in shown
+    listed = {
+        one["plugin"]: one for one in inside("plugins", "list", "--app=secretive", "--json").json
+    }
+    assert listed["secretive.Secretive"]["settings"] == {"api_token": "***", "retries": 2}
+    assert listed["secretive.Secretive"]["distribution"] == "the application"
 
 
 def test_commands_of_one_name_are_refused_with_both_owners() -> None:
