@@ -49,9 +49,10 @@ class Executor(Protocol):
         `Cancelled` and `TimedOut` let the job clean up first, and `run` returns once its work has
         ended: `current_job().cancelled` is set, a coroutine is cancelled, a function in a child
         gets `Interrupted`; after the grace of the queue the child is killed, the coroutine
-        abandoned. A thread can only be asked: its job ends as this outcome if it looked at
-        `cancelled` or raised, otherwise as what it returned. `Released` stops at once, and what
-        cannot be stopped is left behind.
+        abandoned. A plain function in a thread can only be asked: it ends as this outcome if it
+        looked at `cancelled` or raised, otherwise as what it returned. `Released` stops at once,
+        and what cannot be stopped is left behind; behind another interrupt it only brings the end
+        about, which is that of the first.
         If the work ends first, `run` returns what really happened. Returns whether the work can
         be stopped.
         """
