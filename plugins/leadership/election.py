@@ -133,8 +133,8 @@ class Election:
         if not rows:
             # Another took the lease while this statement ran.
             return random.uniform(0, _SPREAD_S)
-        leader, term, left_s = rows[0]
-        if leader != holder:
+        leads, term, left_s = rows[0]
+        if not leads:
             self._set(None)
             # The end of the lease is known, and its renewal is not: look when it would end.
             until_end_s = max(float(left_s), 0.0) + random.uniform(0, self._renew_s / 10)

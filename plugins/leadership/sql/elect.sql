@@ -1,6 +1,7 @@
--- Takes the lease if it is free, renews it if $1 has it, and tells who has which term for how long.
--- A holder keeps its term until its lease has ended. A lease from the future counts as free: the
--- clock of the server was set back. Index: the primary key of leadership_leases. Locks: its row, by
+-- Takes the lease if it is free, renews it if $1 has it, and tells which term runs for how long.
+-- A holder keeps its term until its lease has ended. One that ended while this statement waited for
+-- the row is not taken by it: who sent it may be frozen since. A lease from the future counts as
+-- free: the clock of the server was set back. Index: the primary key of leadership_leases. Locks: its row, by
 -- those alone that write it. Safe to repeat: who took it by the lost call renews it by the next.
 with taken as (
   insert into {schema}.leadership_leases as l (name, holder, term, renewed_at, expires_at)
@@ -15,12 +16,13 @@ with taken as (
       + case when l.holder = excluded.holder and l.expires_at > clock_timestamp() then 0 else 1 end,
     renewed_at = clock_timestamp(),
     expires_at = clock_timestamp() + $2::float8 * interval '1 s'
-  where l.holder = excluded.holder or l.expires_at <= clock_timestamp()
+  where (l.holder = excluded.holder and l.expires_at > clock_timestamp())
+    or l.expires_at <= statement_timestamp()
     or l.renewed_at >= clock_timestamp() + interval '5 s'
-  returning l.holder, l.term, l.expires_at)
-select t.holder, t.term, extract(epoch from t.expires_at - clock_timestamp())::float8 as left_s
+  returning l.term, l.expires_at)
+select true as leads, t.term, extract(epoch from t.expires_at - clock_timestamp())::float8 as left_s
 from taken t
 union all
-select l.holder, l.term, extract(epoch from l.expires_at - clock_timestamp())::float8
+select false, l.term, extract(epoch from l.expires_at - clock_timestamp())::float8
 from {schema}.leadership_leases l
 where l.name = 'leader' and not exists (select from taken)
