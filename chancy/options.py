@@ -18,8 +18,8 @@ class ProcessOptions:
     """The children of a ``process`` queue.
 
     :param jobs_per_child: coroutine jobs that one child runs at a time in its event loop; plain
-        functions run one at a time whatever it says. What kills the child ends all of them:
-        the job at fault counts a crash, the others go back.
+        functions run one at a time whatever it says. If the child has to be killed to stop one
+        of them, the others go back at no cost; if it dies by itself, each counts a crash.
     :param max_jobs: a child is replaced after so many jobs; None: it is not.
     :param max_memory_bytes: a child is replaced when it holds more resident memory than this
         after a job; None: it is not.
