@@ -225,8 +225,10 @@ class PluginContract:
                 assert text.strip(), f"{path}: a docstring is its help"
                 assert path in text.partition("Example:\n")[2], f"{path}: an example of its own"
                 for option in below.params:
-                    words = getattr(option, "help", "no option")
-                    assert words, f"{path} {option.name}: say what it means"
+                    # Older versions of click have no help of arguments.
+                    if option.param_type_name == "option":
+                        words = getattr(option, "help", None)
+                        assert words, f"{path} {option.name}: say what it means"
 
     async def test_panels_give_rows_of_json(self, app: Chancy, plugin: Plugin) -> None:
         for panel in plugin.panels():

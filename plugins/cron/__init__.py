@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chancy.broker import SqlStore
 from chancy.errors import ConfigurationError
+from chancy.leader import elected
 from chancy.names import shown
 from chancy.plugin import Application, Panel, Plugin, Runtime
 from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry, facts
@@ -24,9 +26,14 @@ __all__ = ["Cron", "Entry", "Fired", "Misfire", "Overlap", "StoredEntry"]
 
 logger = logging.getLogger("chancy.cron")
 
+#: Seconds between two looks of a worker that does not lead.
+_RARELY_S = 30.0
+
 
 class Cron(Plugin):
     """Pushes a job at each tick of its entries, once, however many workers there are.
+
+    The leader fires them, and the others look rarely, so that it is done without any leader too.
 
     The entries of the code are stored by each worker that starts, and go on until ``lapse_s``
     seconds after the last worker that has them has gone. Others are added at run time.
@@ -85,14 +92,20 @@ class Cron(Plugin):
             return
         entries = Entries(runtime.broker)
         firing = Firing(entries, keep=self.keep_ticks)
-        declare_at = runtime.clock.monotonic()
+        clock, leader = runtime.clock, runtime.leader
+        declare_at = clock.monotonic()
         while True:
             # Every worker says what is in its code.
-            if runtime.clock.monotonic() >= declare_at:
+            if clock.monotonic() >= declare_at:
                 await self._declare(entries)
-                declare_at = runtime.clock.monotonic() + self.lapse_s / 4
+                declare_at = clock.monotonic() + self.lapse_s / 4
+            if not leader.leading:
+                # At last everybody looks, so that ticks are fired without any leader too.
+                rarely_s = min(_RARELY_S, self.lapse_s / 4) * random.uniform(0.8, 1.2)
+                await elected(leader, clock, rarely_s)
             pause_s = await firing.step()
-            await runtime.clock.sleep(min(pause_s, self.poll_s))
+            if leader.leading:
+                await clock.sleep(min(pause_s, self.poll_s))
 
     async def _declare(self, entries: Entries) -> None:
         """Store the entries of the code once; later only say that they are still in it.
