@@ -26,8 +26,8 @@ from chancy.plugins.cron.store import Entries
 @click.option("--zone", default="UTC", show_default=True, help="Time zone of the schedule.")
 @click.option(
     "--misfire",
-    type=click.Choice([*Misfire]),
-    default=Misfire.ONE,
+    type=click.Choice([one.value for one in Misfire]),
+    default=Misfire.ONE.value,
     show_default=True,
     help="What becomes of ticks that nobody fired in time.",
 )
@@ -40,8 +40,8 @@ from chancy.plugins.cron.store import Entries
 )
 @click.option(
     "--overlap",
-    type=click.Choice([*Overlap]),
-    default=Overlap.ALLOW,
+    type=click.Choice([one.value for one in Overlap]),
+    default=Overlap.ALLOW.value,
     show_default=True,
     help="What becomes of a tick while an earlier job is unfinished.",
 )

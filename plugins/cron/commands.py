@@ -160,8 +160,8 @@ def next_(line: CommandLine, name: str, count: int, json_: bool) -> None:
       chancy cron next report --count 3
     """
     found = _found(line, name)
-    zone = ZoneInfo(found.zone)
-    ticks = [(tick.astimezone(zone), tick) for tick in found.upcoming(count)]
+    upcoming = found.upcoming(count)  # which checks the zone
+    ticks = [(tick.astimezone(ZoneInfo(found.zone)), tick) for tick in upcoming]
     if json_:
         line.script([{"local": a.isoformat(), "utc": b.isoformat()} for a, b in ticks])
     else:
