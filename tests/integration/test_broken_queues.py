@@ -29,6 +29,8 @@ class Stub:
         self.broken: str | None = None
         self.ran = 0
         self.started = self.stopped = False
+        #: Whether it does not heed that its start is cancelled.
+        self.deaf = False
 
     @property
     def slots(self) -> int:
@@ -36,7 +38,11 @@ class Stub:
 
     async def start(self) -> None:
         self.started = True
-        await self.warm.wait()
+        try:
+            await self.warm.wait()
+        except asyncio.CancelledError:
+            if not self.deaf:
+                raise
         if self.error is not None:
             raise self.error
 
@@ -154,13 +160,15 @@ async def test_a_slow_warm_up_holds_up_no_other_queue(
         await worker.stop()
 
 
+@pytest.mark.parametrize("deaf", [False, True])
 async def test_a_queue_that_changes_or_goes_while_it_warms_up(
-    chancy: Chancy, stubs: list[Stub]
+    chancy: Chancy, stubs: list[Stub], deaf: bool
 ) -> None:
     async with Worker(chancy) as worker:
         await eventually(lambda: worker.listening)
         await chancy.declare(Queue(name="slow"))
         await eventually(lambda: len(stubs) == 1 and stubs[0].started)
+        stubs[0].deaf = deaf
         await chancy.declare(Queue(name="slow", concurrency=7), upsert=True)
         await eventually(lambda: len(stubs) == 2 and stubs[1].started)
         await eventually(lambda: stubs[0].stopped)
