@@ -111,9 +111,11 @@ async def test_one_of_many_leads_and_the_next_follows_at_once(dsn: str) -> None:
 async def test_a_lease_that_ends_in_silence_is_found_by_looking(dsn: str) -> None:
     hold(dsn, left="1 hour")
     async with application(dsn, lease_s=1.5) as chancy, Worker(chancy, queues=[]) as worker:
-        await eventually(
-            lambda: ask(dsn, "select 1 from pg_stat_activity where query like '%taken%'")
+        looked = (
+            "select 1 from pg_stat_activity where query like '%leadership_leases%'"
+            " and datname = current_database() and pid <> pg_backend_pid()"
         )
+        await eventually(lambda: ask(dsn, looked))
         assert not worker.leader.leading
         ask(dsn, "update chancy.leadership_leases set expires_at = clock_timestamp()")
         async with asyncio.timeout(0.6 + SLACK_S):
