@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -40,7 +40,7 @@ def said() -> list[str]:
 
 def speaking(said: list[str], name: str) -> Hook:
     @asynccontextmanager
-    async def around(context: JobContext) -> AsyncIterator[None]:
+    async def around(context: JobContext) -> AsyncGenerator[None]:
         await asyncio.sleep(0)
         said.append(f"{name} enters")
         try:
@@ -57,7 +57,7 @@ def about(it: Executor, *hooks: Hook, leave_s: float = 30.0) -> Executor:
 
 def named(hook_tenant: str) -> Hook:
     @contextmanager
-    def around(context: JobContext) -> Iterator[None]:
+    def around(context: JobContext) -> Generator[None]:
         token = tenant.set(hook_tenant)
         yield
         tenant.reset(token)
@@ -93,7 +93,7 @@ async def test_concurrent_jobs_share_no_variables(name: ExecutorName) -> None:
     tenants: dict[UUID, str] = {}
 
     @contextmanager
-    def around(context: JobContext) -> Iterator[None]:
+    def around(context: JobContext) -> Generator[None]:
         tenant.set(tenants[context.id])
         yield
 
@@ -111,7 +111,7 @@ async def test_hooks_see_the_job_and_how_it_ended(one: Executor) -> None:
     seen: list[object] = []
 
     @contextmanager
-    def around(context: JobContext) -> Iterator[None]:
+    def around(context: JobContext) -> Generator[None]:
         seen.append((context.id, context.func, current_job() is context, context.outcome))
         yield
         seen.append(context.outcome)
@@ -132,7 +132,7 @@ async def test_what_a_job_puts_on_the_stack_is_closed_after_it_in_the_loop(
     """The job's context is the hooks' own."""
 
     @contextmanager
-    def around(context: JobContext) -> Iterator[None]:
+    def around(context: JobContext) -> Generator[None]:
         loop = asyncio.get_running_loop()
         context.stack.callback(lambda: said.append(f"{loop is asyncio.get_running_loop()}"))
         yield
@@ -154,7 +154,7 @@ async def test_what_a_job_puts_on_the_stack_is_closed_after_it_in_the_loop(
 
 def breaking(error: BaseException, *, entering: bool) -> Hook:
     @contextmanager
-    def around(context: JobContext) -> Iterator[None]:
+    def around(context: JobContext) -> Generator[None]:
         if entering:
             raise error
         yield
@@ -223,7 +223,7 @@ async def test_a_job_whose_hooks_are_being_entered_can_be_interrupted(
     one: Executor, place: Place, said: list[str], turns: int
 ) -> None:
     @asynccontextmanager
-    async def waiting(context: JobContext) -> AsyncIterator[None]:
+    async def waiting(context: JobContext) -> AsyncGenerator[None]:
         await asyncio.Event().wait()
         yield
 
@@ -241,7 +241,7 @@ async def test_a_job_whose_hooks_are_being_entered_can_be_interrupted(
 
 def hanging(until: asyncio.Event, *, swallowing: bool) -> Hook:
     @asynccontextmanager
-    async def around(context: JobContext) -> AsyncIterator[None]:
+    async def around(context: JobContext) -> AsyncGenerator[None]:
         yield
         while not until.is_set():
             with suppress(asyncio.CancelledError) if swallowing else nullcontext():

@@ -1,25 +1,22 @@
 """What the contract cannot say of every broker: rows that somebody else wrote, positions at the
-end of their range, producers that commit late, and four parties that settle one job at once."""
+end of their range, and producers that commit late."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from chancy.attempt import Claim, Failure, Note, Settlement
-from chancy.broker import Broker, Cancellation, JobFilter
+from chancy.attempt import Failure
+from chancy.broker import JobFilter
 from chancy.limits import Limit
 from chancy.options import Options, ProcessOptions
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
 from chancy.states import State
-from chancy.testing.conformance.bench import PAST, Bench, prepared, settlement
+from chancy.testing.conformance.bench import Bench, prepared, settlement
 
 
 @pytest.fixture(params=["asyncpg", "psycopg"])
@@ -255,98 +252,3 @@ async def test_a_producer_that_commits_late_is_not_left_behind(
     await bench.push(prepared())
     [straggler, _] = await bench.claim(thorough=True)
     assert straggler.id == late.id
-
-
-class Parties:
-    """Several processes' brokers that all act on the same jobs."""
-
-    def __init__(self, brokers: list[Broker]) -> None:
-        self.brokers = brokers
-
-    async def meet(self, claim: Claim, at_once: asyncio.Semaphore) -> None:
-        acts = (self.finish, self.retry, self.rescue, self.cancel)
-        async with at_once:
-            await asyncio.gather(*(act(claim) for act in random.sample(acts, len(acts))))
-
-    async def finish(self, claim: Claim) -> bool:
-        return await self._settle(0, settlement(claim, State.SUCCEEDED), "finish")
-
-    async def retry(self, claim: Claim) -> bool:
-        ending = settlement(claim, State.SCHEDULED)._replace(run_at=PAST)
-        return await self._settle(1, ending, "retry")
-
-    async def rescue(self, claim: Claim) -> bool:
-        ending = settlement(claim, State.PENDING)._replace(refund=True, crashed=True)
-        return await self._settle(2, ending, "rescue")
-
-    async def cancel(self, claim: Claim) -> Cancellation:
-        return (await self.brokers[3].cancel([claim.id]))[claim.id]
-
-    async def _settle(self, party: int, ending: Settlement, name: str) -> bool:
-        failure = Failure.named(f"shop.{name}", name)
-        return not await self.brokers[party].settle([ending._replace(failure=failure)])
-
-
-#: Who won, and what the job may be then: a cancellation comes before it or after it.
-LEGAL = {
-    "finish": {(State.SUCCEEDED, 1, 0)},
-    "retry": {(State.SCHEDULED, 1, 0), (State.CANCELLED, 1, 0)},
-    "rescue": {(State.PENDING, 0, 1), (State.CANCELLED, 0, 1)},
-}
-
-
-async def test_of_all_who_settle_a_job_at_once_one_wins(dsn: str) -> None:
-    async with AsyncExitStack() as opened:
-        brokers = [PostgresBroker(dsn) for _ in range(4)]
-        for broker in brokers:
-            opened.push_async_callback(broker.close)
-            await broker.open()
-        bench = Bench(brokers[0])
-        await bench.prepare()
-        parties = Parties(list(brokers))
-        await bench.push(*(prepared() for _ in range(250)))
-        claims = await bench.claim(limit=250)
-        # A few jobs at a time, so that no party is far ahead of the others.
-        at_once = asyncio.Semaphore(4)
-        await asyncio.gather(*(parties.meet(claim, at_once) for claim in claims))
-        jobs = await bench.broker.get([claim.id for claim in claims])
-        assert len(jobs) == len(claims)
-        for job in jobs.values():
-            [error] = job.errors
-            outcome = (job.state, job.attempt, job.crashes)
-            assert outcome in LEGAL[error["message"]], (error["message"], outcome)
-        listed = await bench.broker.find(JobFilter(limit=1_000))
-        assert len(listed) == len(claims), "a job stands in two tables"
-
-
-async def test_notes_settlements_and_cancellations_lock_in_one_order(dsn: str) -> None:
-    """In three orders they would meet a deadlock, which the server takes a second to end."""
-    async with AsyncExitStack() as opened:
-        brokers = [PostgresBroker(dsn) for _ in range(3)]
-        for broker in brokers:
-            opened.push_async_callback(broker.close)
-            await broker.open()
-        bench = Bench(brokers[0])
-        await bench.prepare()
-        for _ in range(8):
-            await bench.push(*(prepared() for _ in range(300)))
-            claims = list(await bench.claim(limit=300))
-            random.shuffle(claims)
-            notes = [Note(claim.id, claim.lease, '{"said": 1}') for claim in claims]
-            random.shuffle(claims)
-            ends = [settlement(claim, State.SUCCEEDED) for claim in claims]
-            random.shuffle(claims)
-            late, stale, _ = await asyncio.gather(
-                brokers[0].note(notes),
-                brokers[1].settle(ends),
-                brokers[2].cancel([claim.id for claim in claims]),
-            )
-            assert stale == frozenset()
-            found = await bench.broker.get([claim.id for claim in claims])
-            assert {job.id for job in found.values() if not job.meta} == late
-            assert {job.state for job in found.values()} == {State.SUCCEEDED}
-    with psycopg.connect(dsn) as connection:
-        row = connection.execute(
-            "select deadlocks from pg_stat_database where datname = current_database()"
-        ).fetchone()
-    assert row == (0,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from chancy import Chancy, Plugin, Queue, State, Worker
@@ -21,7 +21,7 @@ class Trace(Plugin):
         self.refused = 0
 
     @asynccontextmanager
-    async def around(self, context: JobContext) -> AsyncIterator[None]:
+    async def around(self, context: JobContext) -> AsyncGenerator[None]:
         if context.meta.get("refused"):
             self.refused += 1
             raise PermissionError("not this one")

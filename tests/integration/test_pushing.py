@@ -21,16 +21,12 @@ from chancy import (
     InvalidArguments,
     Job,
     JobFilter,
-    Limit,
     PayloadTooLarge,
     PushError,
-    Queue,
     State,
 )
 from chancy.errors import ConfigurationError
-from chancy.limits import Limits, decode_limits
 from chancy.postgres import schema
-from chancy.testing.conformance.bench import Bench
 from tests import jobs
 
 
@@ -108,52 +104,6 @@ async def test_push_within_a_transaction_of_each_driver(chancy: Chancy, dsn: str
     with psycopg.connect(dsn) as blocking:
         await chancy.push(jobs.note.job(value=4), within=blocking)
     assert count(dsn) == 3
-
-
-async def test_limits_reach_the_claim_by_every_way_of_pushing(chancy: Chancy, dsn: str) -> None:
-    limits = (Limit.time(2.5), Limit.memory(2**28))
-    made = jobs.note.job(value=1)
-    bounded = made.with_limits(*limits)
-    pushed = [await chancy.push(bounded)]
-    # One and many take different statements, and 1,001 are two chunks.
-    pushed += await chancy.push_many([bounded])
-    several = await chancy.push_many([made, bounded, *[made] * 999, bounded])
-    pushed += [several[1], several[1001]]
-    with Chancy(dsn) as sync:
-        pushed.append(sync.sync_push(bounded))
-        pushed += sync.sync_push_many([bounded, bounded])
-        with psycopg.connect(dsn) as session:
-            pushed.append(sync.sync_push(bounded, within=session))
-    connection = await asyncpg.connect(dsn)
-    async with connection.transaction():
-        pushed.append(await chancy.push(bounded, within=connection))
-    await connection.close()
-    async with chancy.transaction() as transaction:
-        pushed.append(await chancy.push(bounded, within=transaction))
-        pushed += await chancy.push_many([bounded], within=transaction)
-    bench = Bench(chancy.broker)
-    await bench.prepare(Queue(name="async"))
-    claims = await bench.claim(limit=2_000, queue="async")
-    found = {claim.id: decode_limits(claim.limits) for claim in claims if claim.limits is not None}
-    assert found == {reference.id: Limits(2.5, 2**28) for reference in pushed}
-    assert len(pushed) == 11
-    assert len(claims) == 1_011
-    for job in (await chancy.get_jobs([reference.id for reference in pushed])).values():
-        assert job.limits == limits
-
-
-async def test_a_limit_that_a_declared_queue_cannot_keep_to_is_refused(dsn: str) -> None:
-    bounded = jobs.note.job(value=1).with_limits(Limit.memory(2**28))
-    said = "^job tests.jobs.note: queue 'async': the jobs of .* share the memory of the worker"
-    chancy = Chancy(dsn, queues=[Queue(name="async", executor="async")])
-    async with chancy:
-        with pytest.raises(PushError, match=said):
-            await chancy.push(bounded)
-        with pytest.raises(PushError, match=said):
-            await chancy.push_many([jobs.note.job(value=1), bounded])
-    with chancy, pytest.raises(PushError, match=said):
-        chancy.sync_push(bounded)
-    assert count(dsn) == 0
 
 
 async def test_push_within_something_else_is_refused(chancy: Chancy, dsn: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,7 +90,7 @@ def test_only_what_is_overridden_is_called(monkeypatch: pytest.MonkeyPatch) -> N
 
 class Around(Plugin):
     @contextmanager
-    def around(self, context: JobContext) -> Iterator[None]:
+    def around(self, context: JobContext) -> Generator[None]:
         yield
 
 

@@ -1,0 +1,44 @@
+"""The statement that suits the jobs of a push."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from chancy.broker import PreparedJob
+from chancy.postgres import statements as texts
+from chancy.postgres.insertion import columns, insertion
+from chancy.testing.conformance.bench import prepared
+
+
+def test_only_jobs_that_differ_in_arguments_alone_are_sent_as_one_array() -> None:
+    sql = texts.Statements("chancy")
+
+    def sent(*jobs: PreparedJob, new: bool = True) -> str:
+        return insertion(sql, jobs, new=new)[0]
+
+    one, later = prepared(), datetime(2100, 1, 1, tzinfo=UTC)
+    assert sent(one, prepared()) == sql.push_plain_new
+    assert sent(one, prepared(), new=False) == sql.push_plain
+    assert sent(one, new=False) == sql.push_plain
+    others: list[dict[str, object]] = [
+        {"queue": "other"},
+        {"priority": 1},
+        {"func": "a.other"},
+        {"run_at": later},
+        {"delay_s": 1.0},
+        {"max_attempts": 9},
+        {"meta": "{}"},
+        {"limits": "[]"},
+        {"arguments": '{"a":"' + "x" * 16_000_000 + '"}'},
+    ]
+    for other in others:
+        assert sent(one, one._replace(**other)) == sql.push_new, other  # type: ignore[arg-type]
+
+
+def test_settings_that_all_jobs_share_are_sent_once() -> None:
+    same = columns([prepared(), prepared(), prepared()])
+    assert [len(column) if column is not None else None for column in same] == [
+        3, 1, 1, 1, 3, None, None, 1, None, None,
+    ]  # fmt: skip
+    mixed = columns([prepared(), prepared(queue="other"), prepared()])
+    assert mixed[1] == ["default", "other", "default"]
