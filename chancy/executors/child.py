@@ -29,8 +29,8 @@ from chancy.executors.desk import Desk
 from chancy.executors.echo import Recorder
 from chancy.executors.frames import packed
 from chancy.executors.guard import Guard
-from chancy.executors.program import Terms
 from chancy.executors.says import Says
+from chancy.executors.terms import Terms
 
 _PR_SET_PDEATHSIG = 1
 #: Seconds that an idle child has for its exit handlers once the parent has closed the line.
@@ -150,6 +150,14 @@ def _ignore(signum: int, frame: object) -> None:
     """
 
 
+def _heed() -> None:
+    """In a copy that a job has made by forking: it is the job's, and ends when it is told to."""
+    if signal.getsignal(signal.SIGINT) is _ignore:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is _ignore:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _die_with(parent: int) -> None:
     """Have the kernel end this process when the parent ends, even if a job holds the GIL."""
     if sys.platform == "linux":
@@ -166,6 +174,7 @@ def main(line_fd: int, parent: int, terms_text: str) -> NoReturn:
     for signum in signals:
         signal.signal(signum, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    os.register_at_fork(after_in_child=_heed)
     terms = Terms(**json.loads(terms_text))
     line, calls = socket.socket(fileno=line_fd), socket.socket(fileno=terms.calls)
     line.set_inheritable(False)

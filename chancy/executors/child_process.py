@@ -10,21 +10,14 @@ import signal
 from collections.abc import Sequence
 from typing import Protocol
 
-from chancy.attempt import (
-    Failure,
-    Lost,
-    MemoryExceeded,
-    Outcome,
-    Released,
-    Returned,
-    TimedOut,
-)
+from chancy.attempt import Failure, Lost, MemoryExceeded, Outcome, Released, Returned, TimedOut
 from chancy.executors import frames, memory
 from chancy.executors.answers import outcome_of
 from chancy.executors.frames import Frame, GarbledFrame, packed
 from chancy.executors.hand_over import LATE_S, Attempt, Hand
 from chancy.executors.invocation import reason_of
-from chancy.executors.program import Program, Terms
+from chancy.executors.program import Program
+from chancy.executors.terms import Terms
 from chancy.options import ProcessOptions
 
 #: Seconds between two looks at what a child holds whose job has a memory limit.
@@ -71,6 +64,8 @@ class ChildProcess:
         self._hand = Hand(options.jobs_per_child, options.max_jobs)
         self._weighed_at = 0.0
         self._leaving = False
+        #: Its depth when the slots were counted.
+        self.counted = 0
         #: None once it can take calls, or why it never will.
         self.ready: asyncio.Future[str | None] = self._loop.create_future()
         #: Done when it should have a successor, at the latest when it is gone.

@@ -58,11 +58,15 @@ class Crew:
         """Why no child can take calls; None if one can, or will in a moment."""
         return self._why if len(self._failing) == self._size else None
 
-    @property
-    def slots(self) -> int:
+    def count_slots(self) -> int:
         """How many calls they may have in hand, together with those that are to come at once."""
-        able = [child for child in self.ready if child.depth]
-        slots = sum(child.depth for child in able)
+        slots = 0
+        able: list[ChildProcess] = []
+        for child in self.ready:
+            child.counted = depth = child.depth
+            slots += depth
+            if depth:
+                able.append(child)
         if len(able) + len(self._failing) != self._size:
             numbers = self._failing.union(child.number for child in able)
             slots += self._size - len(numbers)
@@ -124,7 +128,7 @@ class Crew:
         child = self._make(number)
         try:
             child.start(self._max_payload, self._sys_path or ())
-        except OSError as error:
+        except Exception as error:
             return child, f"could not be started: {error}"
         self._living.add(child)
         if self._stop.is_set():

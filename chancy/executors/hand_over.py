@@ -8,7 +8,6 @@ nothing else is to blame if it dies.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import math
@@ -22,6 +21,8 @@ from chancy.executors.pace import Pace
 from chancy.limits import Limits
 
 if TYPE_CHECKING:
+    import asyncio
+
     from chancy.executors.child_process import ChildProcess
 
 #: Seconds that a child may be busy with one call, or leave one unread, before it loses the others.

@@ -219,13 +219,14 @@ class ProcessExecutor:
         return math.inf
 
     def _count_slots(self) -> None:
-        self._slots = self._crew.slots
+        self._slots = self._crew.count_slots()
 
     # For the children
 
     def changed(self, child: ChildProcess) -> None:
         self._moved_at = self._now()
-        self._count_slots()
+        if child.depth != child.counted:
+            self._count_slots()
         self._hand_out()
 
     def bounced(self, attempts: Sequence[Attempt]) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from chancy.executors.frames import Frame
 from chancy.executors.line import Line
+from chancy.executors.terms import Terms
 
 #: Seconds between the end of the line and the end of the process, before it is killed.
 _PARTING_S = 0.2
@@ -27,24 +27,6 @@ _BOOTSTRAP = (
     "import sys; line, parent, terms, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
     "from chancy.executors.child import main; main(int(line), int(parent), terms)"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a child is told at its start.
-
-    :param calls: descriptor of its end of the channel.
-    :param max_payload: bytes that an encoded result may have.
-    :param jobs: coroutine jobs at a time.
-    :param initializer: path of a function to be called first.
-    :param log_level: the least level of records that the parent would log.
-    """
-
-    calls: int
-    max_payload: int
-    jobs: int = 1
-    initializer: str | None = None
-    log_level: int = logging.WARNING
 
 
 class Program:

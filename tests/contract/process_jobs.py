@@ -226,6 +226,21 @@ def sockets() -> int:
     return count
 
 
+def copy_ends_when_told() -> int:
+    """The signal that ended a copy of the process."""
+    reader, writer = os.pipe()
+    copy = os.fork()
+    if copy == 0:
+        os.write(writer, b"here")
+        time.sleep(60)
+        os._exit(0)
+    os.read(reader, 4)
+    os.close(reader)
+    os.close(writer)
+    os.kill(copy, signal.SIGTERM)
+    return os.WTERMSIG(os.waitpid(copy, 0)[1])
+
+
 def exit_in_copy() -> NoReturn:
     """Has a copy that goes on, and ends."""
     if os.fork() == 0:

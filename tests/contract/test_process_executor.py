@@ -122,6 +122,19 @@ async def test_process_call_that_an_idle_child_never_read_is_run_by_another(
     assert outcome.result != str(pid)
 
 
+async def test_process_replacing_children_leaves_nothing_open(child: Executor) -> None:
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    assert isinstance(await run(child, "exit_at_once", status=3), Lost)
+    await result(child, "pid")
+    before = opened()
+    for _ in range(5):
+        assert isinstance(await run(child, "exit_at_once", status=3), Lost)
+        await result(child, "pid")
+    assert opened() == before
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 async def test_process_child_outlives_signals_to_its_group(
     child: Executor, signum: signal.Signals

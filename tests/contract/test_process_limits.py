@@ -159,7 +159,7 @@ async def test_process_job_has_its_own_signal_handlers_back(child: Executor) -> 
 async def test_process_memory_over_the_limit_ends_the_job(child: Executor, function: str) -> None:
     """Taken step by step, which the parent sees, or at once, which the system refuses."""
     pid = await result(child, "pid")
-    claim = claim_of(function, megabytes=600 if function == "hog_slowly" else 2_000)
+    claim = claim_of(function, megabytes=160 if function == "hog_slowly" else 2_000)
     claim = limited(claim, Limit.memory(100 * MB))
     outcome = await end_of(asyncio.create_task(child.run(claim)))
     assert isinstance(outcome, MemoryExceeded), outcome

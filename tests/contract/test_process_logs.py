@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -57,6 +58,7 @@ async def test_process_log_of_a_job_is_the_workers(
     for record in (info, error, said):
         assert vars(record)["job_id"] == str(claim.id)
         assert vars(record)["func"] == claim.func
+        assert vars(record)["attempt"] == 1
 
 
 async def test_process_flood_of_logs_hurts_nothing(
@@ -140,6 +142,7 @@ async def test_process_copies_that_a_job_makes_have_no_line(
     """They compute, log and end as they like, and disturb nothing."""
     pid = await result(child, "pid")
     assert await result(child, "sockets") == 0
+    assert await result(child, "copy_ends_when_told") == signal.SIGTERM
     assert await result(child, "fork_pool") == [0, 1, 4, 9]
     assert await result(child, "spawn_pool") == [0, 1]
     assert not logged(caplog), "the copies have no way to the worker's log"

@@ -1,0 +1,110 @@
+"""What stops a job in a child stops no other, and nothing of the child's own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import copy_context
+from uuid import uuid4
+
+import pytest
+
+from chancy.attempt import Claim
+from chancy.context import JobContext
+from chancy.errors import Interrupted
+from chancy.executors.calls import Call, pack
+from chancy.executors.guard import Guard
+from chancy.limits import NO_LIMITS
+
+
+@pytest.fixture
+def guard() -> Guard:
+    return Guard()
+
+
+def begin(guard: Guard, number: int) -> JobContext:
+    claim = Claim(uuid4(), uuid4(), uuid4(), "default", "shop.pay", None, 1, 3, 0, 0, 0, None)
+    call = Call(pack(number, claim, NO_LIMITS).message)
+    job = JobContext(call, lambda attempt, progress: None)
+    guard.begin(call, job)
+    return job
+
+
+def test_stops_the_job_that_runs(guard: Guard) -> None:
+    job = begin(guard, 1)
+    with pytest.raises(Interrupted, match="enough"):
+        guard.call(copy_context(), lambda: guard.stop(1, "enough"), {})
+    assert guard.stopped
+    assert job.why_cancelled == "enough"
+
+
+def test_stops_no_other_job(guard: Guard) -> None:
+    job = begin(guard, 2)
+    assert guard.call(copy_context(), lambda: guard.stop(1, "late"), {}) is None
+    assert guard.call(copy_context(), lambda: guard.stop(3, "early"), {}) is None
+    assert not job.cancelled
+    guard.end()
+    begin(guard, 3)
+    with pytest.raises(Interrupted, match="early"):
+        guard.call(copy_context(), lambda: 1, {})
+
+
+def test_stops_nothing_before_the_call_and_after_it(guard: Guard) -> None:
+    begin(guard, 1)
+    guard.call(copy_context(), lambda: 1, {})
+    guard.stop(1, "after the function has returned")
+    assert not guard.stopped, "it ended by itself"
+    guard.end()
+    guard.stop(1, "after the job")
+    begin(guard, 2)
+    assert guard.call(copy_context(), lambda: 1, {}) == 1
+    guard.end()
+    begin(guard, 3)
+    guard.stop(3, "before the function is called")
+    with pytest.raises(Interrupted):
+        guard.call(copy_context(), lambda: 1, {})
+
+
+def test_stops_a_job_once(guard: Guard) -> None:
+    """Its own cleaning up is not broken off."""
+    begin(guard, 1)
+
+    def work() -> str:
+        try:
+            guard.stop(1, "first")
+        except Interrupted as error:
+            guard.stop(1, "second")
+            return str(error)
+        return "went on"
+
+    assert guard.call(copy_context(), work, {}) == "first"
+    assert guard.stopped
+
+
+def test_puts_off_a_stop_in_the_middle_of_a_word(guard: Guard) -> None:
+    begin(guard, 1)
+    said: list[str] = []
+
+    def work() -> None:
+        guard.hold()
+        guard.stop(1, "enough")
+        said.append("whole")
+        guard.let_go()
+
+    with pytest.raises(Interrupted):
+        guard.call(copy_context(), work, {})
+    assert said == ["whole"]
+
+
+async def test_stops_a_coroutine_by_its_task(guard: Guard) -> None:
+    begin(guard, 1)
+
+    async def work() -> str:
+        guard.stop(1, "enough")  # in the middle of a step, which goes on
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as error:
+            return str(error)
+        return "went on"
+
+    assert await asyncio.create_task(guard.awaiting(work())) == "enough"
+    assert guard.stopped
