@@ -4,8 +4,9 @@ from __future__ import annotations
 
 #: A child has calls in hand for so many seconds of work, at the pace just seen.
 _AHEAD_S = 0.01
-#: The most calls that a child has in hand, however short they are.
-MAX_DEPTH = 32
+#: The most calls that a child has in hand, however short they are. Two children on two cores run
+#: 60,000 no-ops a second with 32, 75,000 with 64, and no more with 128.
+MAX_DEPTH = 64
 #: Calls seen before anything is made of their times.
 _FIRST = 4
 

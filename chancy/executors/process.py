@@ -16,7 +16,7 @@ from time import perf_counter
 
 from chancy.attempt import Claim, Failure, Outcome, Released
 from chancy.context import Progress
-from chancy.executors import frames
+from chancy.executors import frames, memory
 from chancy.executors.base import FindFunction, Report, no_report
 from chancy.executors.child_process import ChildProcess
 from chancy.executors.crew import Crew
@@ -99,6 +99,8 @@ class ProcessExecutor:
     async def start(self) -> None:
         """Start the children side by side; returns once each is ready, or has failed once."""
         self._loop = asyncio.get_running_loop()
+        if not memory.keeps_limits:
+            logger.warning("memory_limits_unkept: this system does not say what a child holds")
         await self._crew.start()
 
     async def stop(self) -> None:
