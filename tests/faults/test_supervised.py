@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -30,10 +30,20 @@ Start = Callable[..., AbstractContextManager[Started]]
 def start(dsn: str, tmp_path: Path) -> Start:
     """Run ``chancy worker`` with these options on the test's database."""
 
-    def run(*options: str) -> AbstractContextManager[Started]:
+    @contextmanager
+    def run(*options: str) -> Generator[Started]:
         program = command("worker", "--app=tests.faults.watched:app", *options)
         env = {"CHANCY_DSN": dsn, "PYTHONPATH": str(ROOT)}
-        return started(program, cwd=tmp_path, env=env)
+        with started(program, cwd=tmp_path, env=env) as supervisor:
+            try:
+                yield supervisor
+            finally:
+                # One that was stopped cannot see that its supervisor is gone.
+                for pid in workers_of(supervisor):
+                    with suppress(psutil.NoSuchProcess):
+                        child = psutil.Process(pid)
+                        if "--app=tests.faults.watched:app" in child.cmdline():
+                            child.kill()
 
     return run
 
