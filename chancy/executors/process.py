@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import math
+import sys
 from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
@@ -100,7 +101,7 @@ class ProcessExecutor:
         """Start the children side by side; returns once each is ready, or has failed once."""
         self._loop = asyncio.get_running_loop()
         if not memory.keeps_limits:
-            logger.warning("memory_limits_unkept: this system does not say what a child holds")
+            logger.warning("memory_limits_unkept platform=%s", sys.platform)
         await self._crew.start()
 
     async def stop(self) -> None:
