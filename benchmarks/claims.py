@@ -115,6 +115,10 @@ async def _claim(
     )
 
 
+def _array(values: Sequence[int] | None) -> str | None:
+    return None if values is None else f"{{{','.join(map(str, values))}}}"
+
+
 async def explained(
     session: asyncpg.Connection,
     worker: uuid.UUID,
@@ -129,7 +133,7 @@ async def explained(
     await transaction.start()
     try:
         found: Any = await session.fetchval(
-            statement, worker, uuid.uuid4(), queue, lanes, hints, limit
+            statement, worker, uuid.uuid4(), queue, _array(lanes), _array(hints), limit
         )
     finally:
         await transaction.rollback()

@@ -19,9 +19,10 @@ MAX_WHOLE = 32 * 1024
 #: Bytes to be read for any call.
 MAX_CALL = 64 * 1024
 
-#: Number; time limit in seconds and memory limit in bytes, 0 for none; attempt, most attempts,
-#: crashes; id; whether the body follows here; lengths of function, queue and meta.
-_HEAD = struct.Struct("!QdQIII16s?HHI")
+#: Number; time limit in seconds and memory limit in bytes, 0 for none; attempt, most attempts and
+#: crashes, as odd as a row may have them; id; whether the body follows here; lengths of function,
+#: queue and meta.
+_HEAD = struct.Struct("!QdQiii16s?HHI")
 HEAD_SIZE = _HEAD.size
 _NUMBER = struct.Struct("!Q")
 
