@@ -114,6 +114,8 @@ async def test_process_call_that_an_idle_child_never_read_is_run_by_another(
     """The child dies before the parent notices: the job has not begun and is not to blame."""
     pid = await result(child, "pid")
     os.kill(pid, signal.SIGSTOP)
+    # Until then it can still receive something.
+    await eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     running = asyncio.create_task(child.run(claim_of("pid")))
     await asyncio.sleep(0)
     os.kill(pid, signal.SIGKILL)

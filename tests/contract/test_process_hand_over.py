@@ -111,6 +111,8 @@ async def test_process_child_that_receives_nothing_loses_its_calls(two: Executor
     pids = {await result(two, "pid") for _ in range(20)}
     stopped = pids.pop()
     os.kill(stopped, signal.SIGSTOP)
+    # Until then it can still receive something.
+    await eventually(lambda: psutil.Process(stopped).status() == psutil.STATUS_STOPPED)
     try:
         ends = [await end_of(run) for run in start(two, [claim_of("pid") for _ in range(20)])]
         found = {int(end.result or 0) for end in ends if isinstance(end, Returned)}
