@@ -12,7 +12,9 @@ from chancy.postgres.component import Migrations
 __all__ = ["Election", "ImmediateLeadership", "Leadership"]
 
 _IDENTIFIER = "chancy.leadership"
-_MIGRATIONS = Migrations(name="leadership", package="chancy.plugins.leadership", head="0001")
+_MIGRATIONS = Migrations(
+    name="leadership", package="chancy.plugins.leadership.migrations", head="0001"
+)
 
 
 class Leadership(Plugin):

@@ -112,6 +112,7 @@ async def test_the_last_word_is_heard_before_the_end_and_few_before_it(
         assert fractions == sorted(fractions)
         # One each 50 ms, the first at once, the last at the end.
         assert count <= 3 + outcome.elapsed_s / 0.05
+        # Longer than the pause between two words: no late one follows.
         await asyncio.sleep(0.06)
         assert len(heard.heard) == count
 

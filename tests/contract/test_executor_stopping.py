@@ -216,6 +216,7 @@ async def test_a_thread_that_heeds_no_limit_ends_as_it_ends(place: Place) -> Non
     async with started("thread", options=COOPERATIVE, limits=Limits(time_s=0.01)) as it:
         running = asyncio.create_task(it.run(place.waiting("wait_for_file")))
         await place.has_started()
+        # Five times the limit: there is nothing to wait for where nothing is to happen.
         await asyncio.sleep(0.05)
         assert not running.done()
         place.until.touch()

@@ -80,6 +80,7 @@ async def test_killed_children_cost_nobody_but_the_job_they_ran(
             assert worker.process.poll() is None, worker.log
             toll.rss.append(process.memory_info().rss)
             toll.kill(process.children())
+            # The pace of the fault, not a wait for an effect.
             await asyncio.sleep(KILL_EVERY_S)
         worker.process.terminate()
         assert worker.process.wait(30) == 0, worker.log

@@ -53,6 +53,7 @@ async def test_a_killer_is_buried_after_three_deaths_and_nobody_else(
             await eventually(lambda: book.count("begin")[KILLER] >= 1, timeout=30)
             for number in range(first, BYSTANDERS):
                 references.append(await chancy.push(bystander(book, queue, number)))
+                # The pace of the pushes: some are to come while the killer comes back.
                 await asyncio.sleep(0.02)
             # The queue goes on meanwhile: nobody waits for the end of the killer.
             for reference in references:

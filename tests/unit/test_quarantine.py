@@ -158,6 +158,7 @@ async def test_the_children_end_when_nothing_has_come_for_a_while() -> None:
     await eventually(lambda: ward.lanes)
     ward.lanes[0].ready.set()
     await eventually(lambda: ward.lanes[0].running)
+    # More than twice the idle time: it is not to be closed, and that cannot be waited for.
     await asyncio.sleep(0.05)
     assert ward.lanes[0].stops == 0, "one is still at work"
     ward.lanes[0].let_go()
