@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable, Iterable
 
 from chancy.attempt import Claim, Outcome, Settlement
-from chancy.broker import Broker
+from chancy.broker import Broker, Capability
 from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.judge import judge
 from chancy.leader import LeaderGate, Unelected
 from chancy.plugin import Panel, Plugin, Runtime, Surrounding
 from chancy.postgres.component import ordered
+from chancy.settling import Inside
 
 logger = logging.getLogger("chancy.hooks")
 
@@ -61,6 +62,11 @@ class Hooks:
         self.around: tuple[Around, ...] = tuple(
             plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
         )
+        self._inside: tuple[Inside, ...] = tuple(
+            Inside(plugin.get_identifier(), plugin.settling_states, plugin.settling)
+            for plugin in self.plugins
+            if type(plugin).settling is not Plugin.settling
+        )
         self._electing = _one_electing(self.plugins)
         self.services: tuple[Plugin, ...] = tuple(
             plugin for plugin in self.plugins if type(plugin).serve is not Plugin.serve
@@ -76,6 +82,10 @@ class Hooks:
                     f"the plugin {plugin.get_identifier()!r} requires {_listed(missing)} of the "
                     f"broker; {type(broker).__name__} offers {_listed(offered)}"
                 )
+
+    def inside(self, broker: Broker) -> tuple[Inside, ...]:
+        """What plugins write in the settling transactions of this broker."""
+        return self._inside if Capability.SETTLING in broker.capabilities else ()
 
     def gate(self, runtime: Runtime) -> LeaderGate:
         """How a worker knows whether it leads. Without a plugin for it every worker does."""

@@ -24,6 +24,8 @@ from chancy.names import shown
 from chancy.postgres.component import Migrations
 from chancy.reference import Reference
 from chancy.registry import Registry
+from chancy.settling import Transaction
+from chancy.states import State
 
 if TYPE_CHECKING:
     import click
@@ -61,6 +63,10 @@ class Runtime(Protocol):
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The verdict on an outcome, plugins included."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        """`Broker.settle`, with what plugins write in its transaction."""
         ...
 
 
@@ -199,6 +205,24 @@ class Plugin:
         was; the error is logged.
         """
         return verdict
+
+    #: The settlements that `settling` hears of. Without any of these in it a batch costs nothing.
+    settling_states: frozenset[State] = frozenset(state for state in State if state.final)
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        """Write in the transaction that settles: both are there, or neither is.
+
+        ``batch`` has up to 1,000 settlements of ``settling_states`` that the fence has let
+        through, in any order. Rows of jobs that ended are in ``finished_jobs``; those of a job
+        that did not fail are missing where its queue does not keep them. A batch may be told
+        again after a lost connection, its first transaction undone or not at all.
+
+        Runs in a savepoint; a statement may take 5 s, the hook 10 s. If it raises, what it wrote
+        is undone, the jobs settle without it, and the error is logged: a sweep in `serve` must
+        repair that. Only with a broker of the capability SETTLING, of which a plugin that cannot
+        do without says so in `requires`. A waiting job that is cancelled is not told: it has no
+        attempt that could settle.
+        """
 
     async def serve(self, runtime: Runtime) -> None:
         """Run beside a worker until cancelled, or return when there is nothing to do here.

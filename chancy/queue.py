@@ -30,7 +30,8 @@ class Queue:
     :param poll_interval_s: seconds between looks while notifications do not work; ten times
         that while they do, at most 5.
     :param keep_finished: whether finished jobs are kept in the history. Without it a row is
-        deleted once it settles, and its result and state cannot be asked for.
+        deleted once it settles, and its result and state cannot be asked for. Failed jobs are
+        kept in any case.
     :param limits: of every attempt at its jobs, unless the job has others. A ``thread`` queue
         takes a limit of time only with ``ThreadOptions(cooperative=True)``; only a ``process``
         queue takes one of memory.

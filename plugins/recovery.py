@@ -125,7 +125,7 @@ class Recovery(Plugin):
             for claim in orphans:
                 lost = Lost(f"worker {claim.worker_id} died or fell silent while it ran the job")
                 settlements.append(runtime.judge(claim, lost))
-            stale = await runtime.broker.settle(settlements)
+            stale = await runtime.settle(settlements)
             rescued += len(orphans) - len(stale)
             logger.warning("rescued jobs=%d stale=%d", len(orphans) - len(stale), len(stale))
             if len(orphans) < self.batch:

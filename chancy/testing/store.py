@@ -214,11 +214,11 @@ class MemoryStore:
         self.retire(row)
 
     def retire(self, row: Row) -> None:
-        """Take a row that became final to the history, if its queue keeps one."""
+        """Take a row that became final to the history, if it failed or its queue keeps one."""
         row.finished_at = self.clock.now()
         del self.live[row.pushed.id]
         queue = self.queues.get(row.pushed.queue)
-        if queue is None or queue.keep_finished:
+        if row.state is State.FAILED or queue is None or queue.keep_finished:
             self.finished[row.pushed.id] = row
 
 

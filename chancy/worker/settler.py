@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 from chancy.attempt import Settlement
-from chancy.broker import Broker
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError
 
 logger = logging.getLogger("chancy.worker")
+
+#: Writes settlements; gives the ids of the stale ones.
+Settle = Callable[[Sequence[Settlement]], Awaitable[frozenset[UUID]]]
 
 #: Settlements of one call of the broker, at most.
 BATCH = 1_000
@@ -32,13 +34,13 @@ class Settler:
 
     def __init__(
         self,
-        broker: Broker,
+        settle: Settle,
         clock: Clock,
         *,
         on_stale: Callable[[frozenset[UUID]], None],
         prepare: Callable[[list[Settlement]], list[Settlement]] = list,
     ) -> None:
-        self._broker = broker
+        self._settle = settle
         self._clock = clock
         self._on_stale = on_stale
         self._prepare = prepare
@@ -85,7 +87,7 @@ class Settler:
         backoff = Backoff(base_s=0.1, cap_s=5.0)
         while True:
             try:
-                stale = await self._broker.settle(self._writing)
+                stale = await self._settle(self._writing)
             except BrokerError as error:
                 self.open.clear()
                 pause = backoff.next_s()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -91,7 +91,7 @@ class Worker:
         )
         self._notes = Notes(self.broker, self.clock)
         self._settler = Settler(
-            self.broker, self.clock, on_stale=self._note_stale, prepare=self._notes.joined
+            self.settle, self.clock, on_stale=self._note_stale, prepare=self._notes.joined
         )
         self._listener = Listener(
             self.broker, self.clock, heed=self._heed, resumed=self._look_at_everything
@@ -133,6 +133,10 @@ class Worker:
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The verdict on an outcome, plugins included."""
         return self._app.hooks.judge(claim, outcome)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        """`Broker.settle`, with what plugins write in its transaction."""
+        return await self.broker.settle(settlements, inside=self._app.hooks.inside(self.broker))
 
     # From start to end
 

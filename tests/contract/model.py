@@ -111,7 +111,7 @@ class Model:
 
     def finish(self, job_id: UUID) -> None:
         job = self.live.pop(job_id)
-        if job.queue not in self.brief:
+        if job.state is State.FAILED or job.queue not in self.brief:
             self.finished[job_id] = job
             if job.lease is not None:
                 self.ended.add((job_id, job.lease))

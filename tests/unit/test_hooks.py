@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from chancy.attempt import Claim, Failure, Outcome, Raised, Returned, Settlement
+from chancy.broker import Capability
 from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.hooks import Hooks
 from chancy.judge import judge
 from chancy.plugin import Plugin, Runtime
+from chancy.settling import Inside, Transaction
 from chancy.states import State
+from chancy.testing.memory import MemoryBroker
 from tests.unit.test_judge import claimed
 
 OOPS = Raised(Failure.named("shop.Oops", "oops"))
@@ -99,6 +102,32 @@ def test_around_hooks_are_those_of_the_plugins_that_have_one() -> None:
     second.get_identifier = lambda: "second"  # type: ignore[method-assign]
     assert Hooks([Idle()]).around == ()
     assert Hooks([first, Idle(), second]).around == (first.around, second.around)
+
+
+class Clerk(Plugin):
+    settling_states = frozenset({State.FAILED})
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
+
+
+class Broker(MemoryBroker):
+    def __init__(self, *capabilities: Capability) -> None:
+        super().__init__()
+        self.offers = frozenset(capabilities)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self.offers
+
+
+def test_settling_hooks_are_for_brokers_that_settle_in_a_transaction() -> None:
+    clerk = Clerk()
+    hooks = Hooks([Idle(), clerk])
+    assert hooks.inside(Broker()) == ()
+    assert hooks.inside(Broker(Capability.SETTLING)) == (
+        Inside("tests.unit.test_hooks.Clerk", frozenset({State.FAILED}), clerk.settling),
+    )
+    assert Hooks([Idle()]).inside(Broker(Capability.SETTLING)) == ()
 
 
 def test_services_are_the_plugins_that_serve() -> None:
