@@ -7,7 +7,7 @@ A broker is the only part that knows tables. Every call may be repeated: after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -16,7 +16,7 @@ from uuid import UUID
 
 from chancy.attempt import Claim, Note, Settlement
 from chancy.job import QueuedJob
-from chancy.notice import Notice
+from chancy.notice import Subscription, Topic
 from chancy.queue import Queue
 from chancy.settling import Inside
 from chancy.states import State
@@ -129,29 +129,6 @@ class Pulse(Protocol):
     def close(self) -> None: ...
 
 
-class Subscription(Protocol):
-    """A connection that hears notices."""
-
-    async def receive(
-        self, timeout_s: float, first: Callable[[Notice], None] | None = None
-    ) -> list[Notice]:
-        """Wait for at least one notice, at most so long. Raises `BrokerUnavailable`.
-
-        :param first: may be told the first notice as it arrives, sooner than it is returned with
-            the others.
-        """
-        ...
-
-    async def probe(self, timeout_s: float) -> list[Notice]:
-        """Send a notice to ourselves and wait for it; returns the others that came meanwhile.
-
-        :raises BrokerUnavailable: it did not come back in time: notices do not arrive here.
-        """
-        ...
-
-    async def close(self) -> None: ...
-
-
 class Broker(Protocol):
     """A store of jobs."""
 
@@ -226,6 +203,18 @@ class Broker(Protocol):
         """Jobs by id, finished ones too as long as they are kept."""
         ...
 
+    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        """`get`, and have a notice of `Kind.FINISHED` sent when one of these jobs finishes.
+
+        Ids that are not there are expected too. The notice of a job that finishes in this very
+        moment may be missing: look again a little later.
+        """
+        ...
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        """Expect these jobs no longer."""
+        ...
+
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]: ...
 
     async def counts(self) -> Mapping[str, QueueCounts]:
@@ -280,7 +269,7 @@ class Broker(Protocol):
 
     def pulse(self, worker_id: UUID) -> Pulse: ...
 
-    async def subscribe(self) -> Subscription: ...
+    async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription: ...
 
 
 @runtime_checkable

@@ -6,9 +6,11 @@ A notice is safe to lose, repeat, reorder and forge: it only makes somebody look
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import Protocol
 
 
 class Kind(StrEnum):
@@ -24,8 +26,19 @@ class Kind(StrEnum):
     STOP = "s"
     #: The leader has left: another may lead. No token.
     LEADER = "l"
+    #: A job for whose end somebody waits is finished. The token is the id of the job.
+    FINISHED = "f"
     #: A listener proves that it hears. The token is its nonce.
     PROBE = "p"
+
+
+class Topic(StrEnum):
+    """Who is to hear a notice. The value ends the name of a channel."""
+
+    #: Workers: every kind but `Kind.FINISHED`.
+    WORK = ""
+    #: Those who wait for the end of jobs.
+    FINISHED = "_f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,29 @@ def parse(payload: str) -> Notice | None:
     return None if kind is None else Notice(kind, payload[2:])
 
 
-def channel(schema: str) -> str:
-    """The one channel of a schema. Hashed, since LISTEN cuts names at 63 bytes silently."""
-    return f"chancy_{hashlib.sha256(schema.encode()).hexdigest()[:12]}"
+def channel(schema: str, topic: Topic = Topic.WORK) -> str:
+    """The channel of a schema. Hashed, since LISTEN cuts names at 63 bytes silently."""
+    return f"chancy_{hashlib.sha256(schema.encode()).hexdigest()[:12]}{topic.value}"
+
+
+class Subscription(Protocol):
+    """A connection that hears notices."""
+
+    async def receive(
+        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+    ) -> list[Notice]:
+        """Wait for at least one notice, at most so long. Raises `BrokerUnavailable`.
+
+        :param first: may be told the first notice as it arrives, sooner than it is returned with
+            the others.
+        """
+        ...
+
+    async def probe(self, timeout_s: float) -> list[Notice]:
+        """Send a notice to ourselves and wait for it; returns the others that came meanwhile.
+
+        :raises BrokerUnavailable: it did not come back in time: notices do not arrive here.
+        """
+        ...
+
+    async def close(self) -> None: ...

@@ -22,6 +22,7 @@ from chancy.broker import (
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable
 from chancy.job import QueuedJob
+from chancy.notice import Topic
 from chancy.postgres import rows
 from chancy.postgres.bulk import pieces, store_all
 from chancy.postgres.catalog import Catalog
@@ -36,7 +37,7 @@ from chancy.postgres.pushes import Pushes
 from chancy.postgres.settlements import Settlements
 from chancy.postgres.statements import Statements
 from chancy.postgres.subscription import PostgresSubscription
-from chancy.postgres.transaction import fetch_within
+from chancy.postgres.within import bind, fetch_within
 from chancy.queue import Queue
 from chancy.settling import Inside
 
@@ -136,7 +137,7 @@ class PostgresBroker:
         if within is None:
             await self._pushes.push_many(iter(chunks))
         else:
-            await store_all(pieces(self.sql, chunks), partial(fetch_within, within))
+            await store_all(pieces(self.sql, chunks), bind(within))
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
@@ -169,6 +170,13 @@ class PostgresBroker:
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self._catalog.get(ids)
+
+    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        await self.fetch(self.sql.expect, list(set(ids)))
+        return await self._catalog.get(ids)
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        await self.fetch(self.sql.forget, list(set(ids)))
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         return await self._catalog.find(wanted)
@@ -217,7 +225,7 @@ class PostgresBroker:
     def pulse(self, worker_id: UUID) -> PostgresPulse:
         return PostgresPulse(self.dsn, self.sql, worker_id)
 
-    async def subscribe(self) -> PostgresSubscription:
+    async def subscribe(self, topic: Topic = Topic.WORK) -> PostgresSubscription:
         connection = await self._driver.connect(
             self._listen_dsn, application_name="chancy listener"
         )
@@ -228,7 +236,7 @@ class PostgresBroker:
                 f"{self!r} goes through a pooler, where LISTEN does not work: pass listen_dsn, a "
                 "DSN that reaches the server itself"
             )
-        subscription = PostgresSubscription(connection, self.sql)
+        subscription = PostgresSubscription(connection, self.sql, topic)
         try:
             await subscription.listen()
         except BaseException:

@@ -8,19 +8,21 @@ from collections.abc import Callable
 from functools import partial
 
 from chancy.errors import BrokerUnavailable
-from chancy.notice import Kind, Notice, channel, parse
+from chancy.notice import Kind, Notice, Topic, channel, parse
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.statements import Statements
 
 
 class PostgresSubscription:
-    """Listens on the channel of one schema. Never opens a transaction: a listener in one stops the
+    """Listens on a channel of one schema. Never opens a transaction: a listener in one stops the
     cleaning of the server's notification queue."""
 
-    def __init__(self, connection: Connection, statements: Statements) -> None:
+    def __init__(
+        self, connection: Connection, statements: Statements, topic: Topic = Topic.WORK
+    ) -> None:
         self._connection = connection
         self._sql = statements
-        self._channel = channel(statements.schema)
+        self._channel = channel(statements.schema, topic)
 
     async def listen(self) -> None:
         await self._connection.listen(self._channel)

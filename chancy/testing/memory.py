@@ -18,12 +18,11 @@ from chancy.broker import (
     Promotion,
     Pulse,
     QueueCounts,
-    Subscription,
     WorkerRecord,
 )
 from chancy.errors import ConfigurationError
 from chancy.job import QueuedJob
-from chancy.notice import Kind
+from chancy.notice import Kind, Subscription, Topic
 from chancy.queue import Queue
 from chancy.settling import Inside
 from chancy.states import State
@@ -146,6 +145,13 @@ class MemoryBroker:
         rows = self.store.finished | self.store.live
         return {job_id: rows[job_id].as_job() for job_id in ids if job_id in rows}
 
+    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        self.store.expected.update(ids)
+        return await self.get(ids)
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        self.store.expected.difference_update(ids)
+
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         if not 1 <= wanted.limit <= 1_000:
             raise ConfigurationError(f"limit={wanted.limit} must be from 1 to 1,000 jobs")
@@ -244,8 +250,8 @@ class MemoryBroker:
     def pulse(self, worker_id: UUID) -> Pulse:
         return MemoryPulse(self.store, worker_id)
 
-    async def subscribe(self) -> Subscription:
-        subscription = MemorySubscription(self.store)
+    async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
+        subscription = MemorySubscription(self.store, topic)
         self._subscriptions.append(subscription)
         return subscription
 

@@ -109,6 +109,8 @@ class MemoryStore:
         self.workers: dict[UUID, WorkerRecord] = {}
         #: When each worker last beat. Apart, since pulses write it from threads of their own.
         self.beats: dict[UUID, datetime] = {}
+        #: Jobs for whose end somebody waits.
+        self.expected: set[UUID] = set()
         self.listeners: list[Callable[[Notice], None]] = []
         self._positions = itertools.count(1)
 
@@ -217,6 +219,8 @@ class MemoryStore:
         """Take a row that became final to the history, if it failed or its queue keeps one."""
         row.finished_at = self.clock.now()
         del self.live[row.pushed.id]
+        if row.pushed.id in self.expected:
+            self.tell(Kind.FINISHED, str(row.pushed.id))
         queue = self.queues.get(row.pushed.queue)
         if row.state is State.FAILED or queue is None or queue.keep_finished:
             self.finished[row.pushed.id] = row

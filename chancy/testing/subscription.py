@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from chancy.errors import BrokerUnavailable
-from chancy.notice import Notice
+from chancy.notice import Kind, Notice, Topic
 from chancy.testing.store import MemoryStore
 
 #: Notices that a subscription keeps for a slow reader: the last ones.
@@ -15,18 +15,20 @@ MAX_NOTICES = 10_000
 
 
 class MemorySubscription:
-    """Hears the notices of every broker of a store."""
+    """Hears the notices of every broker of a store, on one topic."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, topic: Topic = Topic.WORK) -> None:
         self._store = store
+        self._finished = topic is Topic.FINISHED
         self._heard: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._event = asyncio.Event()
         self._open = True
         store.listeners.append(self._hear)
 
     def _hear(self, notice: Notice) -> None:
-        self._heard.append(notice)
-        self._event.set()
+        if (notice.kind is Kind.FINISHED) == self._finished:
+            self._heard.append(notice)
+            self._event.set()
 
     async def receive(
         self, timeout_s: float, first: Callable[[Notice], None] | None = None

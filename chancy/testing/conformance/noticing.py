@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chancy.broker import Broker, Capability, Subscription
-from chancy.notice import Kind, Notice
+from chancy.broker import Broker, Capability
+from chancy.notice import Kind, Notice, Subscription, Topic
 from chancy.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, Promises, prepared, settlement
@@ -91,3 +91,74 @@ class NoticePromises(Promises):
 
     async def test_silence_ends_with_the_timeout(self, bench: Bench, heard: Subscription) -> None:
         assert await heard.receive(0.01) == []
+
+    # The ends of jobs
+
+    @pytest.fixture
+    async def ends(
+        self, bench: Bench, brokers: tuple[Broker, Broker]
+    ) -> AsyncIterator[Subscription]:
+        """What the other broker hears of finished jobs from now on."""
+        subscription = await brokers[1].subscribe(Topic.FINISHED)
+        await subscription.probe(_PATIENCE_S)
+        yield subscription
+        await subscription.close()
+
+    @pytest.mark.parametrize("state", [state for state in State if state.final])
+    async def test_the_end_of_an_expected_job_is_told(
+        self, bench: Bench, ends: Subscription, state: State
+    ) -> None:
+        expected, other = await bench.running(prepared(), prepared())
+        found = await bench.broker.expect([expected.id])
+        assert {id: job.state for id, job in found.items()} == {expected.id: State.RUNNING}
+        await bench.settle(settlement(other, state), settlement(expected, state))
+        assert await ends.receive(_PATIENCE_S) == [Notice(Kind.FINISHED, str(expected.id))]
+        assert await ends.receive(0.05) == []
+
+    async def test_the_end_of_a_job_without_history_is_told(
+        self, bench: Bench, ends: Subscription
+    ) -> None:
+        await bench.broker.declare(Queue(name="brief", keep_finished=False))
+        await bench.push(prepared(queue="brief"))
+        [claim] = await bench.claim(queue="brief")
+        await bench.broker.expect([claim.id])
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        assert await self._hears(ends, Notice(Kind.FINISHED, str(claim.id)))
+
+    async def test_what_goes_back_is_no_end(self, bench: Bench, ends: Subscription) -> None:
+        [claim] = await bench.running()
+        await bench.broker.expect([claim.id])
+        await bench.settle(settlement(claim, State.SCHEDULED)._replace(run_at=PAST))
+        assert await ends.receive(0.05) == []
+
+    async def test_the_cancelling_of_an_expected_job_is_told(
+        self, bench: Bench, ends: Subscription
+    ) -> None:
+        [id] = await bench.push(prepared())
+        await bench.broker.expect([id])
+        await bench.broker.cancel([id])
+        assert await self._hears(ends, Notice(Kind.FINISHED, str(id)))
+
+    async def test_a_job_may_be_expected_before_it_is_there(
+        self, bench: Bench, ends: Subscription
+    ) -> None:
+        job = prepared()
+        assert await bench.broker.expect([job.id, job.id]) == {}
+        assert await bench.broker.expect([job.id]) == {}
+        [claim] = await bench.running(job)
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        assert await self._hears(ends, Notice(Kind.FINISHED, str(job.id)))
+
+    async def test_what_is_forgotten_is_not_told(self, bench: Bench, ends: Subscription) -> None:
+        [claim] = await bench.running()
+        await bench.broker.expect([claim.id])
+        await bench.broker.forget([claim.id, claim.worker_id])
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        assert await ends.receive(0.05) == []
+
+    async def test_workers_do_not_hear_of_ends(self, bench: Bench, heard: Subscription) -> None:
+        [claim] = await bench.running()
+        await heard.probe(_PATIENCE_S)
+        await bench.broker.expect([claim.id])
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        assert all(n.kind is not Kind.FINISHED for n in await heard.receive(0.05))
