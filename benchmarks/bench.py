@@ -59,7 +59,9 @@ class Bench:
         """Meters that begin to count now."""
         return Meter(self.control, self.server_pid).start()
 
-    def prepare(self, queue: Queue, jobs: int = 0, make: JobFactory[int] = noop.job) -> None:
+    def prepare(
+        self, queue: Queue, jobs: int = 0, make: JobFactory[[int], None] = noop.job
+    ) -> None:
         """Empty the tables, put a queue with jobs into them, and wait for a quiet moment."""
         self.control.clear()
         self.push(queue, jobs, make)
@@ -73,7 +75,7 @@ class Bench:
         while self.patience_s > 0 and busy_cores(_REST_STEP_S) > _QUIET_CORES:
             self.patience_s -= _REST_STEP_S
 
-    def push(self, queue: Queue, jobs: int, make: JobFactory[int] = noop.job) -> None:
+    def push(self, queue: Queue, jobs: int, make: JobFactory[[int], None] = noop.job) -> None:
         """Put jobs, numbered from 0, into a queue, which is declared if it is not there."""
         make = make.with_queue(queue.name)
 

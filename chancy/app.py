@@ -26,7 +26,7 @@ from chancy.composition import compose
 from chancy.errors import ConfigurationError
 from chancy.hooks import Hooks
 from chancy.intake import Intake, chunks
-from chancy.job import Job, QueuedJob
+from chancy.job import Job, QueuedJob, R
 from chancy.plugin import Plugin
 from chancy.postgres import schema as tables
 from chancy.postgres.broker import PostgresBroker
@@ -114,8 +114,8 @@ class Chancy:
     # Pushing
 
     async def push(
-        self, job: Job, *, within: object | None = None, validate: bool = True
-    ) -> Reference:
+        self, job: Job[R], *, within: object | None = None, validate: bool = True
+    ) -> Reference[R]:
         """Store a job. When this returns the job exists, and a worker has been woken.
 
         :param within: a connection in a transaction of the caller's: the job exists if that
@@ -129,20 +129,20 @@ class Chancy:
         return Reference(prepared.id, self.get_job, self.clock)
 
     async def push_many(
-        self, jobs: Iterable[Job], *, within: object | None = None, validate: bool = True
-    ) -> References:
+        self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
+    ) -> References[R]:
         """Store any number of jobs in their order, all or none of them.
 
         The jobs are taken from the iterable 1,000 at a time, so that a generator of millions
         needs little memory. They are in one transaction, ``within`` or one of their own.
         """
-        references = References(self.get_job, self.clock)
+        references = References[R](self.get_job, self.clock)
         prepared = self._prepared(jobs, references, validate=validate)
         await self.broker.push_many(prepared, within=within)
         return references
 
     def _prepared(
-        self, jobs: Iterable[Job], references: References, *, validate: bool
+        self, jobs: Iterable[Job[R]], references: References[R], *, validate: bool
     ) -> Iterator[list[PreparedJob]]:
         for taken in chunks(jobs, CHUNK):
             prepared = self._intake.prepare_all(taken, validate=validate)
@@ -248,18 +248,18 @@ class Chancy:
         return self._sync
 
     def sync_push(
-        self, job: Job, *, within: object | None = None, validate: bool = True
-    ) -> Reference:
+        self, job: Job[R], *, within: object | None = None, validate: bool = True
+    ) -> Reference[R]:
         """`push` for code without an event loop."""
         prepared = self._intake.prepare(job, validate=validate)
         self._sync_broker.push([prepared], within=within)
         return Reference(prepared.id, self.get_job, self.clock)
 
     def sync_push_many(
-        self, jobs: Iterable[Job], *, within: object | None = None, validate: bool = True
-    ) -> References:
+        self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
+    ) -> References[R]:
         """`push_many` for code without an event loop."""
-        references = References(self.get_job, self.clock)
+        references = References[R](self.get_job, self.clock)
         with self._sync_transaction(within) as transaction:
             for prepared in self._prepared(jobs, references, validate=validate):
                 self._sync_broker.push(prepared, within=transaction)

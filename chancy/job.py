@@ -1,12 +1,14 @@
+# over 300 lines: a job, the factory of it, and the decorator that makes that one need each other
 """Jobs: what is pushed, and what is read back."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 from uuid import UUID
 
 from chancy.errors import InvalidArguments, PushError
@@ -14,16 +16,26 @@ from chancy.limits import Limit, check_limits
 from chancy.names import check_queue_name, shown
 from chancy.states import State
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultingTypeVar
+
+    #: What a job returns. A bare `Job` is a ``Job[Any]``.
+    R_co = DefaultingTypeVar("R_co", covariant=True, default=Any)
+else:
+    R_co = TypeVar("R_co", covariant=True)
+
 P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
 
 #: Attempts a job gets unless it says otherwise: one, and two retries.
 DEFAULT_MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Generic[R_co]):
     """A function to run, its arguments, and how to run it. A value: `with_…` makes variants.
+
+    ``Job[R]`` is one whose function returns an R: type checkers know it, nothing else does.
 
     :param func: the path of a function at the top level of a module, ``package.module.function``.
     :param arguments: keyword arguments, of types that JSON has.
@@ -48,8 +60,19 @@ class Job:
     limits: tuple[Limit, ...] = ()
     id: UUID | None = None
 
+    if not TYPE_CHECKING:  # what Generic makes sets an attribute that a frozen slotted class lacks
+        __class_getitem__ = classmethod(GenericAlias)
+
+    @overload
     @classmethod
-    def from_func(cls, func: Callable[..., object], /, **arguments: Any) -> Job:
+    def from_func(
+        cls, func: Callable[..., Coroutine[Any, Any, R]], /, **arguments: Any
+    ) -> Job[R]: ...
+    @overload
+    @classmethod
+    def from_func(cls, func: Callable[..., R], /, **arguments: Any) -> Job[R]: ...
+    @classmethod
+    def from_func(cls, func: Callable[..., Any], /, **arguments: Any) -> Job[Any]:
         """A job that calls a function with keyword arguments.
 
         A function decorated with `job` brings its settings along.
@@ -57,35 +80,35 @@ class Job:
         """
         factory = getattr(func, "job", None)
         if not isinstance(factory, JobFactory):
-            factory = JobFactory[...](func, cls(func=path_of(func)))
+            factory = JobFactory[..., Any](func, cls(func=path_of(func)))
         return factory(**arguments)
 
-    def with_arguments(self, **arguments: Any) -> Job:
+    def with_arguments(self, **arguments: Any) -> Self:
         """The same job with these keyword arguments put over the ones it has."""
         return replace(self, arguments={**self.arguments, **arguments})
 
-    def with_queue(self, queue: str) -> Job:
+    def with_queue(self, queue: str) -> Self:
         return replace(self, queue=queue)
 
-    def with_priority(self, priority: int) -> Job:
+    def with_priority(self, priority: int) -> Self:
         return replace(self, priority=priority)
 
-    def with_run_at(self, run_at: datetime | timedelta | float | None) -> Job:
+    def with_run_at(self, run_at: datetime | timedelta | float | None) -> Self:
         """The same job at an aware datetime, or so long (timedelta, seconds) after its push."""
         return replace(self, run_at=_moment(run_at))
 
-    def with_max_attempts(self, max_attempts: int) -> Job:
+    def with_max_attempts(self, max_attempts: int) -> Self:
         return replace(self, max_attempts=max_attempts)
 
-    def with_meta(self, **meta: Any) -> Job:
+    def with_meta(self, **meta: Any) -> Self:
         """The same job with these keys put over the meta it has."""
         return replace(self, meta={**self.meta, **meta})
 
-    def with_limits(self, *limits: Limit) -> Job:
+    def with_limits(self, *limits: Limit) -> Self:
         """The same job with these limits instead of those it has."""
         return replace(self, limits=check_limits(limits, f"job {self.func}"))
 
-    def with_id(self, id: UUID) -> Job:
+    def with_id(self, id: UUID) -> Self:
         return replace(self, id=id)
 
 
@@ -95,9 +118,9 @@ _COPY = tuple((slot.__set__, slot.__get__) for slot in _SLOTS)
 _set_arguments = Job.__dict__["arguments"].__set__
 
 
-def _made(template: Job, arguments: Mapping[str, Any]) -> Job:
+def _made(template: Job[R], arguments: Mapping[str, Any]) -> Job[R]:
     """A job like the template with other arguments: what ``.job(...)`` is called for."""
-    job = object.__new__(Job)
+    job: Job[R] = object.__new__(Job)
     _set_arguments(job, arguments)
     for put, of in _COPY:
         put(job, of(template))
@@ -138,7 +161,7 @@ class QueuedJob:
     limits: tuple[Limit, ...]
 
 
-class JobFactory(Generic[P]):
+class JobFactory(Generic[P, R_co]):
     """Makes jobs of one function; hangs on the function as ``.job``.
 
     Called with the function's own arguments it gives a `Job`; type checkers hold the call
@@ -147,7 +170,7 @@ class JobFactory(Generic[P]):
 
     __slots__ = ("_names", "_signature", "func", "template")
 
-    def __init__(self, func: Callable[..., object], template: Job) -> None:
+    def __init__(self, func: Callable[..., object], template: Job[R_co]) -> None:
         self.func = func
         self.template = template
         self._signature = inspect.signature(func)
@@ -159,7 +182,7 @@ class JobFactory(Generic[P]):
                 )
         self._names = frozenset(self._signature.parameters)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """A job with these arguments. Raises `InvalidArguments` if the function takes others."""
         if args or kwargs.keys() != self._names:
             try:
@@ -173,7 +196,7 @@ class JobFactory(Generic[P]):
             return _made(self.template, arguments)
         return _made(self.template, kwargs)
 
-    def _with(self, template: Job) -> Self:
+    def _with(self, template: Job[R_co]) -> Self:
         return type(self)(self.func, template)
 
     def with_queue(self, queue: str) -> Self:
@@ -203,9 +226,31 @@ class JobFunction(Protocol[P, R_co]):
     __module__: str
 
     @property
-    def job(self) -> JobFactory[P]: ...
+    def job(self) -> JobFactory[P, R_co]: ...
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class AsyncJobFunction(Protocol[P, R_co]):
+    """The same for an async function: its jobs return what awaiting it gives."""
+
+    __name__: str
+    __qualname__: str
+    __module__: str
+
+    @property
+    def job(self) -> JobFactory[P, R_co]: ...
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+
+
+class JobDecorator(Protocol):
+    """What `job` gives when it is called with settings."""
+
+    @overload
+    def __call__(self, func: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncJobFunction[P, R]: ...
+    @overload
+    def __call__(self, func: Callable[P, R], /) -> JobFunction[P, R]: ...
 
 
 #: Every function decorated in this process, by path.
@@ -222,7 +267,9 @@ def path_of(func: object) -> str:
 
 
 @overload
-def job(func: Callable[P, R_co], /) -> JobFunction[P, R_co]: ...
+def job(func: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncJobFunction[P, R]: ...
+@overload
+def job(func: Callable[P, R], /) -> JobFunction[P, R]: ...
 @overload
 def job(
     *,
@@ -232,7 +279,7 @@ def job(
     max_attempts: int = ...,
     meta: Mapping[str, Any] | None = ...,
     limits: Iterable[Limit] = ...,
-) -> Callable[[Callable[P, R_co]], JobFunction[P, R_co]]: ...
+) -> JobDecorator: ...
 def job(
     func: Callable[..., Any] | None = None,
     /,

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import overload
+from types import GenericAlias
+from typing import TYPE_CHECKING, Generic, overload
 from uuid import UUID
 
 from chancy.clock import Clock
 from chancy.errors import JobError, WaitTimeout
-from chancy.job import QueuedJob
+from chancy.job import QueuedJob, R_co
 from chancy.states import State
 
 Fetch = Callable[[UUID], Awaitable[QueuedJob | None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reference:
-    """A handle to one job. Its id is known before the push commits."""
+class Reference(Generic[R_co]):
+    """A handle to one job. Its id is known before the push commits.
+
+    ``Reference[R]`` is to a job whose function returns an R.
+    """
 
     id: UUID
     fetch: Fetch
     clock: Clock
+
+    if not TYPE_CHECKING:  # as in `Job`
+        __class_getitem__ = classmethod(GenericAlias)
 
     def __repr__(self) -> str:
         return f"Reference({self.id})"
@@ -69,7 +76,7 @@ class Reference:
             pause = min(pause * 1.5, 0.5)
 
 
-class References(Sequence[Reference]):
+class References(Sequence[Reference[R_co]]):
     """The handles of a bulk push, in push order, at 16 bytes each.
 
     A million `Reference` objects would take about 200 MB.
@@ -87,10 +94,10 @@ class References(Sequence[Reference]):
         return len(self._ids) // 16
 
     @overload
-    def __getitem__(self, index: int) -> Reference: ...
+    def __getitem__(self, index: int) -> Reference[R_co]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Reference]: ...
-    def __getitem__(self, index: int | slice) -> Reference | list[Reference]:
+    def __getitem__(self, index: slice) -> list[Reference[R_co]]: ...
+    def __getitem__(self, index: int | slice) -> Reference[R_co] | list[Reference[R_co]]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         place = range(len(self))[index] * 16

@@ -14,9 +14,11 @@ from typing import Any, cast
 import pytest
 
 from chancy import Job, job
+from chancy.clock import SystemClock
 from chancy.errors import ConfigurationError, InvalidArguments, PushError
 from chancy.intake import MAX_DELAY, check_job
 from chancy.job import DECORATED, path_of
+from chancy.reference import Reference
 from tests.unit import jobs
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -47,6 +49,12 @@ def test_a_decorated_function_makes_jobs_with_its_settings() -> None:
     assert jobs.registered.job(1) == expected
     assert jobs.registered.job(a=1) == expected
     assert Job.from_func(jobs.registered, a=1) == expected
+
+
+def test_jobs_and_references_may_be_made_with_the_type_they_return() -> None:
+    assert Job[int](func="shop.work") == Job(func="shop.work")
+    made = Reference[int](uuid.uuid4(), cast("Any", None), SystemClock())
+    assert made == Reference[str](made.id, made.fetch, made.clock)
 
 
 def test_positional_arguments_become_keywords() -> None:
