@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
 from uuid import UUID
 
 from chancy.attempt import Claim, Note, Settlement

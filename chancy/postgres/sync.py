@@ -21,7 +21,7 @@ from chancy.postgres.drivers import sqlstates
 from chancy.postgres.dsn import parse
 from chancy.postgres.insertion import PATIENCE_S, insertion, known, without
 from chancy.postgres.statements import Statements
-from chancy.postgres.transaction import fetch_within_sync
+from chancy.postgres.within import fetch_within_sync
 from chancy.queue import Queue
 
 
