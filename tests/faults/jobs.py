@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 
-from chancy import job
+from chancy import current_job, job
 from tests.faults import book as books
 
 
@@ -45,3 +45,21 @@ def die(book: str, number: int) -> None:
     """Takes its process along."""
     books.write(book, number, "begin")
     os.kill(os.getpid(), 9)
+
+
+@job(queue="load", max_attempts=5)
+async def stagger(book: str, number: int, failures: int, seconds: float = 0.0) -> int:
+    """Fails in its first attempts. By its attempt, and not by the book: for many such jobs."""
+    books.write(book, number, "begin")
+    if seconds:
+        await asyncio.sleep(seconds)
+    if current_job().attempt <= failures:
+        books.write(book, number, "end")
+        raise ConnectionError(f"job {number} finds nobody")
+    books.write(book, number, "end")
+    return number
+
+
+@job(queue="load")
+async def tick() -> None:
+    """What is pushed by the clock."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 
+from chancy.judge import MAX_CRASHES
 from chancy.states import State
 from tests.faults import tables
-from tests.faults.book import Book
+from tests.faults.book import Book, Entry
 
 
 def check_all_succeeded(dsn: str, count: int) -> None:
@@ -29,3 +32,44 @@ def check_not_run_again(book: Book, settled: Collection[int], offset: int) -> No
     """What was settled when the book had this size did not begin afterwards."""
     again = set(book.count("begin", offset)) & set(settled)
     assert again == set()
+
+
+def find_overlaps(
+    book: Book, deaths: Mapping[int, int], excused: Collection[int] = ()
+) -> list[tuple[Entry, Entry]]:
+    """Runs of one job that began while another run of it went on, each with that other one.
+
+    :param deaths: when each process that was killed was gone, in ns of the book's clock. A run
+        without an end has ended with its process; one of a process that is not among these is
+        passed over.
+    :param excused: processes whose runs may go on while others have taken their jobs: frozen or
+        cut off ones.
+    """
+    runs: dict[int, list[tuple[Entry, int]]] = defaultdict(list)
+    begun: dict[tuple[int, int], Entry] = {}
+    for entry in book.entries():
+        key = entry.number, entry.pid
+        if entry.phase == "begin":
+            begun[key] = entry
+        elif key in begun:
+            runs[entry.number].append((begun.pop(key), entry.at_ns))
+    for (number, pid), entry in begun.items():
+        runs[number].append((entry, deaths.get(pid, entry.at_ns)))
+    found: list[tuple[Entry, Entry]] = []
+    for those in runs.values():
+        those.sort(key=lambda run: run[0].at_ns)
+        for (before, until_ns), (after, _) in itertools.pairwise(those):
+            if after.at_ns < until_ns and before.pid not in excused:
+                found.append((before, after))
+    return found
+
+
+def check_bounds(dsn: str) -> None:
+    """Nobody has more attempts, or more crashes, than a job may have."""
+    beyond = tables.ask(
+        dsn,
+        "select id, attempt, max_attempts, crashes from chancy.finished_jobs"
+        " where attempt > max_attempts or crashes > %s limit 10",
+        [MAX_CRASHES],
+    )
+    assert beyond == []

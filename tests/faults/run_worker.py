@@ -13,6 +13,8 @@ from collections import Counter
 
 from chancy import Chancy, Plugin, Queue, Worker
 from chancy.attempt import Claim, Outcome, Settlement
+from chancy.plugins.cron import Cron, Entry
+from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Constant, Jitter, Retry
 from chancy.postgres.broker import PostgresBroker
@@ -43,13 +45,26 @@ def application(settings: WorkerSettings, tally: Tally) -> Chancy:
         queues=[
             Queue(name=settings.queue, executor=settings.executor, concurrency=settings.concurrency)
         ],
-        plugins=[
-            Recovery(sweep_s=settings.sweep_s),
-            Retry(Constant(settings.retry_base_s, jitter=Jitter.EQUAL)),
-            tally,
-        ],
+        plugins=[*plugins(settings), tally],
         no_default_plugins=True,
     )
+
+
+def plugins(settings: WorkerSettings) -> list[Plugin]:
+    """Those that it is to have."""
+    made: list[Plugin] = [
+        Recovery(sweep_s=settings.sweep_s),
+        Retry(Constant(settings.retry_base_s, jitter=Jitter.EQUAL)),
+    ]
+    if settings.lease_s:
+        made.append(Leadership(lease_s=settings.lease_s))
+    if settings.entries:
+        entries = [
+            Entry(f"e{number}", "* * * * * *", jobs.tick.job(), misfire="all", backfill_limit=1000)
+            for number in range(settings.entries)
+        ]
+        made.append(Cron(*entries, poll_s=0.2, keep_ticks=10_000))
+    return made
 
 
 async def run(settings: WorkerSettings) -> None:

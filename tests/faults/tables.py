@@ -56,6 +56,16 @@ def running(dsn: Where, worker_id: UUID) -> int:
     return int(count)
 
 
+def held(dsn: Where, worker_id: UUID) -> set[int]:
+    """The numbers of the jobs that a worker holds."""
+    rows = ask(
+        dsn,
+        "select (arguments ->> 'number')::int from chancy.jobs where state = 1 and worker_id = %s",
+        [worker_id],
+    )
+    return {number for (number,) in rows}
+
+
 def settled_numbers(dsn: Where) -> set[int]:
     """The numbers of the finished jobs."""
     rows = ask(dsn, "select (arguments ->> 'number')::int from chancy.finished_jobs")
@@ -81,6 +91,16 @@ def sessions(dsn: Where, name: str) -> int:
     """How many sessions of the server bear this application name."""
     ((count,),) = ask(
         dsn, "select count(*) from pg_stat_activity where application_name = %s", [name]
+    )
+    return int(count)
+
+
+def busy_sessions(dsn: Where, name: str) -> int:
+    """How many sessions of this application name are not idle."""
+    ((count,),) = ask(
+        dsn,
+        "select count(*) from pg_stat_activity where application_name = %s and state <> 'idle'",
+        [name],
     )
     return int(count)
 

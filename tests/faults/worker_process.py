@@ -38,6 +38,10 @@ class WorkerSettings:
     heartbeat_timeout_s: float = 2.0
     sweep_s: float = 0.3
     retry_base_s: float = 0.1
+    #: Of the leader; 0: nobody is elected.
+    lease_s: float = 0.0
+    #: Entries of cron, each with a tick every second.
+    entries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,16 @@ class WorkerProcess:
     @property
     def running(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is frozen: a signal that was sent has come."""
+        return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has said that it serves."""
+        return bool(self._lines)
 
     def wait_until_ready(self, timeout_s: float = 30.0) -> UUID:
         """Wait until the queue is served; returns the id of the worker."""

@@ -1,0 +1,131 @@
+"""Several worker processes, of which some die or freeze all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import time
+from collections import Counter
+from typing import Any
+
+import psutil
+import psycopg
+
+from tests.faults import tables
+from tests.faults.conftest import StartWorker
+from tests.faults.worker_process import Report, WorkerProcess
+
+logger = logging.getLogger("tests.faults")
+
+_LEADER = (
+    "select w.pid from chancy.leadership_leases as l join chancy.workers as w on w.id = l.holder"
+    " where l.expires_at > clock_timestamp()"
+)
+
+
+class Fleet:
+    """So many workers at a time: one that is killed is replaced.
+
+    :param settings: of each, see `WorkerSettings`.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        start_worker: StartWorker,
+        *,
+        size: int,
+        chance: random.Random,
+        **settings: Any,
+    ) -> None:
+        self._dsn = dsn
+        self._start = start_worker
+        self._settings = settings
+        self._chance = chance
+        self.alive = [self._begin() for _ in range(size)]
+        #: Every worker that was killed.
+        self.dead: list[WorkerProcess] = []
+        #: When each process was gone, in ns of the book's clock; the children of workers too.
+        self.deaths: dict[int, int] = {}
+        #: How many of the dead led.
+        self.leaders = 0
+        #: Processes that were frozen for longer than a worker may be silent.
+        self.frozen: set[int] = set()
+
+    def _begin(self) -> WorkerProcess:
+        return self._start(self._dsn, **self._settings)
+
+    def wait_until_ready(self) -> None:
+        for worker in self.alive:
+            worker.wait_until_ready()
+
+    def find_leader(self) -> WorkerProcess | None:
+        """The one that leads now, if any does."""
+        pids = {pid for (pid,) in tables.ask(self._dsn, _LEADER)}
+        return next((worker for worker in self.alive if worker.pid in pids), None)
+
+    def choose(self) -> WorkerProcess:
+        """One of those that serve, at random; any if none does."""
+        serving = [worker for worker in self.alive if worker.ready]
+        return self._chance.choice(serving or self.alive)
+
+    def kill(self, worker: WorkerProcess) -> None:
+        """Kill one, and start another in its place."""
+        family = worker.family()
+        worker.kill()
+        psutil.wait_procs(family, timeout=5)
+        now = time.monotonic_ns()
+        self.deaths |= dict.fromkeys([worker.pid, *(child.pid for child in family)], now)
+        self.alive.remove(worker)
+        self.dead.append(worker)
+        self.alive.append(self._begin())
+
+    def kill_leader(self) -> bool:
+        """Kill the one that leads; False if nobody does at the moment."""
+        leader = self.find_leader()
+        if leader is None:
+            return False
+        self.kill(leader)
+        self.leaders += 1
+        return True
+
+    async def freeze(self, worker: WorkerProcess, seconds: float) -> None:
+        """Stop one for so long by SIGSTOP; its children go on. It may be killed meanwhile."""
+        self.frozen |= {worker.pid, *(child.pid for child in worker.family())}
+        worker.signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        if worker.running:
+            worker.signal(signal.SIGCONT)
+
+    def stop(self) -> list[Report]:
+        """End all in good order; returns what they say."""
+        self.wait_until_ready()
+        return [worker.stop() for worker in self.alive]
+
+    def declared_dead(self) -> set[int]:
+        """Processes of workers that lived and were taken for dead, as they say themselves."""
+        every = [*self.alive, *self.dead]
+        return {one.pid for one in every if "worker_declared_dead" in one.said()}
+
+
+def tell(**figures: object) -> None:
+    """Write down what a run was, and what came of it. Shown with a test that fails, and by
+    ``pytest -o log_cli=true``; the seed of a run makes the same choices again."""
+    logger.warning(" ".join(f"{name}={value}" for name, value in figures.items()))
+
+
+def leases(dsn: str) -> int:
+    """How often somebody began to lead."""
+    ((term,),) = tables.ask(dsn, "select term from chancy.leadership_leases")
+    return int(term)
+
+
+def kinds(where: str | psycopg.Connection[Any]) -> Counter[tuple[str, int]]:
+    """The finished jobs by function and state."""
+    rows = tables.ask(
+        where,
+        "select func, state, count(*) from chancy.finished_jobs group by func, state",
+    )
+    return Counter({(func.rpartition(".")[2], state): count for func, state, count in rows})

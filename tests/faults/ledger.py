@@ -1,0 +1,157 @@
+"""An account of pushes, claims and ends that the server keeps by triggers, past what it is asked.
+
+It is written in the transactions that it tells of, so it says what was committed, whoever did it
+and whether or not anybody heard of it; and it stays when a job leaves the tables of the queue.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import psycopg
+
+from tests.faults import tables
+
+SCHEMA = """
+create schema ledger;
+create table ledger.pushes (id uuid primary key, func text not null);
+create table ledger.claims (
+  number bigserial primary key, id uuid not null, lease uuid not null, worker_id uuid not null,
+  unique (id, lease));
+create table ledger.ends (
+  number bigserial primary key, id uuid not null, lease uuid, state smallint not null);
+create index on ledger.ends (id);
+create function ledger.note_pushes() returns trigger language plpgsql as $$
+begin
+  insert into ledger.pushes select n.id, n.func from news n;
+  return null;
+end $$;
+create function ledger.note_claims() returns trigger language plpgsql as $$
+begin
+  insert into ledger.claims (id, lease, worker_id)
+  select n.id, n.lease, n.worker_id from news n where n.state = 1 on conflict do nothing;
+  return null;
+end $$;
+create function ledger.note_ends() returns trigger language plpgsql as $$
+begin
+  insert into ledger.ends (id, lease, state) select n.id, n.lease, n.state from news n;
+  return null;
+end $$;
+create trigger ledger_pushes after insert on chancy.jobs
+  referencing new table as news for each statement execute function ledger.note_pushes();
+create trigger ledger_claims after update on chancy.jobs
+  referencing new table as news for each statement execute function ledger.note_claims();
+create trigger ledger_ends after insert on chancy.finished_jobs
+  referencing new table as news for each statement execute function ledger.note_ends();
+"""
+
+#: All of it in one snapshot.
+SAMPLE = """
+select
+  (select count(*) from ledger.pushes),
+  (select count(*) from chancy.jobs),
+  (select count(*) from chancy.finished_jobs where state = 4),
+  (select count(*) from chancy.finished_jobs where state = 5),
+  (select count(*) from chancy.finished_jobs where state = 6)
+"""
+
+
+def open_ledger(dsn: str) -> None:
+    """Begin the account, in a database whose tables of the queue are there and empty."""
+    tables.ask(dsn, SCHEMA)
+
+
+def check(dsn: str) -> None:
+    """Each job that was pushed has ended once, and under the lease of its last claim."""
+    wrong = tables.ask(
+        dsn,
+        "select p.id, count(e.id) from ledger.pushes as p left join ledger.ends as e using (id)"
+        " group by p.id having count(e.id) <> 1 limit 10",
+    )
+    assert wrong == [], "pushed, and ended so often"
+    assert tables.ask(dsn, "select id from ledger.ends except select id from ledger.pushes") == []
+    stolen = tables.ask(
+        dsn,
+        "select e.id, e.lease, c.lease from ledger.ends as e left join lateral ("
+        "  select lease from ledger.claims where id = e.id order by number desc limit 1) as c"
+        " on true"
+        " where e.lease is distinct from c.lease limit 10",
+    )
+    assert stolen == [], "ended under another lease than that of the last claim"
+
+
+def repeated(dsn: str) -> int:
+    """How many jobs were claimed more than once."""
+    ((count,),) = tables.ask(
+        dsn,
+        "select count(*) from (select from ledger.claims group by id having count(*) > 1) as many",
+    )
+    return int(count)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How many jobs there are, and how they stand, at one moment."""
+
+    pushed: int
+    live: int
+    succeeded: int
+    failed: int
+    cancelled: int
+
+    @property
+    def holds(self) -> bool:
+        return self.pushed == self.live + self.succeeded + self.failed + self.cancelled
+
+
+class Sampler:
+    """Looks several times a second, from a thread and a session of its own.
+
+    :param also: a further statement for each snapshot, whose two numbers must be equal.
+    """
+
+    def __init__(self, dsn: str, *, every_s: float = 0.15, also: str = "select 0, 0") -> None:
+        self._dsn = dsn
+        self._every_s = every_s
+        self._sql = f"select counts.*, pair.* from ({SAMPLE}) as counts, ({also}) as pair"
+        self.samples: list[Sample] = []
+        #: What did not hold, and any other end of the thread.
+        self.problems: list[object] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as session:
+                    while not self._stopping.wait(self._every_s):
+                        self._look(session)
+            except psycopg.OperationalError:
+                # The server is away: its crash is the fault that is tested.
+                time.sleep(self._every_s)
+            except Exception as error:
+                self.problems.append(error)
+                return
+
+    def _look(self, session: psycopg.Connection[tuple[int, ...]]) -> None:
+        ((*counts, one, other),) = tables.ask(session, self._sql)
+        sample = Sample(*counts)
+        self.samples.append(sample)
+        if not sample.holds or one != other:
+            self.problems.append((sample, one, other))
+
+    def check(self, *, at_least: int) -> None:
+        """The sums were right whenever it looked, which was so often while jobs were unfinished."""
+        assert self.problems == []
+        busy = [sample for sample in self.samples if sample.live]
+        assert len(busy) >= at_least, f"only {len(busy)} samples"

@@ -1,0 +1,278 @@
+"""Much at once, for a while, at moments that nobody chose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy import BrokerError, Chancy, Job, State
+from chancy.embedded import PostgresServer
+from chancy.identity import new_id
+from chancy.judge import MAX_CRASHES
+from tests.faults import fleet as fleets
+from tests.faults import jobs, ledger, oracles, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.faults.fleet import Fleet
+from tests.faults.ledger import Sampler
+from tests.postgres_fixtures import OwnServer
+from tests.waiting import eventually
+
+TIMEOUT_S = 2.0
+CHUNK = 25
+
+
+@dataclass(slots=True)
+class Producer:
+    """Pushes chunks at a pace; one whose push fails is pushed again, under the same ids."""
+
+    chancy: Chancy
+    book: Book
+    chance: random.Random
+    jobs_per_s: float
+    pushed: int = 0
+    failed: int = 0
+
+    def job(self, number: int) -> Job:
+        seconds = self.chance.uniform(0.001, 0.02)
+        if number % 10 == 0:
+            return jobs.stagger.job(str(self.book), number, 1, seconds)
+        return jobs.work.job(str(self.book), number, seconds)
+
+    async def run(self, until: float) -> None:
+        began = time.monotonic()
+        while time.monotonic() < until:
+            first = self.pushed
+            made = [self.job(number).with_id(new_id()) for number in range(first, first + CHUNK)]
+            await self._push(made)
+            self.pushed += CHUNK
+            due = began + self.pushed / self.jobs_per_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _push(self, made: list[Job]) -> None:
+        while True:
+            try:
+                await self.chancy.push_many(made)
+            except BrokerError:
+                self.failed += 1
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+class Chaos:
+    """Breaks what there is, each thing at a pace of its own."""
+
+    def __init__(self, dsn: str, fleet: Fleet, chance: random.Random, until: float) -> None:
+        self._dsn = dsn
+        self._fleet = fleet
+        self._chance = chance
+        self._until = until
+        self.frozen = self.crashed = self.terminated = 0
+        self._holder: psycopg.AsyncConnection[Any] | None = None
+
+    async def _paced(
+        self, least_s: float, most_s: float, do: Callable[[], Awaitable[None]]
+    ) -> None:
+        due = time.monotonic()
+        while (due := due + self._chance.uniform(least_s, most_s)) < self._until:
+            # The pace of the fault, not a wait for an effect.
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await do()
+
+    async def kill(self, least_s: float, most_s: float) -> None:
+        """SIGKILL of one that serves."""
+
+        async def do() -> None:
+            await asyncio.to_thread(self._fleet.kill, self._fleet.choose())
+
+        await self._paced(least_s, most_s, do)
+
+    async def freeze(self, every_s: float) -> None:
+        """SIGSTOP of one for three times the timeout."""
+
+        async def do() -> None:
+            self.frozen += 1
+            await self._fleet.freeze(self._fleet.choose(), 3 * TIMEOUT_S)
+
+        await self._paced(every_s, every_s, do)
+
+    async def crash(self, server: PostgresServer, every_s: float) -> None:
+        """An immediate crash of the server, under a snapshot that is held from start to crash."""
+        await self._hold()
+
+        async def do() -> None:
+            await asyncio.to_thread(server.restart, "immediate")
+            self.crashed += 1
+            await self._hold()
+
+        await self._paced(every_s, every_s, do)
+        assert self._holder is not None
+        await self._holder.close()
+
+    async def _hold(self) -> None:
+        """Keep a snapshot open: nothing that dies from now on can be cleaned up."""
+        if self._holder is not None:
+            await self._holder.close()
+        self._holder = await psycopg.AsyncConnection.connect(
+            self._dsn, application_name="holder", autocommit=True
+        )
+        await self._holder.execute("begin isolation level repeatable read")
+        await self._holder.execute("select count(*) from chancy.jobs")
+
+    async def terminate(self, every_s: float) -> None:
+        """End two sessions of anybody's by ``pg_terminate_backend``."""
+
+        async def do() -> None:
+            with contextlib.suppress(psycopg.OperationalError):  # the server is away
+                found = await asyncio.to_thread(
+                    tables.ask,
+                    self._dsn,
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where datname = current_database() and pid <> pg_backend_pid()"
+                    " and application_name <> 'holder' order by random() limit 2",
+                )
+                self.terminated += len(found)
+
+        await self._paced(every_s / 2, every_s, do)
+
+
+def stale(fleet: Fleet) -> int:
+    """Settlements that were refused, as the workers said, the dead ones too."""
+    logs = [worker.said() for worker in (*fleet.alive, *fleet.dead)]
+    return sum(
+        int(count) for log in logs for count in re.findall(r"settlements_stale count=(\d+)", log)
+    )
+
+
+def check(dsn: str, book: Book, fleet: Fleet, producer: Producer) -> None:
+    """What was acknowledged has ended, once, as it had to."""
+    rows = tables.ask(
+        dsn,
+        "select (arguments ->> 'number')::int, state, crashes, attempt from chancy.finished_jobs",
+    )
+    assert sorted(number for number, *_ in rows) == list(range(producer.pushed))
+    for number, state, crashes, attempt in rows:
+        if crashes >= MAX_CRASHES:
+            assert state == State.FAILED, number
+        else:
+            assert (state, attempt) == (State.SUCCEEDED, 2 if number % 10 == 0 else 1), number
+    ledger.check(dsn)
+    oracles.check_bounds(dsn)
+    excused = fleet.frozen | fleet.declared_dead()
+    assert oracles.find_overlaps(book, fleet.deaths, excused) == []
+
+
+@pytest.fixture
+def killed(
+    dsn: str, book: Book, start_worker: StartWorker, chancy: Chancy
+) -> Callable[..., Awaitable[None]]:
+    """Kills at random under a load."""
+
+    async def live_through(*, size: int, seconds: float, jobs_per_s: float, seed: int) -> None:
+        fleets.tell(seed=seed)
+        chance = random.Random(seed)
+        ledger.open_ledger(dsn)
+        # Of many that start at once on two cores one may be late with a beat.
+        fleet = Fleet(dsn, start_worker, size=size, chance=chance, heartbeat_timeout_s=3.0)
+        fleet.wait_until_ready()
+        until = time.monotonic() + seconds
+        chaos = Chaos(dsn, fleet, chance, until)
+        producer = Producer(chancy, book, chance, jobs_per_s)
+        with Sampler(dsn) as sampler:
+            await asyncio.gather(producer.run(until), chaos.kill(0.2, 0.7))
+            await eventually(lambda: tables.live(dsn) == 0, timeout=40.0)
+        reports = await asyncio.to_thread(fleet.stop)
+        sampler.check(at_least=int(seconds))
+        assert len(fleet.dead) >= seconds
+        crashes = tables.counters(dsn)[1]
+        assert crashes > 0, "the dead held nothing"
+        check(dsn, book, fleet, producer)
+        fleets.tell(
+            jobs=producer.pushed,
+            killed=len(fleet.dead),
+            crashes=crashes,
+            declared_dead=len(fleet.declared_dead()),
+            stale=stale(fleet),
+            rescued_by_survivors=sum(one.outcomes["Lost"] for one in reports),
+            samples=len(sampler.samples),
+            ends=dict(fleets.kinds(dsn)),
+        )
+
+    return live_through
+
+
+@pytest.mark.timeout(60)
+async def test_workers_killed_all_the_time_lose_nothing(
+    killed: Callable[..., Awaitable[None]],
+) -> None:
+    await killed(size=3, seconds=4.0, jobs_per_s=250, seed=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(120)
+async def test_six_workers_killed_all_the_time_lose_nothing(
+    killed: Callable[..., Awaitable[None]],
+) -> None:
+    await killed(size=6, seconds=20.0, jobs_per_s=500, seed=2)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(180)
+async def test_kills_freezes_crashes_and_lost_sessions_at_once(
+    own_server: OwnServer, book: Book, start_worker: StartWorker
+) -> None:
+    seed, seconds = 8, 40.0
+    fleets.tell(seed=seed)
+    server = own_server()
+    dsn, chance = server.dsn(), random.Random(seed)
+    ledger.open_ledger(dsn)
+    fleet = Fleet(
+        dsn, start_worker, size=4, chance=chance, concurrency=32, heartbeat_timeout_s=TIMEOUT_S
+    )
+    fleet.wait_until_ready()
+    until = time.monotonic() + seconds
+    chaos = Chaos(dsn, fleet, chance, until)
+    async with Chancy(dsn) as chancy:
+        producer = Producer(chancy, book, chance, jobs_per_s=250)
+        with Sampler(dsn) as sampler:
+            await asyncio.gather(
+                producer.run(until),
+                chaos.kill(1.0, 3.0),
+                chaos.freeze(1.0),
+                chaos.crash(server, 9.0),
+                chaos.terminate(0.5),
+            )
+            await eventually(lambda: tables.live(dsn) == 0, timeout=60.0)
+    await asyncio.to_thread(fleet.stop)
+    sampler.check(at_least=int(seconds))
+    interrupted = server.log.read_text().count("database system was interrupted")
+    assert interrupted == chaos.crashed >= 3
+    assert len(fleet.dead) >= seconds / 4
+    assert chaos.frozen >= 4
+    assert chaos.terminated >= seconds
+    refused = stale(fleet)
+    assert refused > 0, "no worker that was taken for dead settled anything"
+    check(dsn, book, fleet, producer)
+    fleets.tell(
+        jobs=producer.pushed,
+        pushed_again=producer.failed,
+        killed=len(fleet.dead),
+        frozen=chaos.frozen,
+        crashes_of_the_server=chaos.crashed,
+        sessions_terminated=chaos.terminated,
+        stale=refused,
+        crashes=tables.counters(dsn)[1],
+        claimed_again=ledger.repeated(dsn),
+        samples=len(sampler.samples),
+        ends=dict(fleets.kinds(dsn)),
+    )

@@ -1,0 +1,221 @@
+"""The leader and another worker are killed again and again, under everything at once: retries,
+jobs that fail for good, cancellations, and ticks of the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from chancy import Chancy, Job, State
+from chancy.identity import new_id
+from chancy.judge import MAX_CRASHES
+from chancy.plugins.cron import Cron
+from chancy.plugins.leadership import Leadership
+from chancy.postgres import schema
+from tests.faults import fleet as fleets
+from tests.faults import jobs, ledger, oracles, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.faults.fleet import Fleet
+from tests.faults.ledger import Sampler
+from tests.waiting import eventually
+
+CHUNK = 100
+ENTRIES = 3
+LEASE_S = 1.2
+HEARTBEAT_TIMEOUT_S = 3.0
+KILL_EVERY_S = 2.0
+
+#: Each tick that was fired has its job, and no job of the clock is without a tick.
+TICKS = (
+    "select count(*) filter (where p.id is not null), count(*) from ("
+    " select job_id from chancy.cron_ticks where job_id is not null) as t"
+    " full join (select id from ledger.pushes where func = 'tests.faults.jobs.tick') as p"
+    " on p.id = t.job_id"
+)
+
+
+@dataclass(slots=True)
+class Load:
+    """Pushes chunks of jobs of every kind, spread over a time, and cancels some of them."""
+
+    chancy: Chancy
+    book: Book
+    count: int
+    seconds: float
+    chance: random.Random
+    pushed: int = 0
+    #: What became of requests to cancel.
+    answers: Counter[str] = field(default_factory=Counter)
+
+    def job(self, number: int) -> Job:
+        path, seconds = str(self.book), self.chance.uniform(0.001, 0.01)
+        match number % CHUNK:
+            case k if k < 80:
+                return jobs.work.job(path, number, seconds)
+            case k if k < 90:
+                return jobs.stagger.job(path, number, 1 + k % 2, seconds)
+            case k if k < 95:
+                return jobs.stagger.job(path, number, 99, seconds).with_max_attempts(2)
+            case k if k < 98:
+                return jobs.work.job(path, number).with_run_at(3600)
+            case _:
+                return jobs.work.job(path, number, 600.0)
+
+    async def run(self) -> None:
+        began = time.monotonic()
+        asking: list[UUID] = []
+        for first in range(0, self.count, CHUNK):
+            made = [self.job(number).with_id(new_id()) for number in range(first, first + CHUNK)]
+            await self.chancy.push_many(made)
+            self.pushed += CHUNK
+            await self._cancel(asking)
+            asking = [one.id for one in made[95:] if one.id is not None]
+            due = began + self.seconds * self.pushed / self.count
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        await self._cancel(asking)
+
+    async def _cancel(self, ids: list[UUID]) -> None:
+        if ids:
+            answers = await self.chancy.cancel(*ids)
+            self.answers.update(answer.value for answer in answers.values())
+
+
+async def kill_for(fleet: Fleet, seconds: float) -> None:
+    """Every two seconds the leader, and another one."""
+    until = time.monotonic() + seconds
+    due = time.monotonic()
+    while (due := due + KILL_EVERY_S) < until:
+        await asyncio.sleep(due - time.monotonic())
+        await eventually(lambda: asyncio.to_thread(fleet.kill_leader), timeout=10.0)
+        await asyncio.to_thread(fleet.kill, fleet.choose())
+
+
+async def live_through(
+    chancy: Chancy,
+    book: Book,
+    start_worker: StartWorker,
+    *,
+    count: int,
+    seconds: float,
+    drain_s: float,
+    seed: int,
+) -> None:
+    dsn, chance = chancy.dsn, random.Random(seed)
+    fleets.tell(seed=seed)
+    cron = Cron()
+    with_tables = Chancy(dsn, plugins=[cron, Leadership()])
+    await asyncio.to_thread(schema.upgrade, dsn, components=with_tables.hooks.components)
+    ledger.open_ledger(dsn)
+    fleet = Fleet(
+        dsn,
+        start_worker,
+        size=3,
+        chance=chance,
+        concurrency=16,
+        lease_s=LEASE_S,
+        entries=ENTRIES,
+        heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+    )
+    fleet.wait_until_ready()
+    load = Load(chancy, book, count, seconds, chance)
+    with Sampler(dsn, also=TICKS) as sampler:
+        await asyncio.gather(load.run(), kill_for(fleet, seconds))
+        for number in range(ENTRIES):
+            assert await cron.pause(chancy, f"e{number}")
+        await eventually(lambda: tables.live(dsn) == 0, timeout=drain_s)
+    reports = await asyncio.to_thread(fleet.stop)
+    sampler.check(at_least=int(seconds * 2))
+    killed, rounds = len(fleet.dead), int(seconds / KILL_EVERY_S) - 1
+    assert fleet.leaders >= rounds
+    assert killed >= 2 * rounds
+    assert fleets.leases(dsn) > fleet.leaders, "nobody followed a leader"
+    check_ends(dsn, load)
+    check_ticks(dsn, seconds)
+    ledger.check(dsn)
+    oracles.check_bounds(dsn)
+    excused = fleet.declared_dead()
+    assert oracles.find_overlaps(book, fleet.deaths, excused) == []
+    fleets.tell(
+        killed=killed,
+        leaders=fleet.leaders,
+        terms=fleets.leases(dsn),
+        crashes=tables.counters(dsn)[1],
+        claimed_again=ledger.repeated(dsn),
+        samples=len(sampler.samples),
+        answers=dict(load.answers),
+        declared_dead=len(excused),
+        stale=sum(one.stale for one in reports),
+        ends=dict(fleets.kinds(dsn)),
+    )
+
+
+def check_ends(dsn: str, load: Load) -> None:
+    """Each kind of job has come to the end that it must come to."""
+    assert load.pushed == load.count
+    rows = tables.ask(
+        dsn,
+        "select (arguments ->> 'number')::int, state, crashes, attempt from chancy.finished_jobs"
+        " where func <> 'tests.faults.jobs.tick'",
+    )
+    assert sorted(number for number, *_ in rows) == list(range(load.count))
+    worn_out = {number for number, state, crashes, _ in rows if crashes >= MAX_CRASHES}
+    assert all(state == State.FAILED for number, state, *_ in rows if number in worn_out)
+    for number, state, _, attempt in rows:
+        if number in worn_out:
+            continue
+        match number % CHUNK:
+            case k if k < 80:
+                expected = State.SUCCEEDED, 1
+            case k if k < 90:
+                expected = State.SUCCEEDED, 2 + k % 2
+            case k if k < 95:
+                expected = State.FAILED, 2
+            case _:
+                expected = State.CANCELLED, attempt
+        assert (state, attempt) == expected, number
+    assert sum(crashes for *_, crashes, _ in rows) > 0, "the dead held nothing"
+    assert load.answers["asked"] > 0, "nothing was cancelled while it ran"
+
+
+def check_ticks(dsn: str, seconds: float) -> None:
+    """Every tick of every entry has pushed one job, from the first to the last."""
+    found: dict[str, list[datetime]] = {}
+    for entry, tick in tables.ask(
+        dsn,
+        "select meta -> 'cron' ->> 'entry', (meta -> 'cron' ->> 'tick')::timestamptz"
+        " from chancy.finished_jobs where func = 'tests.faults.jobs.tick' order by 1, 2",
+    ):
+        found.setdefault(entry, []).append(tick)
+    entries = tables.ask(dsn, "select name, from_at, last_tick from chancy.cron_entries")
+    assert len(entries) == ENTRIES
+    for name, begin, end in entries:
+        first = begin.replace(microsecond=0) + timedelta(seconds=1)
+        count = int((end - first).total_seconds()) + 1
+        assert found[name] == [first + timedelta(seconds=n) for n in range(count)], name
+        assert count > seconds - 2 * LEASE_S - 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+async def test_leader_and_worker_killed_again_and_again_for_a_while(
+    chancy: Chancy, book: Book, start_worker: StartWorker
+) -> None:
+    await live_through(chancy, book, start_worker, count=1_500, seconds=7.0, drain_s=25.0, seed=11)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(240)
+async def test_leader_and_worker_killed_every_two_seconds_for_a_minute(
+    chancy: Chancy, book: Book, start_worker: StartWorker
+) -> None:
+    await live_through(
+        chancy, book, start_worker, count=20_000, seconds=60.0, drain_s=90.0, seed=12
+    )
