@@ -6,6 +6,7 @@ Says ``ready`` and the id of the worker once it serves, and at the end a `Report
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import sys
@@ -70,6 +71,8 @@ def plugins(settings: WorkerSettings) -> list[Plugin]:
 async def run(settings: WorkerSettings) -> None:
     """Work until a signal comes."""
     tally = Tally()
+    if settings.release > 1:
+        importlib.import_module("tests.faults.novel")
     chancy = application(settings, tally)
     async with chancy:
         worker = Worker(

@@ -84,9 +84,12 @@ class Chaos:
         self, least_s: float, most_s: float, do: Callable[[], Awaitable[None]]
     ) -> None:
         due = time.monotonic()
-        while (due := due + self._chance.uniform(least_s, most_s)) < self._until:
+        while True:
+            due = max(due + self._chance.uniform(least_s, most_s), time.monotonic())
+            if due >= self._until:
+                return
             # The pace of the fault, not a wait for an effect.
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(due - time.monotonic())
             await do()
 
     async def kill(self, least_s: float, most_s: float) -> None:

@@ -42,6 +42,10 @@ class WorkerSettings:
     lease_s: float = 0.0
     #: Entries of cron, each with a tick every second.
     entries: int = 0
+    #: 2: the functions of the next release are known.
+    release: int = 2
+    #: Whether what fails for good becomes a dead letter.
+    dead_letters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
