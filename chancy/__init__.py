@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         ConfigurationError,
         Interrupted,
         InvalidArguments,
+        JobCancelled,
         JobError,
+        JobFailed,
         NoCurrentJob,
         PayloadTooLarge,
         PushError,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from chancy.options import AsyncOptions, ProcessOptions, ThreadOptions
     from chancy.plugin import Plugin, Runtime
     from chancy.queue import Queue
-    from chancy.reference import Reference, References
+    from chancy.reference import Reference, References, as_completed, gather
     from chancy.states import State
     from chancy.worker.worker import Worker
 
@@ -54,8 +56,10 @@ __all__ = [
     "Interrupted",
     "InvalidArguments",
     "Job",
+    "JobCancelled",
     "JobContext",
     "JobError",
+    "JobFailed",
     "JobFilter",
     "Limit",
     "NoCurrentJob",
@@ -80,7 +84,9 @@ __all__ = [
     "WaitTimeout",
     "Worker",
     "WorkerRecord",
+    "as_completed",
     "current_job",
+    "gather",
     "job",
 ]
 
@@ -97,8 +103,10 @@ _MODULES = {
     "Interrupted": "chancy.errors",
     "InvalidArguments": "chancy.errors",
     "Job": "chancy.job",
+    "JobCancelled": "chancy.errors",
     "JobContext": "chancy.context",
     "JobError": "chancy.errors",
+    "JobFailed": "chancy.errors",
     "JobFilter": "chancy.broker",
     "Limit": "chancy.limits",
     "NoCurrentJob": "chancy.errors",
@@ -123,7 +131,9 @@ _MODULES = {
     "WaitTimeout": "chancy.errors",
     "Worker": "chancy.worker.worker",
     "WorkerRecord": "chancy.broker",
+    "as_completed": "chancy.reference",
     "current_job": "chancy.context",
+    "gather": "chancy.reference",
 }
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
+from chancy.blocking import BlockingCalls
 from chancy.broker import (
     CHUNK,
     Broker,
@@ -24,22 +26,25 @@ from chancy.clock import Clock, SystemClock
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.composition import compose
 from chancy.errors import ConfigurationError
+from chancy.finishes import Finishes
 from chancy.hooks import Hooks
 from chancy.intake import Intake, chunks
 from chancy.job import Job, QueuedJob, R
 from chancy.plugin import Plugin
 from chancy.postgres import schema as tables
 from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.component import Component
 from chancy.postgres.drivers.base import Connection
 from chancy.queue import Queue
 from chancy.reference import Reference, References
 from chancy.registry import Registry
 
 if TYPE_CHECKING:
+    from chancy.postgres.background import Background
     from chancy.postgres.sync import SyncPostgresBroker
 
 
-class Chancy:
+class Chancy(BlockingCalls):
     """An application of chancy: pushes jobs, and tells what becomes of them.
 
     Used as ``async with Chancy(dsn) as chancy`` or, with the ``sync_…`` calls, as
@@ -86,10 +91,11 @@ class Chancy:
         self.hooks = Hooks(compose(plugins, bare=no_default_plugins))
         self._intake = Intake(self.registry, max_payload=max_payload, queues=self.queues)
         self._pool_size = pool_size
-        self._sync: SyncPostgresBroker | None = None
-        self.broker: Broker = broker or PostgresBroker(
-            self.dsn, schema=schema, listen_dsn=listen_dsn, driver=driver, pool_size=pool_size
+        self._make_broker = functools.partial(
+            PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
         )
+        self.broker: Broker = broker or self._make_broker(self.dsn, pool_size=pool_size)
+        self._finishes = Finishes(self.broker, self.clock)
         self.hooks.check_broker(self.broker)
 
     @property
@@ -109,6 +115,7 @@ class Chancy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._finishes.close()
         await self.broker.close()
 
     # Pushing
@@ -126,7 +133,7 @@ class Chancy:
         """
         prepared = self._intake.prepare(job, validate=validate)
         await self.broker.push([prepared], within=within)
-        return Reference(prepared.id, self.get_job, self.clock)
+        return Reference(prepared.id, self)
 
     async def push_many(
         self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
@@ -136,7 +143,7 @@ class Chancy:
         The jobs are taken from the iterable 1,000 at a time, so that a generator of millions
         needs little memory. They are in one transaction, ``within`` or one of their own.
         """
-        references = References[R](self.get_job, self.clock)
+        references = References[R](self)
         prepared = self._prepared(jobs, references, validate=validate)
         await self.broker.push_many(prepared, within=within)
         return references
@@ -158,6 +165,10 @@ class Chancy:
     async def get_job(self, id: UUID) -> QueuedJob | None:
         """A job, finished or not; None if there is none."""
         return (await self.broker.get([id])).get(id)
+
+    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+        """Wait until a job is finished; see `chancy.reference.Reference.wait`."""
+        return await self._finishes.wait(id, timeout_s)
 
     async def get_jobs(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self.broker.get(ids)
@@ -222,63 +233,22 @@ class Chancy:
             raise ConfigurationError(f"{what} needs the Postgres broker, not {self.broker!r}")
         return self.broker
 
-    # Without an event loop
+    # For the calls without an event loop
 
-    def __enter__(self) -> Self:
+    def _open_blocking(self) -> tuple[SyncPostgresBroker, Background]:
+        from chancy.postgres.background import Background
         from chancy.postgres.sync import SyncPostgresBroker
 
-        self._sync = SyncPostgresBroker(self.dsn, schema=self.schema, pool_size=self._pool_size)
-        self._sync.open()
-        return self
+        def make() -> tuple[PostgresBroker, Finishes]:
+            broker = self._make_broker(self.dsn, pool_size=2)
+            return broker, Finishes(broker, self.clock)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        broker, self._sync = self._sync, None
-        if broker is not None:
-            broker.close()
+        sync = SyncPostgresBroker(self.dsn, schema=self.schema, pool_size=self._pool_size)
+        sync.open()
+        return sync, Background(make)
 
-    @property
-    def _sync_broker(self) -> SyncPostgresBroker:
-        if self._sync is None:
-            raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
-        return self._sync
+    def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
+        return self._intake.prepare(job, validate=validate)
 
-    def sync_push(
-        self, job: Job[R], *, within: object | None = None, validate: bool = True
-    ) -> Reference[R]:
-        """`push` for code without an event loop."""
-        prepared = self._intake.prepare(job, validate=validate)
-        self._sync_broker.push([prepared], within=within)
-        return Reference(prepared.id, self.get_job, self.clock)
-
-    def sync_push_many(
-        self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
-    ) -> References[R]:
-        """`push_many` for code without an event loop."""
-        references = References[R](self.get_job, self.clock)
-        with self._sync_transaction(within) as transaction:
-            for prepared in self._prepared(jobs, references, validate=validate):
-                self._sync_broker.push(prepared, within=transaction)
-        return references
-
-    @contextmanager
-    def _sync_transaction(self, within: object | None) -> Generator[Any]:
-        if within is not None:
-            yield within
-        else:
-            with self._sync_broker.transaction() as transaction:
-                yield transaction
-
-    def sync_get_job(self, id: UUID) -> QueuedJob | None:
-        return self._sync_broker.get(id)
-
-    def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
-        return self._sync_broker.declare(queue, upsert=upsert)
-
-    def sync_migrate(self) -> None:
-        """`migrate` for code without an event loop."""
-        tables.upgrade(self.dsn, self.schema, self.hooks.components)
+    def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
+        return self.dsn, self.schema, self.hooks.components

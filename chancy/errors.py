@@ -7,6 +7,8 @@ ChancyError
 │   ├── InvalidArguments    arguments that do not fit the function, or that JSON cannot hold
 │   └── PayloadTooLarge     arguments or meta over the limit
 ├── JobError
+│   ├── JobFailed           result() of a job that failed for good
+│   ├── JobCancelled        result() of a job that was cancelled
 │   ├── UnknownFunction     the worker does not know the function, or may not import it
 │   ├── UnsupportedLimit    a limit that the executor of the queue cannot keep to
 │   ├── NoCurrentJob        current_job() was called where no job runs
@@ -19,6 +21,10 @@ Interrupted, which is raised in a job to stop it, is no ChancyError and not even
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
 
 
 class ChancyError(Exception):
@@ -47,6 +53,41 @@ class PayloadTooLarge(PushError):
 
 class JobError(ChancyError):
     """Something about one job."""
+
+
+class JobFailed(JobError):
+    """A job failed for good: raised where its result is asked for.
+
+    :param last: the last of the job's errors, as ``QueuedJob.errors`` has them.
+    """
+
+    def __init__(self, id: UUID, func: str, last: Mapping[str, Any]) -> None:
+        types = last.get("types")
+        self.id = id
+        self.func = func
+        #: The names of the type of the exception and of its bases, the own one first.
+        self.types: tuple[str, ...] = tuple(map(str, types)) if isinstance(types, list) else ()
+        self.message = str(last.get("message", ""))
+        #: The traceback as text.
+        self.trace = str(last.get("trace", ""))
+        super().__init__(f"job {id} ({func}) failed: {self.type_name}: {self.message}")
+
+    @property
+    def type_name(self) -> str:
+        """The type of the exception with its module, ``builtins.ValueError``."""
+        return self.types[0] if self.types else "unknown"
+
+    def is_a(self, type_name: str) -> bool:
+        """Whether the exception's type, or a base of it, has this name."""
+        return type_name in self.types
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        last = {"types": list(self.types), "message": self.message, "trace": self.trace}
+        return type(self), (self.id, self.func, last)
+
+
+class JobCancelled(JobError):
+    """A job was cancelled: raised where its result is asked for."""
 
 
 class UnknownFunction(JobError):

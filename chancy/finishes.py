@@ -66,6 +66,7 @@ class Finishes:
         self._gone: set[UUID] = set()
         self._stir = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
         self._hears = False
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
@@ -117,6 +118,7 @@ class Finishes:
         self._new.pop(id, None)
         self._told.pop(id, None)
         self._gone.add(id)
+        self._stir.set()
 
     def _note(self, ids: Iterable[UUID], jobs: dict[UUID, QueuedJob]) -> None:
         now = self._clock.monotonic()
@@ -150,7 +152,6 @@ class Finishes:
             self._pump = asyncio.create_task(self._serve(), name="chancy finishes")
 
     async def _serve(self) -> None:
-        listener = asyncio.create_task(self._listen(), name="chancy finishes listener")
         try:
             while True:
                 await self._look_at_new()
@@ -166,12 +167,15 @@ class Finishes:
         finally:
             # Whoever begins to wait from now on starts another.
             self._pump = None
-            listener.cancel()
-            await asyncio.wait([listener])
-            self._hears = False
+            listener, self._listener, self._hears = self._listener, None, False
+            if listener is not None:
+                listener.cancel()
+                await asyncio.wait([listener])
 
     async def _pause(self) -> bool:
         """Wait until there is something to look at. False: nobody has waited for a while."""
+        if self._listener is None and not self._wanted:
+            return False
         dues = [one.due for one in self._wanted.values() if one.due is not None]
         now = self._clock.monotonic()
         stirred = await self._clock.wait(
@@ -192,6 +196,8 @@ class Finishes:
                     if id in self._wanted:
                         self._end(id, error=error)
                 return
+            if self._listener is None:
+                self._listener = asyncio.create_task(self._listen(), name="chancy waiting")
             self._gone.difference_update(ids)
             self._note(ids, dict(found))
 

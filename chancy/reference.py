@@ -1,34 +1,44 @@
-"""Handles to jobs that were pushed."""
+"""Handles to jobs that were pushed, and what came of them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import GenericAlias
-from typing import TYPE_CHECKING, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
 
-from chancy.clock import Clock
-from chancy.errors import JobError, WaitTimeout
+from chancy.errors import JobCancelled, JobError, JobFailed
 from chancy.job import QueuedJob, R_co
 from chancy.states import State
 
-Fetch = Callable[[UUID], Awaitable[QueuedJob | None]]
+R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class Source(Protocol):
+    """Where handles look: the application, `chancy.app.Chancy`."""
+
+    async def get_job(self, id: UUID) -> QueuedJob | None: ...
+    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
+    def sync_get_job(self, id: UUID) -> QueuedJob | None: ...
+    def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
+
+
 class Reference(Generic[R_co]):
     """A handle to one job. Its id is known before the push commits.
 
-    ``Reference[R]`` is to a job whose function returns an R.
+    ``Reference[R]`` is to a job whose function returns an R. The ``sync_…`` calls are for
+    applications that are used ``with Chancy(dsn)``.
     """
 
-    id: UUID
-    fetch: Fetch
-    clock: Clock
+    __slots__ = ("_source", "id")
 
     if not TYPE_CHECKING:  # as in `Job`
         __class_getitem__ = classmethod(GenericAlias)
+
+    def __init__(self, id: UUID, source: Source) -> None:
+        self.id = id
+        self._source = source
 
     def __repr__(self) -> str:
         return f"Reference({self.id})"
@@ -41,7 +51,7 @@ class Reference(Generic[R_co]):
 
     async def get(self) -> QueuedJob | None:
         """The job as it is now; None if there is none (not committed, pruned, or not kept)."""
-        return await self.fetch(self.id)
+        return await self._source.get_job(self.id)
 
     async def status(self) -> State | None:
         """The state of the job now; None if there is none."""
@@ -49,31 +59,59 @@ class Reference(Generic[R_co]):
         return None if found is None else found.state
 
     async def wait(self, timeout_s: float | None = None) -> QueuedJob:
-        """Wait until the job is finished.
+        """Wait until the job is finished, and give it as it ended.
 
-        Looks every 20 ms at first and every half second in the end.
+        A notice wakes; see `chancy.finishes.Finishes`. However many wait in one application,
+        they share one session. A job that is not there yet is waited for.
         :raises WaitTimeout: it was not finished within ``timeout_s`` seconds. It goes on.
         :raises JobError: it was there and is gone: its queue does not keep finished jobs.
+        :raises BrokerError: the store was away at the beginning. Later outages are outlasted.
         """
-        began = self.clock.monotonic()
-        pause = 0.02
-        seen = False
-        while True:
-            found = await self.get()
-            if found is not None and found.state.final:
-                return found
-            if found is None and seen:
-                raise JobError(
-                    f"job {self.id} is gone: its queue does not keep finished jobs, so what "
-                    "became of it cannot be known"
-                )
-            seen = seen or found is not None
-            waited = self.clock.monotonic() - began
-            if timeout_s is not None and waited + pause > timeout_s:
-                state = "not there" if found is None else found.state.label
-                raise WaitTimeout(f"job {self.id} is {state} after {waited:.1f} s")
-            await self.clock.sleep(pause)
-            pause = min(pause * 1.5, 0.5)
+        return await self._source.wait_for(self.id, timeout_s)
+
+    async def result(self, timeout_s: float | None = None) -> R_co:
+        """Wait until the job is finished, and give what its function returned.
+
+        Where the function can be found in this process its annotation says what is made of the
+        stored JSON; otherwise it is given as it is.
+        :raises JobFailed: it failed for good. Has the type, the message and the trace.
+        :raises JobCancelled: it was cancelled.
+        :raises WaitTimeout, JobError, BrokerError: as `wait` does.
+        """
+        result: R_co = result_of(await self.wait(timeout_s))
+        return result
+
+    def sync_get(self) -> QueuedJob | None:
+        """`get` for code without an event loop."""
+        return self._source.sync_get_job(self.id)
+
+    def sync_wait(self, timeout_s: float | None = None) -> QueuedJob:
+        """`wait` for code without an event loop."""
+        return self._source.sync_wait_for(self.id, timeout_s)
+
+    def sync_result(self, timeout_s: float | None = None) -> R_co:
+        """`result` for code without an event loop."""
+        result: R_co = result_of(self.sync_wait(timeout_s))
+        return result
+
+
+def result_of(job: QueuedJob) -> Any:
+    """What the function of a finished job returned.
+
+    :raises JobFailed, JobCancelled: it did not.
+    :raises JobError: it is not finished.
+    """
+    match job.state:
+        case State.SUCCEEDED:
+            return job.result
+        case State.FAILED:
+            last = job.errors[-1] if job.errors else {}
+            raise JobFailed(job.id, job.func, last)
+        case State.CANCELLED:
+            last = job.errors[-1] if job.errors else {}
+            raise JobCancelled(f"job {job.id} was cancelled: {last.get('message') or 'no reason'}")
+        case _:
+            raise JobError(f"job {job.id} is {job.state.label}: it has no result yet")
 
 
 class References(Sequence[Reference[R_co]]):
@@ -82,10 +120,9 @@ class References(Sequence[Reference[R_co]]):
     A million `Reference` objects would take about 200 MB.
     """
 
-    def __init__(self, fetch: Fetch, clock: Clock) -> None:
+    def __init__(self, source: Source) -> None:
         self._ids = bytearray()
-        self._fetch = fetch
-        self._clock = clock
+        self._source = source
 
     def extend(self, ids: Sequence[UUID]) -> None:
         self._ids += b"".join([id.bytes for id in ids])
@@ -102,4 +139,49 @@ class References(Sequence[Reference[R_co]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         place = range(len(self))[index] * 16
         id = UUID(bytes=bytes(self._ids[place : place + 16]))
-        return Reference(id, self._fetch, self._clock)
+        return Reference(id, self._source)
+
+
+async def gather(references: Iterable[Reference[R]], timeout_s: float | None = None) -> list[R]:
+    """The results of jobs, in the order of their references.
+
+    :raises JobFailed, JobCancelled, …: what the first of them to end badly raises, at once; the
+        others go on.
+    :raises WaitTimeout: not all of them were finished within ``timeout_s`` seconds.
+    """
+    tasks = [asyncio.create_task(one.result(timeout_s)) for one in references]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()  # looked at, so that nobody reports it
+
+
+async def as_completed(
+    references: Iterable[Reference[R]], timeout_s: float | None = None
+) -> AsyncIterator[Reference[R]]:
+    """The references of jobs as they finish, the first one first; each once.
+
+        async for reference in as_completed(references):
+            print(await reference.result())
+
+    :raises WaitTimeout: not all of them were finished within ``timeout_s`` seconds.
+    """
+    waiting = {asyncio.create_task(one.wait(timeout_s)): one for one in references}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                reference = waiting.pop(task)
+                task.result()
+                yield reference
+    finally:
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.wait(waiting)

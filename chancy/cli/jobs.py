@@ -16,7 +16,6 @@ from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
 from chancy.errors import WaitTimeout
 from chancy.job import QueuedJob
-from chancy.reference import Reference
 from chancy.states import State
 
 _STATES = [state.label for state in State]
@@ -140,7 +139,7 @@ def wait(target: Target, id: UUID, timeout: float | None, json_: bool) -> None:
         async with target.opened() as chancy:
             if await chancy.get_job(id) is None:
                 raise WaitTimeout(f"there is no job {id} to wait for")
-            return await Reference(id, chancy.get_job, chancy.clock).wait(timeout)
+            return await chancy.wait_for(id, timeout)
 
     found = asyncio.run(main())
     if json_:

@@ -225,9 +225,8 @@ class PostgresBroker:
         return PostgresPulse(self.dsn, self.sql, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> PostgresSubscription:
-        connection = await self._driver.connect(
-            self._listen_dsn, application_name="chancy listener"
-        )
+        name = "chancy listener" if topic is Topic.WORK else "chancy waiting"
+        connection = await self._driver.connect(self._listen_dsn, application_name=name)
         if connection.pooled:
             # It would be accepted, and stay with whichever session of the server it met.
             await connection.close()

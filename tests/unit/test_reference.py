@@ -1,25 +1,30 @@
-"""Handles to jobs, with a fetch that tells a story."""
+"""Handles to jobs, with a source that tells a story."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from chancy.errors import JobError, WaitTimeout
+from chancy.errors import JobCancelled, JobError, JobFailed, WaitTimeout
 from chancy.job import QueuedJob
-from chancy.reference import Reference, References
+from chancy.reference import Reference, References, as_completed, gather, result_of
 from chancy.states import State
-from chancy.testing.clock import ManualClock
 from tests.waiting import eventually
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
+OOPS = {"types": ["shop.Oops", "builtins.ValueError"], "message": "no", "trace": "line 1"}
 
 
-def queued(job_id: UUID, state: State) -> QueuedJob:
+def queued(
+    job_id: UUID, state: State, result: object = None, *errors: Mapping[str, Any]
+) -> QueuedJob:
     return QueuedJob(
         id=job_id,
         func="shop.work",
@@ -33,8 +38,8 @@ def queued(job_id: UUID, state: State) -> QueuedJob:
         run_at=None,
         worker_id=None,
         meta={},
-        errors=(),
-        result=None,
+        errors=errors,
+        result=result,
         pushed_at=AT,
         claimed_at=None,
         finished_at=AT if state.final else None,
@@ -43,102 +48,149 @@ def queued(job_id: UUID, state: State) -> QueuedJob:
     )
 
 
-class Story:
-    """Gives one state after the other, and then the last for ever. None: there is no such job."""
+class Shelf:
+    """Jobs that end when a test says so."""
 
-    def __init__(self, *states: State | None) -> None:
-        self.states = list(states)
-        self.asked: list[UUID] = []
+    def __init__(self) -> None:
+        self.jobs: dict[UUID, QueuedJob] = {}
+        self.waits: dict[UUID, asyncio.Future[QueuedJob]] = {}
 
-    async def fetch(self, job_id: UUID) -> QueuedJob | None:
-        self.asked.append(job_id)
-        state = self.states[min(len(self.asked), len(self.states)) - 1]
-        return None if state is None else queued(job_id, state)
+    def reference(self) -> Reference[Any]:
+        return Reference(uuid.uuid4(), self)
 
-    def reference(self, clock: ManualClock) -> Reference:
-        return Reference(uuid.uuid4(), self.fetch, clock)
+    def end(
+        self, reference: Reference[Any], state: State, result: object = None, *errors: Any
+    ) -> None:
+        job = queued(reference.id, state, result, *errors)
+        self.jobs[reference.id] = job
+        if reference.id in self.waits:
+            self.waits[reference.id].set_result(job)
+
+    async def waited_for(self, reference: Reference[Any]) -> None:
+        await eventually(lambda: reference.id in self.waits)
+
+    async def get_job(self, id: UUID) -> QueuedJob | None:
+        return self.jobs.get(id)
+
+    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+        if id in self.jobs:
+            return self.jobs[id]
+        if timeout_s == 0:
+            raise WaitTimeout("not yet")
+        self.waits[id] = asyncio.get_running_loop().create_future()
+        return await self.waits[id]
+
+    def sync_get_job(self, id: UUID) -> QueuedJob | None:
+        return self.jobs.get(id)
+
+    def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+        return self.jobs[id]
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def shelf() -> Shelf:
+    return Shelf()
 
 
-async def passing(clock: ManualClock, waiting: asyncio.Task[QueuedJob]) -> float:
-    """Let time pass in small steps until the wait is over; returns how much."""
-    began = clock.monotonic()
-    while not waiting.done():
-        await eventually(lambda: waiting.done() or clock.sleepers)
-        clock.advance(0.01)
-        await asyncio.sleep(0)
-    return clock.monotonic() - began
-
-
-async def test_get_and_status_ask_for_the_job(clock: ManualClock) -> None:
-    story = Story(State.RUNNING)
-    reference = story.reference(clock)
-    found = await reference.get()
-    assert found is not None
-    assert found.state is State.RUNNING
-    assert await reference.status() is State.RUNNING
-    assert story.asked == [reference.id, reference.id]
-
-
-async def test_a_job_that_is_not_there_has_no_status(clock: ManualClock) -> None:
-    reference = Story(None).reference(clock)
+async def test_a_handle_asks_its_source(shelf: Shelf) -> None:
+    reference = shelf.reference()
     assert await reference.get() is None
     assert await reference.status() is None
+    assert reference.sync_get() is None
+    shelf.end(reference, State.SUCCEEDED, 7)
+    found = await reference.get()
+    assert found is not None
+    assert found is reference.sync_get() is await reference.wait() is reference.sync_wait()
+    assert await reference.status() is State.SUCCEEDED
+    assert await reference.result() == reference.sync_result() == 7
 
 
-@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.CANCELLED])
-async def test_waiting_ends_with_every_final_state(clock: ManualClock, state: State) -> None:
-    story = Story(None, State.SCHEDULED, State.PENDING, State.RUNNING, State.PENDING, state)
-    waiting = asyncio.create_task(story.reference(clock).wait())
-    await passing(clock, waiting)
-    assert (await waiting).state is state
-    assert len(story.asked) == 6
+async def test_the_result_of_a_failed_job_is_its_failure(shelf: Shelf) -> None:
+    reference = shelf.reference()
+    shelf.end(reference, State.FAILED, None, {"types": ["a.B"], "message": "x"}, OOPS)
+    with pytest.raises(JobFailed) as caught:
+        await reference.result()
+    failure = caught.value
+    assert str(failure) == f"job {reference.id} (shop.work) failed: shop.Oops: no"
+    assert (failure.type_name, failure.message, failure.trace) == ("shop.Oops", "no", "line 1")
+    assert failure.is_a("builtins.ValueError")
+    assert not failure.is_a("a.B")
+    assert failure.id == reference.id
+    again = pickle.loads(pickle.dumps(failure))
+    assert (str(again), again.types) == (str(failure), failure.types)
 
 
-async def test_a_finished_job_is_not_waited_for(clock: ManualClock) -> None:
-    assert (await Story(State.SUCCEEDED).reference(clock).wait(0.0)).state is State.SUCCEEDED
+async def test_the_result_of_a_cancelled_job_is_an_error(shelf: Shelf) -> None:
+    reference = shelf.reference()
+    shelf.end(reference, State.CANCELLED, None, {"message": "asked to"})
+    with pytest.raises(JobCancelled, match="was cancelled: asked to"):
+        await reference.result()
 
 
-@pytest.mark.parametrize(
-    ("states", "said"),
-    [((State.RUNNING,), "is running after"), ((None,), "is not there after")],
-)
-async def test_waiting_ends_with_the_timeout(
-    clock: ManualClock, states: tuple[State | None, ...], said: str
-) -> None:
-    waiting = asyncio.create_task(Story(*states).reference(clock).wait(10.0))
-    waited = await passing(clock, waiting)
-    with pytest.raises(WaitTimeout, match=said) as caught:
-        await waiting
-    assert isinstance(caught.value, TimeoutError)
-    assert 9.0 <= waited <= 10.1
+@pytest.mark.parametrize("errors", [(), ({"types": 3},), ({"message": None},)])
+def test_whatever_stands_in_the_errors_is_taken(errors: tuple[Mapping[str, Any], ...]) -> None:
+    with pytest.raises(JobFailed) as caught:
+        result_of(queued(uuid.uuid4(), State.FAILED, None, *errors))
+    assert caught.value.type_name == "unknown"
 
 
-async def test_a_job_that_vanishes_cannot_be_waited_for(clock: ManualClock) -> None:
-    waiting = asyncio.create_task(Story(State.RUNNING, None).reference(clock).wait())
-    await passing(clock, waiting)
-    with pytest.raises(JobError, match="its queue does not keep finished jobs"):
-        await waiting
+def test_a_job_that_is_not_finished_has_no_result() -> None:
+    with pytest.raises(JobError, match="is running: it has no result yet"):
+        result_of(queued(uuid.uuid4(), State.RUNNING))
 
 
-async def test_it_looks_less_and_less_often(clock: ManualClock) -> None:
-    story = Story(State.RUNNING)
-    waiting = asyncio.create_task(story.reference(clock).wait(60.0))
-    await passing(clock, waiting)
+async def test_gather_keeps_the_order(shelf: Shelf) -> None:
+    references = [shelf.reference() for _ in range(3)]
+    gathering = asyncio.create_task(gather(references))
+    for index in (2, 0, 1):
+        await shelf.waited_for(references[index])
+        shelf.end(references[index], State.SUCCEEDED, index)
+    assert await gathering == [0, 1, 2]
+    assert await gather([]) == []
+
+
+async def test_gather_raises_the_first_failure_at_once(shelf: Shelf) -> None:
+    references = [shelf.reference() for _ in range(3)]
+    gathering = asyncio.create_task(gather(references))
+    await shelf.waited_for(references[1])
+    shelf.end(references[1], State.FAILED, None, OOPS)
+    with pytest.raises(JobFailed, match=r"shop\.Oops"):
+        await gathering
+    assert shelf.waits[references[0].id].cancelled()
+
+
+async def test_as_completed_gives_them_as_they_finish(shelf: Shelf) -> None:
+    references = [shelf.reference() for _ in range(3)]
+    completed = as_completed(references)
+    for index in (2, 0, 1):
+        following = asyncio.ensure_future(anext(completed))
+        await shelf.waited_for(references[index])
+        shelf.end(references[index], State.SUCCEEDED)
+        assert await following == references[index]
+    with pytest.raises(StopAsyncIteration):
+        await anext(completed)
+
+
+async def test_who_stops_early_leaves_nobody_waiting(shelf: Shelf) -> None:
+    references = [shelf.reference() for _ in range(3)]
+    shelf.end(references[0], State.FAILED, None, OOPS)
+    completed = as_completed(references)
+    assert await anext(completed) == references[0]
+    await completed.aclose()  # type: ignore[attr-defined]
+    assert all(waiting.cancelled() for waiting in shelf.waits.values())
+
+
+async def test_as_completed_ends_with_the_timeout(shelf: Shelf) -> None:
+    references = [shelf.reference() for _ in range(2)]
     with pytest.raises(WaitTimeout):
-        await waiting
-    assert 110 < len(story.asked) < 140
+        async for _ in as_completed(references, timeout_s=0):
+            pass
 
 
-def test_references_are_equal_by_id(clock: ManualClock) -> None:
-    story = Story(None)
-    one = story.reference(clock)
-    same = Reference(one.id, Story(None).fetch, ManualClock())
-    other = story.reference(clock)
+def test_references_are_equal_by_id(shelf: Shelf) -> None:
+    one = shelf.reference()
+    same: Reference[Any] = Reference(one.id, Shelf())
+    other = shelf.reference()
     assert one == same
     assert one != other
     assert one != one.id
@@ -146,9 +198,9 @@ def test_references_are_equal_by_id(clock: ManualClock) -> None:
     assert repr(one) == f"Reference({one.id})"
 
 
-def test_many_references_are_a_sequence(clock: ManualClock) -> None:
+def test_many_references_are_a_sequence(shelf: Shelf) -> None:
     ids = [uuid.uuid4() for _ in range(10)]
-    references = References(Story(None).fetch, clock)
+    references = References[Any](shelf)
     assert len(references) == 0
     references.extend(ids[:4])
     references.extend([])
@@ -163,8 +215,8 @@ def test_many_references_are_a_sequence(clock: ManualClock) -> None:
             references[index]
 
 
-async def test_many_references_fetch_like_one(clock: ManualClock) -> None:
-    story = Story(State.PENDING)
-    references = References(story.fetch, clock)
+async def test_many_references_ask_like_one(shelf: Shelf) -> None:
+    references = References[Any](shelf)
     references.extend([uuid.uuid4()])
-    assert await references[0].status() is State.PENDING
+    shelf.end(references[0], State.SUCCEEDED, "x")
+    assert await references[0].result() == "x"

@@ -1,0 +1,128 @@
+"""The calls of an application for code without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import UUID
+
+from chancy.broker import PreparedJob
+from chancy.errors import ConfigurationError
+from chancy.job import Job, QueuedJob
+from chancy.postgres import schema as tables
+from chancy.postgres.component import Component
+from chancy.queue import Queue
+from chancy.reference import Reference, References
+
+if TYPE_CHECKING:
+    from chancy.postgres.background import Background
+    from chancy.postgres.sync import SyncPostgresBroker
+
+R = TypeVar("R")
+
+
+class BlockingCalls:
+    """The ``sync_…`` calls of `chancy.app.Chancy`, used as ``with Chancy(dsn) as chancy``.
+
+    They may be made from any number of threads.
+    """
+
+    _sync: SyncPostgresBroker | None = None
+    _background: Background | None = None
+
+    def __enter__(self) -> Self:
+        self._sync, self._background = self._open_blocking()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        broker, self._sync = self._sync, None
+        background, self._background = self._background, None
+        if background is not None:
+            background.close()
+        if broker is not None:
+            broker.close()
+
+    # What the application gives
+
+    def _open_blocking(self) -> tuple[SyncPostgresBroker, Background]:
+        raise NotImplementedError
+
+    def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
+        raise NotImplementedError
+
+    def _prepared(
+        self, jobs: Iterable[Job[R]], references: References[R], *, validate: bool
+    ) -> Iterator[list[PreparedJob]]:
+        raise NotImplementedError
+
+    def _tables(self) -> tuple[str, str, tuple[Component, ...]]:
+        """The DSN, the schema, and what owns tables."""
+        raise NotImplementedError
+
+    async def get_job(self, id: UUID) -> QueuedJob | None:
+        raise NotImplementedError
+
+    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+        raise NotImplementedError
+
+    # The calls
+
+    @property
+    def _sync_broker(self) -> SyncPostgresBroker:
+        if self._sync is None:
+            raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
+        return self._sync
+
+    def sync_push(
+        self, job: Job[R], *, within: object | None = None, validate: bool = True
+    ) -> Reference[R]:
+        """`push` for code without an event loop."""
+        prepared = self._prepare(job, validate=validate)
+        self._sync_broker.push([prepared], within=within)
+        return Reference(prepared.id, self)
+
+    def sync_push_many(
+        self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
+    ) -> References[R]:
+        """`push_many` for code without an event loop."""
+        references = References[R](self)
+        with self._sync_transaction(within) as transaction:
+            for prepared in self._prepared(jobs, references, validate=validate):
+                self._sync_broker.push(prepared, within=transaction)
+        return references
+
+    @contextmanager
+    def _sync_transaction(self, within: object | None) -> Generator[Any]:
+        if within is not None:
+            yield within
+        else:
+            with self._sync_broker.transaction() as transaction:
+                yield transaction
+
+    def sync_get_job(self, id: UUID) -> QueuedJob | None:
+        """`get_job` for code without an event loop."""
+        return self._sync_broker.get(id)
+
+    def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
+        """`wait_for` for code without an event loop.
+
+        The first such call of an application starts a thread, which listens for all of them.
+        """
+        if self._background is None:
+            raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
+        return self._background.wait(id, timeout_s)
+
+    def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        """`declare` for code without an event loop."""
+        return self._sync_broker.declare(queue, upsert=upsert)
+
+    def sync_migrate(self) -> None:
+        """`migrate` for code without an event loop."""
+        tables.upgrade(*self._tables())

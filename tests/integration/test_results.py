@@ -1,0 +1,174 @@
+"""Getting back what jobs return, over a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from chancy import (
+    Chancy,
+    JobCancelled,
+    JobFailed,
+    Queue,
+    State,
+    Worker,
+    as_completed,
+    gather,
+)
+from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.plugins.retry import Never, Retry
+from tests import jobs
+from tests.waiting import eventually
+
+#: Nobody looks by itself for so long: what comes sooner was told.
+SELDOM = Queue(name="async", executor="async", poll_interval_s=60)
+LISTENERS = """
+select count(*) from pg_stat_activity
+where application_name = 'chancy waiting' and datname = current_database()
+"""
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    async with Chancy(dsn, queues=[SELDOM], plugins=[Retry(Never())]) as made:
+        yield made
+
+
+def asked(dsn: str, sql: str) -> int:
+    with psycopg.connect(dsn) as session:
+        row = session.execute(sql.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def test_results_come_back(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        reference = await chancy.push(jobs.note.job({"a": [1, None, "x"]}))
+        assert await reference.result(10) == {"a": [1, None, "x"]}
+        assert await reference.result(0.5) == {"a": [1, None, "x"]}, "and again"
+
+
+async def test_a_failure_comes_back_with_its_trace(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        reference = await chancy.push(jobs.fail.job("not today"))
+        with pytest.raises(JobFailed, match=r"builtins\.ValueError: not today") as caught:
+            await reference.result(10)
+    assert "raise ValueError(message)" in caught.value.trace
+
+
+async def test_a_cancelled_job_says_so(chancy: Chancy) -> None:
+    reference = await chancy.push(jobs.note.job(1))
+    waiting = asyncio.create_task(reference.result(10))
+    await eventually(lambda: asked(chancy.dsn, "select count(*) from chancy.awaited"))
+    await chancy.cancel(reference.id)
+    with pytest.raises(JobCancelled):
+        await waiting
+
+
+async def test_a_wait_ends_with_the_commit_of_the_settlement(chancy: Chancy, dsn: str) -> None:
+    """Twenty in a row, each well below the looks of somebody who hears nothing."""
+    async with Worker(chancy):
+        await (await chancy.push(jobs.note.job(0))).result(10)
+        await eventually(lambda: asked(dsn, LISTENERS))
+        began = time.monotonic()
+        for number in range(20):
+            reference = await chancy.push(jobs.note.job(number))
+            assert await reference.result(10) == number
+        assert time.monotonic() - began < 20 * 0.5
+        assert asked(dsn, LISTENERS) == 1
+    await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
+
+
+async def test_ten_thousand_wait_at_once_on_one_session(chancy: Chancy, dsn: str) -> None:
+    references = await chancy.push_many(jobs.note.job(number) for number in range(10_000))
+    gathering = asyncio.create_task(gather(references))
+    await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited") == 10_000)
+    await eventually(lambda: asked(dsn, LISTENERS) == 1)
+    async with Worker(chancy):
+        assert await asyncio.wait_for(gathering, 60) == list(range(10_000))
+
+
+async def test_the_first_to_finish_comes_first(chancy: Chancy) -> None:
+    later = await chancy.push(jobs.note.job.with_run_at(1.0)("later"))
+    first = await chancy.push(jobs.note.job("first"))
+    async with Worker(chancy):
+        order = [await one.result() async for one in as_completed([later, first], timeout_s=20)]
+    assert order == ["first", "later"]
+
+
+async def test_a_listener_that_is_cut_is_replaced(chancy: Chancy, dsn: str) -> None:
+    reference = await chancy.push(jobs.note.job.with_run_at(3600)(1))
+    waiting = asyncio.create_task(reference.wait())
+    await eventually(lambda: asked(dsn, LISTENERS) == 1)
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name = 'chancy waiting' and datname = current_database()"
+        )
+    await eventually(lambda: asked(dsn, LISTENERS) == 1)
+    await chancy.cancel(reference.id)
+    assert (await asyncio.wait_for(waiting, 5)).state is State.CANCELLED
+
+
+async def test_a_job_is_waited_for_before_its_commit(chancy: Chancy, dsn: str) -> None:
+    async with Worker(chancy):
+        async with chancy.transaction() as transaction:
+            reference = await chancy.push(jobs.note.job("soon"), within=transaction)
+            waiting = asyncio.create_task(reference.result(20))
+            await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited"))
+        assert await waiting == "soon"
+
+
+async def test_an_application_that_is_not_open_cannot_wait(dsn: str) -> None:
+    with pytest.raises(BrokerUnavailable, match="is not open"):
+        async with asyncio.timeout(10):
+            await Chancy(dsn).wait_for(uuid.uuid4())
+
+
+# Without an event loop
+
+
+def test_threads_wait_on_one_session(dsn: str) -> None:
+    """In an application without a loop, whose jobs a worker in another thread runs."""
+    stop = threading.Event()
+    ready = threading.Event()
+
+    def work() -> None:
+        async def main() -> None:
+            app = Chancy(dsn, queues=[SELDOM], plugins=[Retry(Never())])
+            async with app as chancy, Worker(chancy):
+                ready.set()
+                await asyncio.to_thread(stop.wait)
+
+        asyncio.run(main())
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        assert ready.wait(20)
+        with Chancy(dsn) as chancy:
+            references = chancy.sync_push_many(jobs.note.job(number) for number in range(40))
+            with ThreadPoolExecutor(8) as threads:
+                results = list(threads.map(lambda one: one.sync_result(20), references))
+            assert results == list(range(40))
+            assert asked(dsn, LISTENERS) == 1
+            failing = chancy.sync_push(jobs.fail.job("no"))
+            with pytest.raises(JobFailed, match="no"):
+                failing.sync_result(20)
+        assert asked(dsn, LISTENERS) == 0
+        assert not [one for one in threading.enumerate() if one.name == "chancy waiting"]
+    finally:
+        stop.set()
+        worker.join()
+
+
+def test_sync_waiting_needs_an_open_application(dsn: str) -> None:
+    with pytest.raises(ConfigurationError, match="the sync_… calls need"):
+        Chancy(dsn).sync_wait_for(uuid.uuid4())
