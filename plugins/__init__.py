@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chancy.plugin import Plugin
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
@@ -11,4 +12,4 @@ from chancy.plugins.retry import Retry
 
 def standard() -> list[Plugin]:
     """The plugins that an application has unless it says otherwise."""
-    return [Leadership(), Retry(), Recovery(), Pruner()]
+    return [Leadership(), Retry(), Recovery(), DeadLetters(), Pruner()]

@@ -29,7 +29,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 
 #: The commands of the default plugins, and their lines in the help.
-DEFAULT: Mapping[str, str] = {}
+DEFAULT: Mapping[str, str] = {
+    "dead": "List, show, replay and purge jobs that failed for good.",
+    "prune": "Prune the history once.",
+}
 
 _WORDS = "chancy.words"
 

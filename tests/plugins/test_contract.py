@@ -14,6 +14,7 @@ import pytest
 
 from chancy import Chancy, Claim, Outcome, Plugin, Runtime, Settlement, State
 from chancy.plugin import Application, Panel
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
@@ -51,6 +52,16 @@ class TestLeadership(PluginContract):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Leadership()
+
+    @pytest.fixture
+    def plugin_dsn(self, empty_dsn: str) -> str:
+        return empty_dsn
+
+
+class TestDeadLetters(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return DeadLetters()
 
     @pytest.fixture
     def plugin_dsn(self, empty_dsn: str) -> str:

@@ -1,0 +1,45 @@
+-- Letters by ids, queue, function, type of error, time of death (from, until, both included) and
+-- whether they were replayed; what is null does not matter. In the order of their deaths behind
+-- (p_at, p_id), or against it. Planned anew for each call: what is null is then not there at all.
+-- Index: the primary key, dead_letters_queue, _func, _error or _died. No locks.
+create function {schema}.dead_letters_page(
+  p_ids uuid[], p_queue text, p_func text, p_error text, p_from timestamptz,
+  p_until timestamptz, p_replayed boolean, p_at timestamptz, p_id uuid, p_newest boolean,
+  p_limit int
+) returns setof {schema}.dead_letters
+language plpgsql stable rows 500
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  if p_newest then
+    return query
+    select d.*
+    from {schema}.dead_letters as d
+    where (p_ids is null or d.id = any (p_ids))
+      and (p_queue is null or d.queue = p_queue)
+      and (p_func is null or left(d.func, 255) = p_func)
+      and (p_error is null or d.error = p_error)
+      and (p_from is null or d.died_at >= p_from)
+      and (p_until is null or d.died_at <= p_until)
+      and (p_replayed is null or (d.replayed_at is not null) = p_replayed)
+      and (p_at is null or (d.died_at, d.id) < (p_at, p_id))
+    order by d.died_at desc, d.id desc
+    limit p_limit;
+  else
+    return query
+    select d.*
+    from {schema}.dead_letters as d
+    where (p_ids is null or d.id = any (p_ids))
+      and (p_queue is null or d.queue = p_queue)
+      and (p_func is null or left(d.func, 255) = p_func)
+      and (p_error is null or d.error = p_error)
+      and (p_from is null or d.died_at >= p_from)
+      and (p_until is null or d.died_at <= p_until)
+      and (p_replayed is null or (d.replayed_at is not null) = p_replayed)
+      and (p_at is null or (d.died_at, d.id) > (p_at, p_id))
+    order by d.died_at, d.id
+    limit p_limit;
+  end if;
+end
+$$

@@ -1,0 +1,15 @@
+-- The newest $1 letters by queue, function, reason and type of error, those that are not replayed
+-- first; up to $2 groups. Index: dead_letters_died. No locks. Safe to repeat.
+select
+  d.queue, d.func, d.reason, d.error,
+  count(*) filter (where d.replayed_at is null) as waiting,
+  count(*) filter (where d.replayed_at is not null) as replayed,
+  {schema}.utc(min(d.died_at)), {schema}.utc(max(d.died_at))
+from (
+  select o.queue, o.func, o.reason, o.error, o.replayed_at, o.died_at
+  from {schema}.dead_letters as o
+  order by o.died_at desc, o.id desc
+  limit $1::int) as d
+group by d.queue, d.func, d.reason, d.error
+order by waiting desc, replayed desc, d.queue, d.func, d.reason, d.error
+limit $2::int

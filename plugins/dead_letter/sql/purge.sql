@@ -1,0 +1,23 @@
+-- Forgets letters, and notes of those that died within the last $2 seconds that they were purged:
+-- the sweep would find them missing. Gives how many there were.
+-- Index: the primary keys. Locks: the letters by id. Safe to repeat.
+with gone as (
+  delete from {schema}.dead_letters as d
+  using (
+    select o.id
+    from {schema}.dead_letters as o
+    where o.id = any ($1::uuid[])
+    order by o.id
+    for update) as l
+  where d.id = l.id
+  returning d.id, d.died_at),
+noted as (
+  insert into {schema}.dead_letters_purged as p (id, died_at)
+  select g.id, g.died_at
+  from gone as g
+  where g.died_at >= now() - $2::float8 * interval '1 second'
+  order by g.id
+  on conflict (id) do update
+  set died_at = greatest(p.died_at, excluded.died_at))
+select count(*)
+from gone

@@ -1,0 +1,54 @@
+-- Pushes the jobs of letters again and marks the letters, all or nothing. $1, $2: ids of letters,
+-- and of the jobs that they become. $3: also those that were replayed before. $4, $5: another
+-- queue, other attempts; null: the letter's own. $6, $7: seconds until the first one is due, and
+-- between two. Gives letters and jobs. A letter whose job cannot be pushed, since its unique key
+-- is taken, stays as it is.
+-- The budget is fresh: no attempts, crashes and errors, and no count of workers that did not know
+-- the function. Index: the primary keys. Locks: the letters by id.
+-- Safe to repeat with the same $2: what was done is told again.
+with chosen as materialized (
+  select d.*, n.job_id, n.place
+  from {schema}.dead_letters as d
+  join unnest($1::uuid[], $2::uuid[]) with ordinality as n (id, job_id, place) on n.id = d.id
+  where (d.replayed_at is null or $3::boolean)
+    and d.replayed_as is distinct from n.job_id
+  order by d.id
+  for update of d),
+timed as (
+  select
+    c.*,
+    $6::float8 + (row_number() over (order by c.place) - 1) * $7::float8 as delay_s
+  from chosen as c),
+pushed as (
+  insert into {schema}.jobs (
+    id, pos, state, queue, priority, func, arguments, run_at, max_attempts, unique_key, limits,
+    meta)
+  select
+    t.job_id, nextval('{schema}.positions'), case when t.delay_s > 0 then 2 else 0 end,
+    coalesce($4::text, t.queue), t.priority, t.func, t.arguments,
+    case when t.delay_s > 0 then clock_timestamp() + t.delay_s * interval '1 second' end,
+    coalesce($5::int, t.max_attempts), t.unique_key, t.limits,
+    case when jsonb_typeof(t.meta) = 'object' then t.meta else '{}' end
+      - '{unknown_function,progress}'::text[]
+      || jsonb_build_object(
+        'dead_letters', jsonb_build_object('replay_of', t.id, 'replays', t.replays + 1))
+  from timed as t
+  order by t.place
+  on conflict do nothing
+  returning id, queue, state),
+marked as (
+  update {schema}.dead_letters as d
+  set replayed_at = clock_timestamp(), replayed_as = p.id, replays = d.replays + 1
+  from chosen as c
+  join pushed as p on p.id = c.job_id
+  where d.id = c.id
+  returning d.id, d.replayed_as)
+select m.id, m.replayed_as, w.woken
+from marked as m
+cross join (
+  select count({schema}.wake(q.queue, true)) as woken
+  from (select distinct p.queue from pushed as p where p.state = 0) as q) as w
+union all
+select d.id, d.replayed_as, 0
+from {schema}.dead_letters as d
+join unnest($1::uuid[], $2::uuid[]) as n (id, job_id) on n.id = d.id and n.job_id = d.replayed_as

@@ -1,0 +1,216 @@
+"""The letters in their table: filed, found, replayed, purged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from chancy.broker import Broker, SqlStore
+from chancy.errors import ConfigurationError
+from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter, utc
+from chancy.postgres.statements import load
+
+#: Letters of one statement that writes.
+BATCH = 500
+#: The most letters that `find` gives.
+MAX_FOUND = 1_000
+#: A count ends here.
+MAX_COUNT = 10_000
+#: Seconds for which the sweep looks back. What was purged is remembered for as long.
+WINDOW_S = 3 * 86_400.0
+#: Letters that the counts of the dashboard look at, the newest, and groups of them.
+_COUNTED, _GROUPS = 100_000, 100
+#: Seconds between the failure of a job and the statement that files it, in one transaction.
+_AT_ONCE_S = 3_600.0
+
+
+class Place(NamedTuple):
+    """A place in the order of deaths."""
+
+    died_at: datetime
+    id: UUID
+
+
+class Missing(NamedTuple):
+    """A failed job that the sweep has come by.
+
+    :param missing: whether it should be a letter and is none.
+    """
+
+    place: Place
+    missing: bool
+
+
+class Chosen(NamedTuple):
+    """Which letters, in moments by the server's clock."""
+
+    ids: list[UUID] | None
+    queue: str | None
+    func: str | None
+    error: str | None
+    since: datetime | None
+    until: datetime | None
+    replayed: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Letters that are alike. Times are aware, in UTC."""
+
+    queue: str
+    func: str
+    reason: str
+    error: str | None
+    waiting: int
+    replayed: int
+    oldest: datetime
+    newest: datetime
+
+
+@lru_cache(maxsize=64)
+def statement(name: str, schema: str) -> str:
+    """A statement of the folder ``sql``."""
+    return load(resources.files("chancy.plugins.dead_letter") / "sql", name, schema)
+
+
+def filing(schema: str, ids: Sequence[UUID]) -> tuple[str, list[UUID], float]:
+    """The statement, with its parameters, that files jobs which have failed right now."""
+    return statement("file", schema), list(ids), _AT_ONCE_S
+
+
+class Letters:
+    """The table of letters of one application.
+
+    :raises ConfigurationError: its broker keeps no tables.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        if not isinstance(broker, SqlStore):
+            raise ConfigurationError(
+                f"dead letters are kept in Postgres, and {type(broker).__name__} does not offer "
+                "SQL statements: use an application on Postgres"
+            )
+        self._store: SqlStore = broker
+
+    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        return await self._store.fetch(statement(name, self._store.schema), *parameters)
+
+    async def choose(self, wanted: LetterFilter, *, bounded: bool = False) -> Chosen:
+        """The filter with moments instead of ages.
+
+        :param bounded: leave out what dies from now on: who walks through the letters comes to
+            an end.
+        """
+        since = until = None
+        if bounded or wanted.older_than is not None or wanted.newer_than is not None:
+            ((at,),) = await self._fetch("now")
+            now = at.replace(tzinfo=UTC)
+            since = None if wanted.newer_than is None else now - wanted.newer_than
+            until = now if wanted.older_than is None else now - wanted.older_than
+        return Chosen(
+            None if wanted.ids is None else list(wanted.ids),
+            wanted.queue,
+            wanted.func,
+            wanted.error_type,
+            since,
+            until,
+            wanted.replayed,
+        )
+
+    async def find(
+        self, wanted: LetterFilter, *, limit: int = 50, before: UUID | None = None
+    ) -> list[DeadLetter]:
+        """Letters, newest first, each with its last failure alone."""
+        if not 1 <= limit <= MAX_FOUND:
+            raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
+        chosen = await self.choose(wanted)
+        rows = await self._fetch("find", *chosen, before, limit, False)
+        return [letter(row) for row in rows]
+
+    async def get(self, id: UUID) -> DeadLetter | None:
+        """A letter with all its failures."""
+        chosen = await self.choose(LetterFilter(ids=[id]))
+        for row in await self._fetch("find", *chosen, None, 1, True):
+            return letter(row)
+        return None
+
+    async def count(self, wanted: LetterFilter = EVERY) -> int:
+        """How many letters there are; `MAX_COUNT` + 1 stands for that many or more."""
+        chosen = await self.choose(wanted)
+        ((count,),) = await self._fetch("count", *chosen, MAX_COUNT + 1)
+        return int(count)
+
+    async def groups(self) -> list[Group]:
+        """How many of the newest letters are alike; see ``sql/counts.sql``."""
+        return [
+            Group(
+                queue=queue,
+                func=func,
+                reason=reason,
+                error=error,
+                waiting=waiting,
+                replayed=replayed,
+                oldest=oldest.replace(tzinfo=UTC),
+                newest=newest.replace(tzinfo=UTC),
+            )
+            for queue, func, reason, error, waiting, replayed, oldest, newest in await self._fetch(
+                "counts", _COUNTED, _GROUPS
+            )
+        ]
+
+    async def page(self, chosen: Chosen, after: Place | None, limit: int) -> list[Place]:
+        """Where letters are, oldest first."""
+        at, id = after or (None, None)
+        rows = await self._fetch("page", *chosen, at, id, limit)
+        return [Place(died_at.replace(tzinfo=UTC), id) for id, died_at in rows]
+
+    async def replay(
+        self,
+        ids: Sequence[UUID],
+        jobs: Sequence[UUID],
+        *,
+        force: bool,
+        queue: str | None,
+        max_attempts: int | None,
+        delay_s: float,
+        gap_s: float,
+    ) -> dict[UUID, UUID]:
+        """Push the jobs of letters under new ids; gives these by letter. See ``sql/replay.sql``."""
+        rows = await self._fetch(
+            "replay", list(ids), list(jobs), force, queue, max_attempts, delay_s, gap_s
+        )
+        return {id: job for id, job, _ in rows}
+
+    async def purge(self, ids: Sequence[UUID]) -> int:
+        """Forget letters for good; gives how many there were."""
+        ((count,),) = await self._fetch("purge", list(ids), WINDOW_S)
+        return int(count)
+
+    # What the sweep needs
+
+    async def file(self, ids: Sequence[UUID]) -> int:
+        """Make letters of failed jobs of the history; gives how many were made."""
+        return len(await self._fetch("file", list(ids), WINDOW_S + _AT_ONCE_S))
+
+    async def missing(self, after: Place | None, limit: int) -> list[Missing]:
+        """Failed jobs that are no letters, and the last one that was looked at."""
+        at, id = after or (None, None)
+        rows = await self._fetch("missing", at, id, WINDOW_S, limit)
+        return [Missing(Place(at.replace(tzinfo=UTC), id), missing) for id, at, missing in rows]
+
+    async def bounds(
+        self, keep_days: float | None, most: int
+    ) -> tuple[datetime | None, datetime | None]:
+        """Up to which death letters are too old, and up to which they are too many."""
+        ((too_old, too_many),) = await self._fetch("bounds", keep_days, most)
+        return utc(too_old), utc(too_many)
+
+    async def forget(self, limit: int) -> int:
+        """Forget what was purged and cannot come back; gives how many."""
+        ((count,),) = await self._fetch("forget", WINDOW_S + _AT_ONCE_S, limit)
+        return int(count)
