@@ -7,6 +7,9 @@ a revision may ask for stands in ``context.config.attributes`` and keeps its mea
   ``{schema_text}`` (a literal) put in.
 - ``run_folder(__file__)`` runs the ``.sql`` files of the folder beside a revision that has its
   name, ``0001_core.py`` and ``0001_core/``, in the order of their names.
+
+A revision that says ``concurrently = True`` runs outside of a transaction: each ``run``, and each
+file of ``run_folder``, is then one statement that bears to be repeated.
 """
 
 from pathlib import Path
@@ -15,7 +18,9 @@ from alembic import context, op
 from sqlalchemy import text
 
 settings = context.config.attributes
+concurrently = settings["concurrently"]
 options = {
+    "transactional_ddl": not concurrently,
     "version_table": settings["version_table"],
     "version_table_schema": settings["schema"],
     "target_metadata": None,
@@ -25,6 +30,8 @@ options = {
 def run(statement: str) -> None:
     for name, value in settings["placeholders"].items():
         statement = statement.replace("{" + name + "}", value)
+    if concurrently:
+        settings["before"](statement)
     op.execute(text(statement.replace(":", "\\:")))
 
 
@@ -35,6 +42,15 @@ def run_folder(file: str) -> None:
         raise FileNotFoundError(f"{folder} has no .sql files: does the distribution contain them?")
     for path in paths:
         run(path.read_text(encoding="utf-8"))
+
+
+def schema_is_there() -> bool:
+    """Asked first: to make a schema "if not exists" takes the right to make one, in any case."""
+    if context.is_offline_mode():
+        return bool(context.get_starting_revision_argument() not in (None, "base"))
+    asked = text("select from pg_namespace where nspname = :name")
+    found = settings["connection"].execute(asked, {"name": settings["schema"]})
+    return found.first() is not None
 
 
 settings.update(run=run, run_folder=run_folder)
@@ -50,6 +66,6 @@ if context.is_offline_mode():
 else:
     context.configure(connection=settings["connection"], **options)
 with context.begin_transaction():
-    if settings["makes_schema"]:
+    if settings["makes_schema"] and not schema_is_there():
         context.execute("create schema if not exists " + settings["placeholders"]["schema"])
     context.run_migrations()

@@ -8,22 +8,22 @@ from __future__ import annotations
 import importlib.util
 import io
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.errors import ConfigurationError
 from chancy.names import check_schema_name
+from chancy.postgres import building
 from chancy.postgres.component import CORE_NAME, Component
-from chancy.postgres.dsn import parse
 from chancy.postgres.statements import placeholders
 
 if TYPE_CHECKING:
-    import psycopg
     from alembic.config import Config
     from sqlalchemy.engine import Connection
+
+Direction = Literal["upgrade", "downgrade"]
 
 # Alembic's `context` and `op` are global to a process.
 _alembic = threading.Lock()
@@ -31,10 +31,25 @@ _alembic = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One revision as its file has it."""
+    """One revision as its file has it.
+
+    :param concurrently: it says so of itself; runs outside of a transaction.
+    """
 
     revision: str
     description: str
+    concurrently: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Revisions that are run together: in one transaction, or one that runs outside of any.
+
+    :param to: where the tables are then.
+    """
+
+    to: str
+    concurrently: bool
 
 
 def steps(component: Component) -> Sequence[Step]:
@@ -48,7 +63,10 @@ def steps(component: Component) -> Sequence[Step]:
 
     scripts = ScriptDirectory.from_config(_config(component, "chancy"))
     try:
-        found = [Step(s.revision, (s.doc or "").strip()) for s in scripts.walk_revisions()]
+        found = [
+            Step(s.revision, (s.doc or "").strip(), bool(getattr(s.module, "concurrently", False)))
+            for s in scripts.walk_revisions()
+        ]
     except (CommandError, RevisionError) as error:
         raise ConfigurationError(f"{component}: its revisions cannot be read: {error}") from error
     heads = scripts.get_heads()
@@ -65,22 +83,47 @@ def known(component: Component) -> Sequence[str]:
     return [step.revision for step in steps(component)]
 
 
-def run(
-    direction: Literal["upgrade", "downgrade"],
-    component: Component,
-    schema: str,
-    revision: str,
-    connection: Connection,
-) -> None:
-    """Run revisions in the transaction that the connection is in.
+def legs(component: Component, direction: Direction, at: str | None, to: str) -> list[Leg]:
+    """The way from one revision (None: nothing) to another, in its order; empty: it is there.
 
+    :param to: a revision, ``head`` or ``base``.
+    """
+    every = steps(component)
+    names = [step.revision for step in every]
+    begin = 0 if at is None else names.index(at) + 1
+    end = {"head": len(names), "base": 0}.get(to)
+    end = names.index(to) + 1 if end is None else end
+    if direction == "upgrade":
+        way = [Leg(step.revision, step.concurrently) for step in every[begin:end]]
+    else:
+        way = [
+            Leg(names[i - 1] if i else "base", every[i].concurrently)
+            for i in reversed(range(end, begin))
+        ]
+    found: list[Leg] = []
+    for leg in way:
+        if found and not leg.concurrently and not found[-1].concurrently:
+            found.pop()
+        found.append(leg)
+    return found
+
+
+def run(
+    direction: Direction, component: Component, schema: str, leg: Leg, connection: Connection
+) -> None:
+    """Run a leg in the transaction that the connection is in, or outside of any.
+
+    :param connection: for a leg that runs concurrently, one that commits by itself.
     :raises ConfigurationError: there is no such way.
     """
     from alembic import command
     from alembic.util import CommandError
 
-    config = _config(component, schema)
+    config = _config(component, schema, concurrently=leg.concurrently)
     config.attributes["connection"] = connection
+    if leg.concurrently:
+        config.attributes["before"] = lambda text: building.clear(connection, schema, text)
+    revision = leg.to
     move = command.upgrade if direction == "upgrade" else command.downgrade
     with _alembic:
         try:
@@ -94,12 +137,25 @@ def offline(component: Component, schema: str, revision: str) -> str:
     from alembic import command
 
     output = io.StringIO()
-    with _alembic:
-        command.upgrade(_config(component, schema, output=output), revision, sql=True)
+    at = "base"
+    for leg in legs(component, "upgrade", None, revision):
+        if leg.concurrently:
+            output.write(f"-- {component}, {leg.to}: not in a transaction\n\n")
+        config = _config(component, schema, output=output, concurrently=leg.concurrently)
+        config.attributes["before"] = building.index_of
+        with _alembic:
+            command.upgrade(config, f"{at}:{leg.to}", sql=True)
+        at = leg.to
     return output.getvalue()
 
 
-def _config(component: Component, schema: str, *, output: io.StringIO | None = None) -> Config:
+def _config(
+    component: Component,
+    schema: str,
+    *,
+    output: io.StringIO | None = None,
+    concurrently: bool = False,
+) -> Config:
     from alembic.config import Config
 
     import chancy.migrations
@@ -115,6 +171,7 @@ def _config(component: Component, schema: str, *, output: io.StringIO | None = N
         placeholders=placeholders(schema),
         version_table=component.version_table,
         makes_schema=component.name == CORE_NAME,
+        concurrently=concurrently,
     )
     return config
 
@@ -137,66 +194,3 @@ def folder_of(component: Component) -> Path:
         f"{component}: there is no folder 'versions' in the package {package!r} "
         f"({', '.join(places) or 'not found'}): does its distribution contain it, unpacked?"
     )
-
-
-@contextmanager
-def session(dsn: str) -> Generator[psycopg.Connection[Any]]:
-    """A session of the database that commits by itself."""
-    import psycopg
-
-    conninfo = parse(dsn).conninfo(application_name="chancy migrations")
-    try:
-        connection = psycopg.connect(conninfo, autocommit=True)
-    except psycopg.OperationalError as error:
-        raise BrokerUnavailable(f"{parse(dsn).place} cannot be reached: {error}") from error
-    with connection:
-        yield connection
-
-
-@contextmanager
-def connected(dsn: str) -> Generator[Connection]:
-    """The same, as Alembic wants it, in transactions of its own."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.pool import NullPool
-
-    with session(dsn) as one:
-        one.autocommit = False
-        engine = create_engine("postgresql+psycopg://", creator=lambda: one, poolclass=NullPool)
-        with engine.connect() as connection:
-            yield connection
-        engine.dispose()
-
-
-@contextmanager
-def locked(connection: Connection, schema: str) -> Generator[None]:
-    """A transaction in which nobody else migrates this schema.
-
-    Two deploys may migrate at once: the second waits here and then finds nothing to do. The lock
-    is one of the transaction, so that it holds behind a pooler as well.
-    """
-    from sqlalchemy import text
-
-    with connection.begin():
-        connection.execute(
-            text("select pg_advisory_xact_lock(hashtext('chancy migrations'), hashtext(:schema))"),
-            {"schema": schema},
-        )
-        yield
-
-
-@contextmanager
-def refusals(component: Component) -> Generator[None]:
-    """What the database says against a migration, without the statement."""
-    from sqlalchemy.exc import DBAPIError
-
-    try:
-        yield
-    except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) is None:
-            raise BrokerUnavailable(
-                f"the connection broke while {component} was migrated; nothing of it was kept: "
-                f"{error.orig}"
-            ) from error
-        raise ConfigurationError(
-            f"the database refused the migration of {component}: {error.orig}"
-        ) from error

@@ -6,6 +6,8 @@ more, and the first. A worker's check at start is one SELECT.
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from chancy.errors import BrokerError, ConfigurationError, StatementFailed
 from chancy.postgres import component as parts
 from chancy.postgres import history as alembic
-from chancy.postgres import standing
+from chancy.postgres import maintenance, standing
 from chancy.postgres.component import CORE, CORE_NAME, Component
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.standing import Standing, State
@@ -27,6 +29,8 @@ check = standing.check
 
 Fetch = Callable[[str], Awaitable[Sequence[Row]]]
 
+#: Seconds for which a migration comes again to a table that others hold.
+_PATIENCE_S = 60.0
 _UNDEFINED_TABLE = ("42P01", "3F000")
 
 
@@ -50,20 +54,18 @@ def upgrade(
 ) -> None:
     """Bring the tables up: the core first, then each plugin behind those it depends on.
 
-    Each component is one transaction. Several callers at once are safe: one does the work.
+    Each component is one transaction, but for revisions that run outside of any. Several callers
+    at once are safe: one does the work. A table that others hold is waited for in short turns, for
+    a minute.
 
     :param component: only this one, up to ``revision``.
     :raises SchemaMismatch: tables that are newer than this code.
     :raises ConfigurationError: the database refuses; a component or revision that is not there.
     """
     chosen = _chosen(components, component, revision, word="head")
-    with alembic.connected(dsn) as connection:
+    with maintenance.connected(dsn) as connection:
         for one in chosen:
-            with alembic.refusals(one), alembic.locked(connection, schema):
-                found = _found(connection, schema)
-                standing.check_known(one, found.get(one.name), schema)
-                standing.check_core(one, found.get(CORE_NAME))
-                alembic.run("upgrade", one, schema, revision, connection)
+            _move("upgrade", one, schema, revision, dsn, connection)
 
 
 def downgrade(
@@ -80,17 +82,50 @@ def downgrade(
     :raises ConfigurationError: others need what would be dropped.
     """
     chosen = _chosen(components, component, revision, word="base")
-    with alembic.connected(dsn) as connection:
-        with alembic.refusals(CORE), alembic.locked(connection, schema):
+    with maintenance.connected(dsn) as connection:
+        with maintenance.refusals(CORE), maintenance.locked(connection, schema):
             # Before anything is dropped: each component is a transaction of its own.
             found = _found(connection, schema)
             for one in chosen:
                 standing.check_known(one, found.get(one.name), schema)
                 standing.check_unneeded(one, revision, components, found, dropped=chosen)
         for one in reversed(chosen):
-            with alembic.refusals(one), alembic.locked(connection, schema):
-                if one.name in _found(connection, schema):
-                    alembic.run("downgrade", one, schema, revision, connection)
+            _move("downgrade", one, schema, revision, dsn, connection)
+
+
+def _move(
+    direction: alembic.Direction,
+    one: Component,
+    schema: str,
+    revision: str,
+    dsn: str,
+    connection: Connection,
+) -> None:
+    """Run one leg after the other, each under the lock, from wherever the tables are by then."""
+    deadline = time.monotonic() + _PATIENCE_S
+    legs = None
+    while legs is None or len(legs) > 1:
+        try:
+            with maintenance.refusals(one), maintenance.locked(connection, schema):
+                found = _found(connection, schema)
+                standing.check_known(one, found.get(one.name), schema)
+                if direction == "upgrade":
+                    standing.check_core(one, found.get(CORE_NAME))
+                elif one.name not in found:
+                    return
+                legs = alembic.legs(one, direction, found.get(one.name), revision)
+                for leg in legs[:1]:
+                    if leg.concurrently:
+                        # This connection keeps the lock; the other one is in no transaction.
+                        with maintenance.connected(dsn, autocommit=True) as beside:
+                            alembic.run(direction, one, schema, leg, beside)
+                    else:
+                        alembic.run(direction, one, schema, leg, connection)
+        except maintenance.TableHeld:
+            if time.monotonic() > deadline:
+                raise
+            legs = None
+            time.sleep(random.uniform(0.5, 1.5))
 
 
 def sql(
@@ -107,7 +142,7 @@ def sql(
 
 def revisions(dsn: str, schema: str = "chancy") -> dict[str, str]:
     """The revision of every component that has tables in the schema, known here or not."""
-    with alembic.session(dsn) as connection:
+    with maintenance.session(dsn) as connection:
         names = parts.names_of(connection.execute(parts.listing(schema).encode()).fetchall())
         if not names:
             return {}

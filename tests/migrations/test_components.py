@@ -84,7 +84,10 @@ async def test_many_processes_that_begin_at_one_moment(empty_dsn: str) -> None:
         "from chancy import Chancy; from tests.migrations.test_components import PLUGINS;"
         f"Chancy({empty_dsn!r}, plugins=PLUGINS).sync_migrate()"
     )
-    waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+    waiting = (
+        "select count(*) from pg_stat_activity where application_name = 'chancy migrations'"
+        " and datname = current_database() and query ~ 'pg_try_advisory_xact_lock|COMMIT|BEGIN'"
+    )
     with psycopg.connect(empty_dsn) as holder:
         holder.execute(
             "select pg_advisory_xact_lock(hashtext('chancy migrations'), hashtext('chancy'))"

@@ -1,0 +1,307 @@
+"""Revisions that run outside of a transaction: indexes that are built beside those who write."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy.embedded import PostgresServer
+from chancy.errors import ConfigurationError
+from chancy.postgres import history, schema
+from chancy.postgres.component import CORE, Component, Migrations
+from chancy.testing.structure import structure
+from tests.waiting import eventually
+
+ROWS = 20_000
+FIRST = "create table {schema}.slow_rows (id bigint primary key, kind int not null)"
+BUILD = "create index concurrently if not exists slow_rows_kind on {schema}.slow_rows (kind)"
+REVISION = """\
+from alembic import context
+revision = {revision!r}
+down_revision = {before!r}
+{more}
+def upgrade():
+    context.config.attributes["run_folder"](__file__)
+def downgrade():
+    run = context.config.attributes["run"]
+    run({down!r})
+"""
+
+Write = Callable[..., Component]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Make a component of three revisions, the second of which runs concurrently."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+    def write(*statements: str) -> Component:
+        versions = tmp_path / "slow_tables" / "versions"
+        drop = "drop index concurrently if exists {schema}.slow_rows_kind"
+        for revision, before, more, texts, down in (
+            ("0001", None, "", [FIRST], "drop table {schema}.slow_rows"),
+            ("0002", "0001", "concurrently = True", statements or [BUILD], drop),
+            ("0003", "0002", "", ["alter table {schema}.slow_rows add note text"],
+             "alter table {schema}.slow_rows drop note"),
+        ):  # fmt: skip
+            folder = versions / f"{revision}_x"
+            folder.mkdir(parents=True, exist_ok=True)
+            for number, text in enumerate(texts):
+                (folder / f"{number}.sql").write_text("-- What it is for.\n" + text)
+            (versions / f"{revision}_x.py").write_text(
+                REVISION.format(revision=revision, before=before, more=more, down=down)
+            )
+        return component()
+
+    return write
+
+
+def component() -> Component:
+    return Component(Migrations(name="slow", package="slow_tables", head="0003"), "tests.slow")
+
+
+def execute(dsn: str, statement: str) -> list[Any]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        found = connection.execute(statement.encode())
+        return found.fetchall() if found.description else []
+
+
+def indexes(dsn: str) -> list[tuple[str, bool]]:
+    return execute(
+        dsn,
+        "select c.relname, x.indisvalid from pg_index x join pg_class c on c.oid = x.indexrelid "
+        "where c.relname = 'slow_rows_kind'",
+    )
+
+
+def at_first(dsn: str, one: Component) -> None:
+    """The tables before the index is built, with rows."""
+    schema.upgrade(dsn, components=[one], component="core")
+    schema.upgrade(dsn, components=[one], component="slow", revision="0001")
+    execute(
+        dsn, f"insert into chancy.slow_rows select i, i % 7 from generate_series(1, {ROWS}) as i"
+    )
+
+
+def test_the_way_is_cut_where_a_revision_runs_concurrently(write: Write) -> None:
+    one = write()
+
+    def way(*given: Any) -> list[tuple[str, bool]]:
+        return [(leg.to, leg.concurrently) for leg in history.legs(one, *given)]
+
+    assert way("upgrade", None, "head") == [("0001", False), ("0002", True), ("0003", False)]
+    assert way("upgrade", "0002", "head") == [("0003", False)]
+    assert way("upgrade", "0003", "head") == way("upgrade", "0003", "0001") == []
+    assert way("downgrade", "0003", "base") == [("0002", False), ("0001", True), ("base", False)]
+    assert way("downgrade", "0003", "0002") == [("0002", False)]
+    assert way("downgrade", "0001", "0002") == []
+    core = history.legs(CORE, "upgrade", None, "head")
+    assert [leg.to for leg in core] == [schema.HEAD], "one transaction, as long as it can be"
+
+
+def up_down_up(dsn: str, one: Component) -> None:
+    at_first(dsn, one)
+    schema.upgrade(dsn, components=[one])
+    assert indexes(dsn) == [("slow_rows_kind", True)]
+    first = structure(dsn)
+    schema.downgrade(dsn, components=[one], component="slow", revision="0001")
+    assert indexes(dsn) == []
+    assert schema.revisions(dsn)["slow"] == "0001"
+    schema.upgrade(dsn, components=[one])
+    assert structure(dsn) == first
+    schema.downgrade(dsn, components=[one])
+    assert schema.revisions(dsn) == {}
+
+
+def test_up_down_and_up_again_on_each_server(server: PostgresServer, write: Write) -> None:
+    up_down_up(server.dsn(), write())
+
+
+def test_where_snapshots_outlive_statements_it_does_not_wait_for_itself(
+    empty_dsn: str, write: Write
+) -> None:
+    name = empty_dsn.rpartition("/")[2]
+    for setting in (
+        "default_transaction_isolation = 'serializable'",
+        "idle_in_transaction_session_timeout = '100ms'",
+    ):
+        execute(empty_dsn, f'alter database "{name}" set {setting}')
+    up_down_up(empty_dsn, write())
+
+
+@contextmanager
+def writers(dsn: str, waits: list[float]) -> Generator[None]:
+    """Two sessions that write to the table without a pause, and how long each write took."""
+    done = threading.Event()
+
+    def work(base: int) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for i in range(base, base + 10_000_000):
+                if done.is_set():
+                    return
+                began = time.monotonic()
+                connection.execute("insert into chancy.slow_rows values (%s, 1)", (i,))
+                connection.execute("update chancy.slow_rows set kind = 9 where id = %s", (i - 1,))
+                waits.append(time.monotonic() - began)
+
+    threads = [threading.Thread(target=work, args=(n * 10_000_000,)) for n in (1, 2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+async def test_writers_go_on_while_an_index_is_built(empty_dsn: str, write: Write) -> None:
+    """A reader holds an old snapshot, for which the build waits: the writers do not."""
+    one = write()
+    at_first(empty_dsn, one)
+    waits: list[float] = []
+    with psycopg.connect(empty_dsn) as reader, writers(empty_dsn, waits):
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from chancy.slow_rows")
+        upgrade = begin(empty_dsn)
+        await eventually(lambda: indexes(empty_dsn) == [("slow_rows_kind", False)], timeout=30)
+        written = len(waits)
+        await eventually(lambda: len(waits) > written + 200, timeout=30)
+        assert schema.revisions(empty_dsn)["slow"] == "0001"
+        reader.rollback()
+        assert upgrade.wait(60) == 0
+    assert indexes(empty_dsn) == [("slow_rows_kind", True)]
+    assert max(waits) < 1.0
+    execute(empty_dsn, "set enable_seqscan = off")
+    counted = "select count(*) from chancy.slow_rows where kind + {} = 1"
+    assert execute(empty_dsn, counted.format("0")) == execute(empty_dsn, counted.format("1 - 1"))
+
+
+def begin(dsn: str) -> subprocess.Popen[bytes]:
+    program = (
+        "from chancy.postgres import schema; from tests.migrations.test_concurrently import "
+        f"component; schema.upgrade({dsn!r}, components=[component()])"
+    )
+    return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
+
+
+async def test_many_processes_build_it_once(empty_dsn: str, write: Write) -> None:
+    """Those that wait hold no snapshot, for which the one that builds would wait for ever."""
+    one = write()
+    at_first(empty_dsn, one)
+    with psycopg.connect(empty_dsn) as reader:
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from chancy.slow_rows")
+        processes = [begin(empty_dsn) for _ in range(3)]
+        await eventually(lambda: indexes(empty_dsn) == [("slow_rows_kind", False)], timeout=60)
+        waiting = (
+            "select count(*) from pg_stat_activity where application_name = 'chancy migrations'"
+        )
+        # One has two sessions: that of the lock, and that which builds.
+        await eventually(lambda: execute(empty_dsn, waiting) == [(4,)], timeout=60)
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert indexes(empty_dsn) == [("slow_rows_kind", True)]
+    assert schema.revisions(empty_dsn)["slow"] == "0003"
+
+
+@pytest.mark.parametrize("backend", ["cancelled", "orphaned"])
+async def test_an_interrupted_build_is_done_again(
+    backend: str, empty_dsn: str, write: Write
+) -> None:
+    """Cancelled: it left an invalid index. Orphaned: the server builds on for one that is gone."""
+    one = write()
+    at_first(empty_dsn, one)
+    with psycopg.connect(empty_dsn) as reader:
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from chancy.slow_rows")
+        process = begin(empty_dsn)
+        await eventually(lambda: indexes(empty_dsn) == [("slow_rows_kind", False)], timeout=60)
+        if backend == "cancelled":
+            execute(
+                empty_dsn, "select pg_cancel_backend(pid) from pg_stat_activity"
+                " where query like 'create index concurrently%' or query like '--%create index%'"
+            )  # fmt: skip
+            assert process.wait(60) == 1
+            assert indexes(empty_dsn) == [("slow_rows_kind", False)]
+        else:
+            process.send_signal(signal.SIGKILL)
+            assert process.wait(60) == -signal.SIGKILL
+            again = begin(empty_dsn)
+            waits = (
+                "select count(*) from pg_locks"
+                " where mode = 'ShareUpdateExclusiveLock' and not granted"
+            )
+            await eventually(lambda: execute(empty_dsn, waits) == [(1,)], timeout=60)
+            reader.rollback()
+            assert again.wait(60) == 0
+    assert schema.revisions(empty_dsn)["slow"] == ("0001" if backend == "cancelled" else "0003")
+    schema.upgrade(empty_dsn, components=[one])
+    assert indexes(empty_dsn) == [("slow_rows_kind", True)]
+    assert schema.revisions(empty_dsn)["slow"] == "0003"
+
+
+def test_a_build_that_fails_leaves_what_was_before_and_can_be_tried_again(
+    empty_dsn: str, write: Write
+) -> None:
+    one = write(BUILD.replace("index", "unique index", 1))
+    at_first(empty_dsn, one)
+    with pytest.raises(ConfigurationError, match=r"component 'slow'.*could not create unique"):
+        schema.upgrade(empty_dsn, components=[one])
+    assert schema.revisions(empty_dsn)["slow"] == "0001"
+    assert indexes(empty_dsn) == [("slow_rows_kind", False)]
+    execute(empty_dsn, "delete from chancy.slow_rows where id > 7")
+    schema.upgrade(empty_dsn, components=[one])
+    assert indexes(empty_dsn) == [("slow_rows_kind", True)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create index slow_rows_kind on {schema}.slow_rows (kind)",
+        "create index concurrently slow_rows_kind on {schema}.slow_rows (kind)",
+        "create index concurrently if not exists on {schema}.slow_rows (kind)",
+        'CREATE INDEX concurrently if not exists "Odd" on {schema}.slow_rows (kind)',
+    ],
+)
+def test_what_could_not_be_repeated_is_refused(
+    statement: str, empty_dsn: str, write: Write
+) -> None:
+    one = write(statement)
+    at_first(empty_dsn, one)
+    with pytest.raises(ConfigurationError, match="if not exists NAME on"):
+        schema.upgrade(empty_dsn, components=[one])
+    with pytest.raises(ConfigurationError, match="if not exists NAME on"):
+        schema.sql(components=[one])
+    assert indexes(empty_dsn) == []
+
+
+def test_the_offline_statements_step_out_of_the_transaction(empty_dsn: str, write: Write) -> None:
+    one = write()
+    schema.upgrade(empty_dsn)
+    text = schema.sql(components=[one], component="slow")
+    opened = [re.search(word, text) for word in ("COMMIT;", "create index concurrently", "BEGIN;")]
+    assert all(opened)
+    assert text.count("BEGIN;") == text.count("COMMIT;") == 2
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        for statement in text.split(";"):
+            if re.sub(r"--.*", "", statement).strip():
+                connection.execute(statement.encode())
+    assert indexes(empty_dsn) == [("slow_rows_kind", True)]
+    assert schema.revisions(empty_dsn)["slow"] == "0003"
+    by_hand = structure(empty_dsn)
+    schema.downgrade(empty_dsn, components=[one], component="slow")
+    schema.upgrade(empty_dsn, components=[one])
+    assert structure(empty_dsn) == by_hand
