@@ -129,6 +129,8 @@ def made(kind: type[Plugin], settings: Mapping[str, Any], *, source: str = "sett
             )
     try:
         checked = model.model_validate(dict(settings))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False, include_context=False)
         raise ConfigurationError(

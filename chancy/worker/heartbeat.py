@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from chancy.broker import Pulse
@@ -13,6 +14,9 @@ from chancy.clock import Backoff
 from chancy.errors import ChancyError
 
 logger = logging.getLogger("chancy.worker")
+
+#: A beat that fails within so many seconds was refused: somebody answered.
+_REFUSED_S = 1.0
 
 
 class Heartbeat:
@@ -34,6 +38,19 @@ class Heartbeat:
         self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chancy heartbeat", daemon=True)
+        # By this machine's clock, when the last beat that was answered began.
+        self._heard_at = time.monotonic()
+        self._quiet = False
+
+    @property
+    def unheard_s(self) -> float:
+        """Seconds since the beginning of the last beat that was answered, while one waits for its
+        answer or was given up without any; 0 otherwise.
+
+        A refusal is an answer: as a rule the server is away then, for others too, and nobody is
+        declared dead.
+        """
+        return time.monotonic() - self._heard_at if self._quiet else 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -52,16 +69,21 @@ class Heartbeat:
         try:
             while not self._stopping.wait(pause):
                 pause = self._interval_s
+                began, self._quiet = time.monotonic(), True
                 try:
                     if not self._pulse.beat():
                         self._tell()
                         return
+                    self._heard_at, self._quiet = began, False
                     backoff.reset()
                 except ChancyError as error:
                     pause = backoff.next_s()
+                    if time.monotonic() - began < _REFUSED_S:
+                        self._heard_at, self._quiet = began, False
                     logger.warning("heartbeat_failed next_try_s=%.1f error=%s", pause, error)
                 except Exception:
                     pause = backoff.next_s()
+                    self._heard_at, self._quiet = began, False
                     logger.exception("heartbeat_failed next_try_s=%.1f", pause)
         finally:
             self._pulse.close()

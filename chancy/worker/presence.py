@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
@@ -16,6 +17,9 @@ from chancy.worker.supervised import Line
 from chancy.worker.tags import host, worker_tags
 
 logger = logging.getLogger("chancy.worker")
+
+#: Seconds by which a look may be late on a busy machine.
+_HELD_UP_S = 0.2
 
 
 class Presence:
@@ -79,6 +83,28 @@ class Presence:
         if await self._broker.announce(worker_id, queues, broken) and worker_id == self.worker_id:
             self._announced = said
             self._tell_supervisor()
+
+    async def watch(self, timeout_s: float, cut_off: Callable[[str], None]) -> None:
+        """Look whether beats are answered, until cancelled.
+
+        :param timeout_s: seconds of silence after which others may take the worker for dead. The
+            clock of the database counts from when the last beat came, this one from when it was
+            sent, so what is stopped here has stopped when others begin it.
+        :param cut_off: called once in each silence that lasts so long, with what to tell the jobs.
+        """
+        every_s = min(0.5, timeout_s / 20)
+        told, looked = False, time.monotonic()
+        while True:
+            await asyncio.sleep(every_s)
+            before, looked = looked, time.monotonic()
+            unheard_s = self._heartbeat.unheard_s if self._heartbeat is not None else 0.0
+            if unheard_s < timeout_s - 2 * every_s:
+                told = False
+            # Who was held up itself has had no time yet to read an answer that is there.
+            elif not told and looked - before < 2 * every_s + _HELD_UP_S:
+                told = True
+                logger.error("worker_cut_off id=%s unheard_s=%.1f", self.worker_id, unheard_s)
+                cut_off("the worker does not reach the server, and others may have taken the job")
 
     async def unregister(self) -> None:
         """Take the row away. Registered again it is another worker: what this one still holds is

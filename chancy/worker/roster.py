@@ -195,6 +195,11 @@ class Roster:
         for serving in self._serving.values():
             serving.interrupt(why)
 
+    def put_off(self, why: str) -> None:
+        """Stop what can be stopped, to be run again; the serving goes on."""
+        for serving in self._serving.values():
+            serving.put_off(why)
+
     async def stop(self) -> None:
         """End the serving of every queue."""
         for start in self._starting.values():

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import assert_never
 from uuid import UUID
 
-from chancy.attempt import Claim, Released
+from chancy.attempt import Claim, Released, Snoozed
 from chancy.broker import Broker
 from chancy.clock import Clock
 from chancy.context import Progress
@@ -148,3 +149,12 @@ class Serving:
         """Stop everything that runs or waits here, and give it back."""
         self.runner.release_waiting(why)
         self.runner.interrupt_all(Released(why))
+
+    def put_off(self, why: str) -> None:
+        """Give back what waits, and stop what can be stopped, to be run again without an attempt.
+
+        What heeds nothing goes on, and ends as what it returns: a plain function in a thread does
+        not run beside its next run if nobody took the job meanwhile.
+        """
+        self.runner.release_waiting(why)
+        self.runner.interrupt_all(Snoozed(timedelta(0)))

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from types import TracebackType
 from typing import Self
 from uuid import UUID
 
@@ -144,12 +143,7 @@ class Worker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
@@ -179,6 +173,10 @@ class Worker:
         await self._announce()
         self._services.start("queues", self._watch_queues)
         self._services.start("announcer", self._watch_served)
+        watch = functools.partial(
+            self._presence.watch, self.heartbeat_timeout_s, self._roster.put_off
+        )
+        self._services.start("contact", watch)
         for plugin in self._app.hooks.services:
             self._services.start(
                 f"plugin {plugin.get_identifier()}", functools.partial(plugin.serve, self)

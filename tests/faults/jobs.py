@@ -21,6 +21,18 @@ async def work(book: str, number: int, seconds: float = 0.0) -> int:
 
 
 @job(queue="load")
+async def hold(book: str, number: int) -> int:
+    """Takes a minute the first time, unless it is stopped."""
+    books.write(book, number, "begin")
+    try:
+        if books.begun(book, number) == 1:
+            await asyncio.sleep(60)
+    finally:
+        books.write(book, number, "end")
+    return number
+
+
+@job(queue="load")
 def toil(book: str, number: int, seconds: float = 0.0) -> int:
     """The same as a plain function."""
     books.write(book, number, "begin")

@@ -109,13 +109,14 @@ class Sample:
 class Sampler:
     """Looks several times a second, from a thread and a session of its own.
 
-    :param also: a further statement for each snapshot, whose two numbers must be equal.
+    :param also: further statements for each snapshot, of which each gives two equal numbers.
     """
 
-    def __init__(self, dsn: str, *, every_s: float = 0.15, also: str = "select 0, 0") -> None:
+    def __init__(self, dsn: str, *also: str, every_s: float = 0.15) -> None:
         self._dsn = dsn
         self._every_s = every_s
-        self._sql = f"select counts.*, pair.* from ({SAMPLE}) as counts, ({also}) as pair"
+        pairs = [f"({one}) as pair{number}" for number, one in enumerate(also)]
+        self._sql = f"select * from {', '.join([f'({SAMPLE}) as counts', *pairs])}"
         self.samples: list[Sample] = []
         #: What did not hold, and any other end of the thread.
         self.problems: list[object] = []
@@ -144,11 +145,11 @@ class Sampler:
                 return
 
     def _look(self, session: psycopg.Connection[tuple[int, ...]]) -> None:
-        ((*counts, one, other),) = tables.ask(session, self._sql)
-        sample = Sample(*counts)
+        (row,) = tables.ask(session, self._sql)
+        sample, pairs = Sample(*row[:5]), row[5:]
         self.samples.append(sample)
-        if not sample.holds or one != other:
-            self.problems.append((sample, one, other))
+        if not sample.holds or pairs[::2] != pairs[1::2]:
+            self.problems.append((sample, pairs))
 
     def check(self, *, at_least: int) -> None:
         """The sums were right whenever it looked, which was so often while jobs were unfinished."""

@@ -15,6 +15,7 @@ from collections import Counter
 from chancy import Chancy, Plugin, Queue, Worker
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.plugins.cron import Cron, Entry
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Constant, Jitter, Retry
@@ -65,6 +66,8 @@ def plugins(settings: WorkerSettings) -> list[Plugin]:
             for number in range(settings.entries)
         ]
         made.append(Cron(*entries, poll_s=0.2, keep_ticks=10_000))
+    if settings.dead_letters:
+        made.append(DeadLetters(sweep_s=0.5))
     return made
 
 

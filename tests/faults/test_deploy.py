@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -35,6 +35,7 @@ PUSH = """
       jsonb_build_object('book', $3::text, 'number', t.number)
     from unnest($1::uuid[], $4::int[]) as t (id, number)
 """
+WORK = jobs.work.job.template.func
 SLOTS = 10
 
 
@@ -70,7 +71,7 @@ class OldWorker:
             await session.close()
 
     async def _end(self, session: Any, lease: UUID, found: list[Any]) -> None:
-        known = [one for one in found if one["func"] == jobs.work.job.template.func]
+        known = [one for one in found if one["func"] == WORK]
         for one in known:
             number = await session.fetchval(
                 "select ($1::jsonb ->> 'number')::int", one["arguments"]
@@ -98,68 +99,83 @@ async def push_as_before(session: Any, book: Book, func: str, numbers: Iterable[
     await session.execute(PUSH, [new_id() for _ in numbers], func, str(book), numbers)
 
 
-async def test_old_workers_go_on_while_the_tables_are_migrated_and_new_ones_come(
-    empty_dsn: str, book: Book, start_worker: StartWorker
-) -> None:
-    dsn, work = empty_dsn, jobs.work.job.template.func
-    schema.upgrade(dsn, component="core", revision=BEFORE)
-    ledger.open_ledger(dsn)
-    old = [OldWorker(dsn, book) for _ in range(3)]
-    running = [asyncio.create_task(one.run()) for one in old]
-    session: Any = await asyncpg.connect(dsn)
-    pushed = 0
+class OldProducer:
+    """Pushes as a caller of a release before does."""
 
-    async def push(chunks: int) -> None:
-        nonlocal pushed
+    def __init__(self, session: Any, book: Book) -> None:
+        self._session = session
+        self._book = book
+        self.pushed = 0
+
+    async def push(self, chunks: int) -> None:
         for _ in range(chunks):
-            await push_as_before(session, book, work, range(pushed, pushed + 20))
-            pushed += 20
+            numbers = range(self.pushed, self.pushed + 20)
+            await push_as_before(self._session, self._book, WORK, numbers)
+            self.pushed += 20
             await asyncio.sleep(0.01)
 
-    try:
-        await push(30)
-        await eventually(lambda: all(one.ran for one in old))
-        components = Chancy(dsn).hooks.components
-        migrating = asyncio.create_task(
-            asyncio.to_thread(schema.upgrade, dsn, components=components)
-        )
-        before = pushed
-        while not migrating.done():
-            await push(1)
-        await migrating
-        assert pushed > before, "nothing was pushed while the tables were migrated"
-        claims = [one.claims for one in old]
-        await push(30)
-        await eventually(lambda: all(one.claims > n for one, n in zip(old, claims, strict=True)))
-        async with Chancy(dsn) as chancy:
-            numbers = range(1_000_000, 1_000_200)
-            await chancy.push_many(novel.novelty.job(str(book), number) for number in numbers)
-            await eventually(lambda: sum(one.handed_on for one in old) > 0)
-            new = [start_worker(dsn, release=2) for _ in range(2)]
-            for worker in new:
-                await asyncio.to_thread(worker.wait_until_ready)
-            await push(30)
-            for one in old:
-                one.stopping = True
-            await asyncio.gather(*running)
-            await eventually(lambda: tables.live(dsn) == 0)
-        reports = [worker.stop() for worker in new]
-    finally:
-        await session.close()
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+
+async def migrate_under(dsn: str, producer: OldProducer, old: list[OldWorker]) -> None:
+    """Bring the tables to this release while old workers and producers go on."""
+    components = Chancy(dsn).hooks.components
+    upgrade = asyncio.to_thread(schema.upgrade, dsn, components=components)
+    migrating = asyncio.create_task(upgrade)
+    before, claims = producer.pushed, [one.claims for one in old]
+    while not migrating.done():
+        await producer.push(1)
+    await migrating
+    assert producer.pushed > before, "nothing was pushed while the tables were migrated"
+    assert all(one.claims > n for one, n in zip(old, claims, strict=True)), "nobody claimed"
+
+
+@pytest.fixture
+async def old_fleet(empty_dsn: str, book: Book) -> AsyncIterator[list[OldWorker]]:
+    """Three workers of a release before, on its tables."""
+    schema.upgrade(empty_dsn, component="core", revision=BEFORE)
+    ledger.open_ledger(empty_dsn)
+    old = [OldWorker(empty_dsn, book) for _ in range(3)]
+    async with asyncio.TaskGroup() as group:
+        for one in old:
+            group.create_task(one.run())
+        yield old
+        for one in old:
+            one.stopping = True
+
+
+async def test_old_workers_go_on_while_the_tables_are_migrated_and_new_ones_come(
+    empty_dsn: str, book: Book, start_worker: StartWorker, old_fleet: list[OldWorker]
+) -> None:
+    dsn, old = empty_dsn, old_fleet
+    session: Any = await asyncpg.connect(dsn)
+    producer = OldProducer(session, book)
+    await producer.push(30)
+    await eventually(lambda: all(one.ran for one in old))
+    await migrate_under(dsn, producer, old)
+    await producer.push(30)
+    numbers = range(1_000_000, 1_000_200)
+    async with Chancy(dsn) as chancy:
+        await chancy.push_many(novel.novelty.job(str(book), number) for number in numbers)
+    await eventually(lambda: sum(one.handed_on for one in old) > 0)
+    new = [start_worker(dsn, release=2) for _ in range(2)]
+    for worker in new:
+        await asyncio.to_thread(worker.wait_until_ready)
+    await producer.push(30)
+    await session.close()
+    for one in old:
+        one.stopping = True
+    await eventually(lambda: tables.live(dsn) == 0)
+    reports = [worker.stop() for worker in new]
     fleets.tell(
-        pushed=pushed,
+        pushed=producer.pushed,
         handed_on=sum(one.handed_on for one in old),
         longest_claim_s=max(one.longest_s for one in old),
     )
-    assert sum(one.ran for one in old) + sum(one.settled for one in reports) >= pushed
+    count = producer.pushed + len(numbers)
     assert sum(one.stale for one in reports) == 0
-    oracles.check_all_succeeded(dsn, pushed + len(numbers))
-    oracles.check_ran_once(book, [*range(pushed), *numbers])
+    oracles.check_all_succeeded(dsn, count)
+    oracles.check_ran_once(book, [*range(producer.pushed), *numbers])
     ledger.check(dsn)
-    assert tables.counters(dsn) == (pushed + len(numbers), 0, 0)
+    assert tables.counters(dsn) == (count, 0, 0)
 
 
 @pytest.mark.timeout(60)

@@ -1,0 +1,2 @@
+-- The time of the server. No locks. Safe to repeat.
+select clock_timestamp()
