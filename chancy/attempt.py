@@ -189,10 +189,14 @@ class Returned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The function raised, or could not be called."""
+    """The function raised, or could not be called.
+
+    :param again: when the next attempt is to begin, if the function said so; in UTC.
+    """
 
     failure: Failure
     elapsed_s: float = 0.0
+    again: datetime | timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +217,7 @@ class MemoryExceeded:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The attempt was stopped because somebody asked for it."""
+    """The attempt was stopped because somebody asked for it, or the function did."""
 
     why: str
     elapsed_s: float = 0.0
@@ -221,10 +225,14 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The function asked to be run again later."""
+    """The job is to be run again later, and this attempt does not count.
+
+    :param asked: the function asked for it, and not the worker.
+    """
 
     until: datetime | timedelta
     elapsed_s: float = 0.0
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ ChancyError
 │   ├── UnknownFunction     the worker does not know the function, or may not import it
 │   ├── UnsupportedLimit    a limit that the executor of the queue cannot keep to
 │   ├── NoCurrentJob        current_job() was called where no job runs
+│   ├── InvalidAnswer       a Snooze, Cancel or Retry that cannot be
+│   ├── InvalidStep         a step that cannot be run or kept
+│   ├── LeaseLost           the attempt that runs here is no longer the one that counts
 │   └── WaitTimeout         a job did not finish within the time asked for
 └── BrokerError             the store did not do what was asked
     ├── BrokerUnavailable   no connection, or it broke; the outcome of the call is unknown
@@ -100,6 +103,22 @@ class UnsupportedLimit(JobError):
 
 class NoCurrentJob(JobError, LookupError):
     """``current_job()`` was called where no job runs."""
+
+
+class InvalidAnswer(JobError, ValueError):
+    """A job made a `Snooze`, `Cancel` or `Retry` that cannot be."""
+
+
+class InvalidStep(JobError, ValueError):
+    """A step of a job cannot be run or kept: its name, its function, or too many of them."""
+
+
+class LeaseLost(JobError):
+    """The attempt that runs here is no longer the one that counts.
+
+    This worker was taken for dead and another one has the job, or it is settled already. What
+    this attempt would still do, another one does or has done: let the error end it.
+    """
 
 
 class Interrupted(BaseException):

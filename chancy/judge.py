@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from chancy.attempt import (
@@ -29,14 +29,18 @@ MAX_CRASHES = 3
 MAX_UNKNOWN = 7
 
 UNKNOWN_FUNCTION = "chancy.errors.UnknownFunction"
+#: The key of a job's meta that counts how often the job put itself off.
+SNOOZES = "snoozes"
+_UNKNOWN = "unknown_function"
 
 
 def judge(claim: Claim, outcome: Outcome) -> Settlement:
     """Decide what an outcome means when no plugin has an opinion.
 
-    Whatever failed fails for good: retrying is the retry plugin's. A function that this worker
-    does not know is handed on without cost, since another deploy may know it. A death counts a
-    crash and not an attempt, up to `MAX_CRASHES`.
+    Whatever failed fails for good, unless the function itself said when it is to be run again and
+    attempts are left: retrying is otherwise the retry plugin's. A function that this worker does
+    not know is handed on without cost, since another deploy may know it. A death counts a crash
+    and not an attempt, up to `MAX_CRASHES`.
     """
     match outcome:
         case Returned():
@@ -46,6 +50,8 @@ def judge(claim: Claim, outcome: Outcome) -> Settlement:
             )
         case Raised(failure) if failure.is_a(UNKNOWN_FUNCTION):
             return _unknown(claim, failure)
+        case Raised(failure, again=again) if again is not None:
+            return _again(claim, failure, again)
         case Raised(failure):
             return _failed(claim, failure)
         case TimedOut(limit_s):
@@ -57,17 +63,9 @@ def judge(claim: Claim, outcome: Outcome) -> Settlement:
         case Cancelled(why):
             failure = Failure.named("chancy.Cancelled", why)
             return Settlement(claim.id, claim.lease, State.CANCELLED, failure=failure)
-        case Snoozed(until):
-            delay_s = until.total_seconds() if isinstance(until, timedelta) else None
-            run_at = None if isinstance(until, timedelta) else until
-            return Settlement(
-                claim.id,
-                claim.lease,
-                State.SCHEDULED,
-                delay_s=delay_s,
-                run_at=run_at,
-                refund=True,
-            )
+        case Snoozed(until, asked=asked):
+            meta = _counted(SNOOZES, _count(claim, SNOOZES) + 1) if asked else None
+            return _later(claim, until)._replace(refund=True, meta=meta)
         case Released():
             return Settlement(claim.id, claim.lease, State.PENDING, refund=True)
         case Lost(why):
@@ -91,23 +89,34 @@ def _lost(claim: Claim, why: str) -> Settlement:
     )
 
 
+def _later(claim: Claim, when: datetime | timedelta) -> Settlement:
+    if isinstance(when, timedelta):
+        delay_s = when.total_seconds()
+        return Settlement(claim.id, claim.lease, State.SCHEDULED, delay_s=delay_s)
+    return Settlement(claim.id, claim.lease, State.SCHEDULED, run_at=when)
+
+
+def _again(claim: Claim, failure: Failure, when: datetime | timedelta) -> Settlement:
+    if claim.attempt >= claim.max_attempts:
+        return _failed(claim, failure)
+    return _later(claim, when)._replace(failure=failure)
+
+
 def _unknown(claim: Claim, failure: Failure) -> Settlement:
-    count = _unknown_count(claim) + 1
+    count = _count(claim, _UNKNOWN, unreadable=MAX_UNKNOWN) + 1
     if count > MAX_UNKNOWN:
         return _failed(claim, failure)
-    return Settlement(
-        claim.id,
-        claim.lease,
-        State.SCHEDULED,
-        delay_s=2.0 ** (count - 1),
-        refund=True,
-        meta=json.dumps({"unknown_function": count}),
-    )
+    delay = timedelta(seconds=2.0 ** (count - 1))
+    return _later(claim, delay)._replace(refund=True, meta=_counted(_UNKNOWN, count))
 
 
-def _unknown_count(claim: Claim) -> int:
+def _counted(key: str, count: int) -> str:
+    return json.dumps({key: count})
+
+
+def _count(claim: Claim, key: str, *, unreadable: int = 0) -> int:
     try:
-        count = json.loads(claim.meta or "{}").get("unknown_function", 0)
+        count = json.loads(claim.meta or "{}").get(key, 0)
     except (ValueError, AttributeError, RecursionError):
-        return MAX_UNKNOWN
-    return count if isinstance(count, int) and count >= 0 else MAX_UNKNOWN
+        return unreadable
+    return count if isinstance(count, int) and count >= 0 else unreadable

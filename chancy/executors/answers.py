@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 from chancy.attempt import (
     Cancelled,
@@ -11,14 +12,18 @@ from chancy.attempt import (
     Outcome,
     Raised,
     Returned,
+    Snoozed,
     TimedOut,
 )
 from chancy.executors.calls import Call
 from chancy.executors.frames import (
+    AGAIN,
+    CANCELLED,
     MEMORY,
     RAISED,
     RETURNED,
     RETURNED_NONE,
+    SNOOZED,
     STOPPED,
     TIMED_OUT,
     Frame,
@@ -39,6 +44,13 @@ def outcome_of(frame: Frame, attempt: Attempt) -> Outcome | None:
         return Returned(None, elapsed_s)
     if kind == RAISED:
         return Raised(Failure.from_json(json.loads(body)), elapsed_s)
+    if kind == AGAIN:
+        said = json.loads(body)
+        return Raised(Failure.from_json(said["failure"]), elapsed_s, _moment(said["at"]))
+    if kind == SNOOZED:
+        return Snoozed(_moment(json.loads(body)), elapsed_s, asked=True)
+    if kind == CANCELLED:
+        return Cancelled(body.decode(), elapsed_s)
     if kind == STOPPED:
         return attempt.given or Cancelled(body.decode(), elapsed_s)
     if kind == TIMED_OUT:
@@ -55,11 +67,18 @@ def answer(call: Call, outcome: Outcome) -> bytes:
             return packed(RETURNED_NONE, call.number, elapsed_s)
         case Returned(result, elapsed_s):
             return packed(RETURNED, call.number, elapsed_s, (result or "").encode())
-        case Raised(failure, elapsed_s):
+        case Raised(failure, elapsed_s, None):
             # Refused memory is a matter of its limit, if it has one.
             if call.memory_bytes and failure.is_a("builtins.MemoryError"):
                 return packed(MEMORY, call.number, elapsed_s)
             return packed(RAISED, call.number, elapsed_s, json.dumps(failure.as_json()).encode())
+        case Raised(failure, elapsed_s, datetime() | timedelta() as again):
+            said = {"failure": failure.as_json(), "at": _number(again)}
+            return packed(AGAIN, call.number, elapsed_s, json.dumps(said).encode())
+        case Snoozed(until, elapsed_s):
+            return packed(SNOOZED, call.number, elapsed_s, json.dumps(_number(until)).encode())
+        case Cancelled(why, elapsed_s):
+            return packed(CANCELLED, call.number, elapsed_s, why.encode())
         case _:
             raise TypeError(f"a call cannot end as {outcome!r}")
 
@@ -68,3 +87,16 @@ def stopped(call: Call, elapsed_s: float, why: str, at_limit: bool) -> bytes:
     """The frame that answers a call which was stopped."""
     kind = TIMED_OUT if at_limit else STOPPED
     return packed(kind, call.number, elapsed_s, why.encode(errors="replace"))
+
+
+def _number(moment: datetime | timedelta) -> float | str:
+    """Seconds of a delay, or the text of a moment."""
+    return moment.total_seconds() if isinstance(moment, timedelta) else moment.isoformat()
+
+
+def _moment(number: object) -> datetime | timedelta:
+    if isinstance(number, str):
+        return datetime.fromisoformat(number).astimezone(UTC)
+    if isinstance(number, int | float):
+        return timedelta(seconds=number)
+    raise ValueError(f"{number!r} is no moment")

@@ -23,6 +23,12 @@ RETURNED = b"R"
 RETURNED_NONE = b"N"
 #: bytes: JSON of the `Failure`.
 RAISED = b"F"
+#: It raised, and said when the next attempt is to begin. bytes: JSON of that and the `Failure`.
+AGAIN = b"A"
+#: It put itself off. bytes: JSON of until when.
+SNOOZED = b"Z"
+#: It cancelled itself. bytes: why.
+CANCELLED = b"C"
 #: It was told to stop, and has ended.
 STOPPED = b"S"
 #: It was stopped at its time limit.
@@ -46,7 +52,7 @@ _HEADER = struct.Struct("!cQdI")
 _SIZE = _HEADER.size
 _KINDS = frozenset(
     {READY, UNREADY, RETURNED, RETURNED_NONE, RAISED, STOPPED, TIMED_OUT, MEMORY}
-    | {WANT, PROGRESS, LOG, BODY, STOP}
+    | {AGAIN, SNOOZED, CANCELLED, WANT, PROGRESS, LOG, BODY, STOP}
 )
 #: The most bytes in a frame. A length above it is nonsense on the line.
 MAX_BODY = 1 << 30

@@ -8,7 +8,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chancy import codec
+from chancy.answers import Cancel, Retry, Snooze
 from chancy.attempt import (
+    MAX_MESSAGE,
     Cancelled,
     Claim,
     Failure,
@@ -17,7 +19,9 @@ from chancy.attempt import (
     Raised,
     Released,
     Returned,
+    Snoozed,
     TimedOut,
+    storable,
 )
 from chancy.errors import InvalidArguments, UnsupportedLimit
 from chancy.executors.base import FindFunction
@@ -27,6 +31,9 @@ from chancy.queue import unsupported
 
 if TYPE_CHECKING:
     pass
+
+#: What a function may return instead of a result.
+_ANSWERS = (Snooze, Cancel, Retry)
 
 
 class Callee(NamedTuple):
@@ -76,6 +83,8 @@ def returned(path: str, value: object, limit: int, began: float) -> Outcome:
     elapsed_s = perf_counter() - began
     if value is None:
         return Returned(None, elapsed_s)
+    if isinstance(value, _ANSWERS):
+        return _answered(value, elapsed_s)
     try:
         text = codec.encode(value, what=f"the result of {path}", limit=limit)
     except BaseException as error:
@@ -83,8 +92,19 @@ def returned(path: str, value: object, limit: int, began: float) -> Outcome:
     return Returned(text, elapsed_s)
 
 
+def _answered(value: Snooze | Cancel | Retry, elapsed_s: float) -> Outcome:
+    match value:
+        case Snooze():
+            return Snoozed(value.moment, elapsed_s, asked=True)
+        case Cancel(reason):
+            return Cancelled(storable(reason, MAX_MESSAGE), elapsed_s)
+        case Retry():
+            return Raised(Failure.of(value), elapsed_s, value.moment)
+
+
 def raised(error: BaseException, began: float) -> Raised:
-    return Raised(Failure.of(error), perf_counter() - began)
+    again = error.moment if isinstance(error, Retry) else None
+    return Raised(Failure.of(error), perf_counter() - began, again)
 
 
 def time_limit(
@@ -111,6 +131,8 @@ def reason_of(outcome: Outcome) -> str:
             return reason
         case TimedOut(limit_s):
             return f"its time limit of {limit_s:g} s has passed"
+        case Snoozed():
+            return "it is to be run again later"
         case _:
             return type(outcome).__name__
 

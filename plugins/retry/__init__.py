@@ -95,7 +95,8 @@ class Retry(Plugin):
     What decides on the delay: the rule for the type of the error; without one, the policy that
     the job brought along in ``meta["retry"]``; without that, the policy given here.
 
-    An outcome that says itself when to go on, `Snoozed`, is no failure and does not come here.
+    A job that said itself when it is to be run again is left to that: by ``raise chancy.Retry(…)``
+    while it has attempts left, and by ``return chancy.Snooze(…)``, which is no failure.
 
     :param policy: for whatever has no other. A job waits 1 to 2 seconds after its first attempt,
         then twice as long each time, up to an hour.

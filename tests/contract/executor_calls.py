@@ -18,11 +18,17 @@ from chancy.executors.base import Executor, Report, no_report
 from chancy.limits import NO_LIMITS, Limits
 from chancy.options import ExecutorName, Options
 from chancy.registry import Registry
-from tests.contract import executor_asks, executor_jobs, executor_perils, process_jobs
+from tests.contract import (
+    executor_answers,
+    executor_asks,
+    executor_jobs,
+    executor_perils,
+    process_jobs,
+)
 from tests.waiting import eventually
 
 JOBS = executor_jobs.__name__
-_MODULES = (executor_asks, executor_perils, process_jobs, executor_jobs)
+_MODULES = (executor_answers, executor_asks, executor_perils, process_jobs, executor_jobs)
 MAX_PAYLOAD = 100_000
 #: Seconds within which anything here happens, on a busy machine.
 DEADLINE_S = 10.0

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+import chancy.answers
 from chancy import Chancy, Queue, State, Worker, job
 from chancy.attempt import (
     Cancelled,
@@ -24,6 +25,7 @@ from chancy.attempt import (
     TimedOut,
 )
 from chancy.errors import ConfigurationError
+from chancy.judge import judge
 from chancy.plugins.retry import (
     Constant,
     Custom,
@@ -229,6 +231,17 @@ def errors() -> Iterator[dict[str, list[Exception]]]:
     ahead.clear()
     yield ahead
     ahead.clear()
+
+
+def test_a_job_that_said_itself_when_is_left_to_it() -> None:
+    hopeless = Retry(Never(), rules=[Rule(chancy.answers.Retry, Never())])
+    failure = Failure.of(chancy.answers.Retry(5, "busy"))
+    outcome = Raised(failure, again=timedelta(seconds=5))
+    for attempt, state in ((1, State.SCHEDULED), (2, State.SCHEDULED), (3, State.FAILED)):
+        one = claim(attempt)
+        verdict = judge(one, outcome)
+        assert hopeless.judging(one, outcome, verdict) is verdict
+        assert verdict.state is state
 
 
 async def test_jobs_run_again_when_they_should(

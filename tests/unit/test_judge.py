@@ -96,6 +96,31 @@ def test_a_snooze_costs_nothing() -> None:
     assert judge(claim, Snoozed(AT)) == plain._replace(run_at=AT)
 
 
+def test_a_job_that_puts_itself_off_is_counted() -> None:
+    for meta, count in ((None, 1), ('{"snoozes": 7}', 8), ("[]", 1), ('{"snoozes": "x"}', 1)):
+        claim = claimed(meta=meta)
+        assert judge(claim, Snoozed(AT, asked=True)) == Settlement(
+            claim.id,
+            claim.lease,
+            State.SCHEDULED,
+            run_at=AT,
+            refund=True,
+            meta=json.dumps({"snoozes": count}),
+        )
+
+
+@pytest.mark.parametrize("again", [timedelta(minutes=1), AT])
+def test_what_says_when_it_is_to_be_tried_again_is_as_long_as_attempts_are_left(
+    again: datetime | timedelta,
+) -> None:
+    claim = claimed(attempt=2)
+    settlement = judge(claim, Raised(OOPS, again=again))
+    plain = Settlement(claim.id, claim.lease, State.SCHEDULED, failure=OOPS)
+    assert settlement in (plain._replace(delay_s=60.0), plain._replace(run_at=AT))
+    assert not settlement.refund
+    assert judge(claimed(attempt=3), Raised(OOPS, again=again)).state is State.FAILED
+
+
 def test_a_release_costs_nothing() -> None:
     claim = claimed()
     assert judge(claim, Released("the worker stops")) == Settlement(

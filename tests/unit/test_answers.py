@@ -1,0 +1,71 @@
+"""What a job may answer instead of a result."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from chancy import Cancel, InvalidAnswer, Retry, Snooze
+from chancy.answers import MAX_DELAY
+
+AT = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+
+
+@pytest.mark.parametrize("make", [Snooze, Retry])
+@pytest.mark.parametrize(
+    ("when", "moment"),
+    [
+        (60, timedelta(minutes=1)),
+        (0.5, timedelta(milliseconds=500)),
+        (0, timedelta()),
+        (timedelta(hours=1), timedelta(hours=1)),
+        (MAX_DELAY, MAX_DELAY),
+        (AT, datetime(2030, 1, 1, 10, tzinfo=UTC)),
+        (datetime(1990, 1, 1, tzinfo=UTC), datetime(1990, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_moment_is_said_in_any_way(make: Any, when: Any, moment: object) -> None:
+    assert make(when).moment == moment
+
+
+@pytest.mark.parametrize("make", [Snooze, Retry])
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        (-1, "from 0 to 365,000 days"),
+        (timedelta(microseconds=-1), "from 0 to 365,000 days"),
+        (MAX_DELAY + timedelta(microseconds=1), "from 0 to 365,000 days"),
+        (float("nan"), "not a number of seconds"),
+        (float("inf"), "not a number of seconds"),
+        (10**40, "not a number of seconds"),
+        (datetime(2030, 1, 1), "no time zone"),  # noqa: DTZ001  that is the point
+        (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), "outside of the years"),
+        ("5 minutes", "an aware datetime, a timedelta, or seconds"),
+        (None, "an aware datetime, a timedelta, or seconds"),
+        (True, "an aware datetime, a timedelta, or seconds"),
+    ],
+)
+def test_what_is_no_moment_is_refused_where_it_is_made(make: Any, when: Any, why: str) -> None:
+    with pytest.raises(InvalidAnswer, match=why) as raised:
+        make(when)
+    assert str(raised.value).startswith(make.__name__)
+
+
+def test_a_reason_is_text() -> None:
+    assert Cancel("gone").reason == "gone"
+    with pytest.raises(InvalidAnswer, match="not text"):
+        Cancel(4)  # type: ignore[arg-type]
+
+
+def test_a_retry_says_why_or_when() -> None:
+    assert str(Retry(30, "the service is busy")) == "the service is busy"
+    assert str(Retry(30)) == "the job asked to be run again in 30 s"
+    assert str(Retry(AT)) == "the job asked to be run again at 2030-01-01T10:00:00+00:00"
+
+
+def test_a_retry_can_be_handed_to_another_process() -> None:
+    copy = pickle.loads(pickle.dumps(Retry(30, "busy")))
+    assert (copy.moment, str(copy)) == (timedelta(seconds=30), "busy")
