@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from uuid import UUID
 
 from chancy.broker import Broker
 from chancy.clock import Backoff, Clock
-from chancy.errors import BrokerError, BrokerUnavailable, ChancyError, JobError, WaitTimeout
+from chancy.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ChancyError,
+    JobError,
+    StatementFailed,
+    WaitTimeout,
+)
 from chancy.job import QueuedJob
 from chancy.notice import Kind, Notice, Subscription, Topic
 
@@ -68,6 +75,8 @@ class Finishes:
         self._pump: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._hears = False
+        #: Whether the store can be told that somebody waits.
+        self._announced = True
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.reference.Reference.wait`."""
@@ -141,7 +150,7 @@ class Finishes:
                 wanted.found = job
                 wanted.seen = wanted.seen or job is not None
                 # A job that is not there sends no notice when it comes.
-                heard = self._hears and wanted.seen
+                heard = self._hears and self._announced and wanted.seen
                 wanted.due = now + min(wanted.pause_s, _LOOK_S if heard else _POLL_S)
                 wanted.pause_s = min(wanted.pause_s * (10 if heard else 2), _LOOK_S)
 
@@ -189,7 +198,7 @@ class Finishes:
             for id in ids:
                 del self._new[id]
             try:
-                found = await self._broker.expect(ids)
+                found = await self._expect(ids)
             except BrokerError as error:
                 # They have only begun to wait: it is theirs to know that nobody can look.
                 for id in ids:
@@ -200,6 +209,18 @@ class Finishes:
                 self._listener = asyncio.create_task(self._listen(), name="chancy waiting")
             self._gone.difference_update(ids)
             self._note(ids, dict(found))
+
+    async def _expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        try:
+            return await self._broker.expect(ids)
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            # A role that may only read, most likely.
+            if self._announced:
+                logger.warning("waiting_by_polling error=%s", error)
+            self._announced = False
+            return await self._broker.get(ids)
 
     async def _look_at_told(self) -> None:
         while ids := list(islice(self._told, BATCH)):

@@ -90,8 +90,8 @@ async def test_a_worker_has_the_connections_that_the_page_counts(dsn: str) -> No
     at_rest = {row[0].strip("`"): int(row[1][0]) for row in rows if row[1][0].isdigit()}
     queues = [Queue(name="async", executor="async")]
     async with Chancy(dsn, queues=queues) as chancy, Worker(chancy, queues=["async"]) as worker:
-        await (await chancy.push(jobs.note.job(value=1))).wait(10)
-        await eventually(lambda: worker.listening)
+        await chancy.push(jobs.note.job(value=1))
+        await eventually(lambda: worker.settled and worker.listening)
 
         def there() -> bool:
             with psycopg.connect(dsn) as connection:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from chancy import (
     Chancy,
@@ -130,6 +131,24 @@ async def test_an_application_that_is_not_open_cannot_wait(dsn: str) -> None:
     with pytest.raises(BrokerUnavailable, match="is not open"):
         async with asyncio.timeout(10):
             await Chancy(dsn).wait_for(uuid.uuid4())
+
+
+async def test_a_role_that_may_only_read_polls(
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    role = f"reader_{uuid.uuid4().hex}"
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"create role {role} login".encode())
+        session.execute(f"grant usage on schema chancy to {role}".encode())
+        session.execute(f"grant select on all tables in schema chancy to {role}".encode())
+        try:
+            reference = await chancy.push(jobs.note.job.with_run_at(1.5)("seen"))
+            async with Chancy(make_conninfo(dsn, user=role)) as reader, Worker(chancy):
+                assert (await reader.wait_for(reference.id, 10)).result == "seen"
+        finally:
+            session.execute(f"drop owned by {role}".encode())
+            session.execute(f"drop role {role}".encode())
+    assert "waiting_by_polling" in caplog.text
 
 
 # Without an event loop
