@@ -49,7 +49,8 @@ def bind(within: Any) -> Fetch:
     """
     if isinstance(within, Session):
         return within.fetch
-    library = _library(type(within))
+    kind: Any = type(within)
+    library = _library(kind)
     fetch = library.bind(within) if library is not None else None
     if fetch is None:
         raise TypeError(f"within= takes {listed(ACCEPTED)}; {_named(within)} is none of these")
@@ -60,7 +61,8 @@ def bind_sync(within: Any) -> FetchSync:
     """The same for code that does not run in an event loop: ``fetch(sql, *params)``."""
     if isinstance(within, Session):
         raise TypeError("within= is of an event loop: use `await chancy.push(…)`")
-    library = _library(type(within))
+    kind: Any = type(within)
+    library = _library(kind)
     fetch = library.bind_sync(within) if library is not None else None
     if fetch is None:
         raise TypeError(f"within= takes {listed(ACCEPTED_SYNC)}; {_named(within)} is none of these")

@@ -12,15 +12,15 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from chancy.postgres.within.calls import Fetch, FetchSync
+from chancy.postgres.within.calls import Fetch, FetchSync, block
 
 
 def bind(within: Any) -> Fetch | None:
     connection = within.connection if isinstance(within, psycopg.AsyncCursor) else within
     if isinstance(connection, psycopg.AsyncConnection):
-        return partial(_fetch, connection)
+        return partial(fetch_async, connection)
     blocking = bind_sync(within)
-    return None if blocking is None else partial(_block, blocking)
+    return None if blocking is None else partial(block, blocking)
 
 
 def bind_sync(within: Any) -> FetchSync | None:
@@ -40,11 +40,10 @@ def fetch(connection: psycopg.Connection[Any], sql: str, *params: object) -> lis
     return cursor.fetchall() if cursor.description else []
 
 
-async def _fetch(connection: psycopg.AsyncConnection[Any], sql: str, *params: object) -> list[Any]:
+async def fetch_async(
+    connection: psycopg.AsyncConnection[Any], sql: str, *params: object
+) -> list[Any]:
+    """Run one statement on an async connection."""
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
     await cursor.execute(sql.encode(), params)
     return await cursor.fetchall() if cursor.description else []
-
-
-async def _block(blocking: FetchSync, sql: str, *params: object) -> list[Any]:
-    return list(blocking(sql, *params))
