@@ -33,6 +33,15 @@ async def hold(book: str, number: int) -> int:
 
 
 @job(queue="load")
+async def outlast(book: str, number: int, first_s: float, again_s: float) -> int:
+    """Takes another time when it is run again."""
+    books.write(book, number, "begin")
+    await asyncio.sleep(first_s if books.begun(book, number) == 1 else again_s)
+    books.write(book, number, "end")
+    return number
+
+
+@job(queue="load")
 def toil(book: str, number: int, seconds: float = 0.0) -> int:
     """The same as a plain function."""
     books.write(book, number, "begin")

@@ -56,14 +56,12 @@ def running(dsn: Where, worker_id: UUID) -> int:
     return int(count)
 
 
-def held(dsn: Where, worker_id: UUID) -> set[int]:
-    """The numbers of the jobs that a worker holds."""
-    rows = ask(
-        dsn,
-        "select (arguments ->> 'number')::int from chancy.jobs where state = 1 and worker_id = %s",
-        [worker_id],
+def running_elsewhere(dsn: Where, worker_id: UUID) -> int:
+    """How many jobs other workers hold."""
+    ((count,),) = ask(
+        dsn, "select count(*) from chancy.jobs where state = 1 and worker_id <> %s", [worker_id]
     )
-    return {number for (number,) in rows}
+    return int(count)
 
 
 def settled_numbers(dsn: Where) -> set[int]:
