@@ -109,6 +109,12 @@ class Fleet:
         every = [*self.alive, *self.dead]
         return {one.pid for one in every if "worker_declared_dead" in one.said()}
 
+    def check_the_living(self) -> None:
+        """Hardly any that lived was taken for dead: on a machine that starts processes all the
+        time one may be late with its beats."""
+        most = (len(self.alive) + len(self.dead)) // 5
+        assert len(self.declared_dead()) <= most, "recovery takes jobs of the living"
+
 
 def tell(**figures: object) -> None:
     """Write down what a run was, and what came of it. Shown with a test that fails, and by

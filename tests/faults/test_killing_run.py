@@ -167,6 +167,7 @@ def check_kills(dsn: str, fleet: Fleet, rounds: int) -> None:
     assert fleet.leaders >= rounds
     assert len(fleet.dead) >= 2 * rounds
     assert terms > fleet.leaders, "nobody followed a leader"
+    fleet.check_the_living()
 
 
 def check_letters(dsn: str) -> None:
