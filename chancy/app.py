@@ -25,6 +25,7 @@ from chancy.broker import (
 from chancy.clock import Clock, SystemClock
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.composition import compose
+from chancy.diagnosis import Reason, diagnose
 from chancy.errors import ConfigurationError
 from chancy.finishes import Finishes
 from chancy.hooks import Hooks
@@ -180,6 +181,14 @@ class Chancy(BlockingCalls):
     async def cancel(self, *ids: UUID) -> Mapping[UUID, Cancellation]:
         """Cancel jobs that wait and ask running ones to stop."""
         return await self.broker.cancel(ids)
+
+    async def hurry(self, *ids: UUID) -> frozenset[UUID]:
+        """Let scheduled jobs run now, retries too; gives the ids of those that were scheduled."""
+        return await self.broker.hurry(ids)
+
+    async def why(self, id: UUID) -> Sequence[Reason]:
+        """Say why a job has not run, or is not finished; what weighs most comes first."""
+        return await diagnose(self.broker, id)
 
     async def counts(self) -> Mapping[str, QueueCounts]:
         return await self.broker.counts()

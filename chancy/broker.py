@@ -1,3 +1,4 @@
+# over 300 lines: all that a store must do, on one page
 """What a store of jobs must do.
 
 A broker is the only part that knows tables. Every call may be repeated: after
@@ -119,6 +120,21 @@ class QueueCounts(NamedTuple):
     scheduled: int = 0
 
 
+class Place(NamedTuple):
+    """Where an unfinished job stands. Seconds are by the store's clock."""
+
+    #: Pending jobs of its queue that go before it, while it is pending; stops at 10,001.
+    ahead: int
+    #: Running jobs of its queue; stops at 10,001.
+    running: int
+    #: Seconds until it is due; negative if it has been due, 0 if it was at once.
+    due_s: float
+    #: Seconds since it was claimed, 0 if it never was.
+    claimed_s: float
+    #: Seconds since it could have run.
+    waited_s: float
+
+
 class Pulse(Protocol):
     """A worker's heartbeat: blocking, with a connection of its own, called from a thread."""
 
@@ -195,6 +211,10 @@ class Broker(Protocol):
         """Cancel waiting jobs and ask for the end of running ones."""
         ...
 
+    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        """Make SCHEDULED jobs PENDING before they are due; gives the ids of those that were."""
+        ...
+
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
         """The running jobs of a worker that were asked to stop, in any order."""
         ...
@@ -213,6 +233,10 @@ class Broker(Protocol):
 
     async def forget(self, ids: Sequence[UUID]) -> None:
         """Expect these jobs no longer."""
+        ...
+
+    async def place(self, id: UUID) -> Place | None:
+        """Where a job stands; None if it is finished or not there."""
         ...
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from chancy.broker import Cancellation, JobFilter
 from chancy.cli import output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
+from chancy.diagnosis import Reason, Why
 from chancy.errors import WaitTimeout
 from chancy.job import QueuedJob
 from chancy.states import State
@@ -23,7 +25,7 @@ _STATES = [state.label for state in State]
 
 @click.group()
 def job() -> None:
-    """List, show, await and cancel jobs.
+    """List, show, explain, await, hurry and cancel jobs.
 
     \b
     Example:
@@ -147,6 +149,66 @@ def wait(target: Target, id: UUID, timeout: float | None, json_: bool) -> None:
     else:
         output.line(f"{found.state.label}  {json.dumps(found.result)}")
     if found.state is not State.SUCCEEDED:
+        sys.exit(NO)
+
+
+@job.command()
+@on_target
+@click.argument("id", type=click.UUID)
+@as_json
+def why(target: Target, id: UUID, json_: bool) -> None:
+    """Say why a job has not run, or is not finished. Exits 1 if there is no such job.
+
+    \b
+    Example:
+      chancy job why 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
+    """
+
+    async def main() -> Sequence[Reason]:
+        async with target.opened() as chancy:
+            return await chancy.why(id)
+
+    found = asyncio.run(main())
+    if json_:
+        output.script([{"why": reason.why.value, "text": reason.text} for reason in found])
+    else:
+        for reason in found:
+            output.line(reason.text)
+    if any(reason.why is Why.NOT_THERE for reason in found):
+        sys.exit(NO)
+
+
+@job.command()
+@on_target
+@click.argument("ids", type=click.UUID, nargs=-1, required=True)
+@as_json
+def retry(target: Target, ids: tuple[UUID, ...], json_: bool) -> None:
+    """Let jobs that wait for a retry, or for their time, run now. Exits 1 if one does not wait.
+
+    A job that failed for good is replayed with `chancy dead replay`.
+
+    \b
+    Example:
+      chancy job retry 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
+      chancy job list --state scheduled --json | jq -r '.[].id' | xargs chancy job retry
+    """
+
+    async def main() -> tuple[frozenset[UUID], Mapping[UUID, QueuedJob]]:
+        async with target.opened() as chancy:
+            hurried = await chancy.hurry(*ids)
+            return hurried, await chancy.get_jobs([id for id in ids if id not in hurried])
+
+    hurried, others = asyncio.run(main())
+    became = {
+        id: "hurried" if id in hurried else others[id].state.label if id in others else "unknown"
+        for id in ids
+    }
+    if json_:
+        output.script({str(id): what for id, what in became.items()})
+    else:
+        for id, what in became.items():
+            output.line(f"{id}  {what}")
+    if len(hurried) < len(set(ids)):
         sys.exit(NO)
 
 

@@ -13,6 +13,7 @@ from chancy.broker import (
     Cancellation,
     Capability,
     JobFilter,
+    Place,
     PreparedJob,
     Promotion,
     QueueCounts,
@@ -167,6 +168,9 @@ class PostgresBroker:
                 await asyncio.sleep(backoff.next_s())
         return found
 
+    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        return frozenset(row[0] for row in await self.fetch(self.sql.hurry, list(ids)))
+
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self._catalog.get(ids)
 
@@ -176,6 +180,10 @@ class PostgresBroker:
 
     async def forget(self, ids: Sequence[UUID]) -> None:
         await self.fetch(self.sql.forget, list(set(ids)))
+
+    async def place(self, id: UUID) -> Place | None:
+        found = await self.fetch(self.sql.place, id)
+        return Place(*found[0]) if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         return await self._catalog.find(wanted)

@@ -49,10 +49,12 @@ class Statements:
         self.finish = self._load("finish")
         self.forget = self._load("forget")
         self.get = self._load("get")
+        self.hurry = self._load("hurry")
         self.note = self._load("note")
         self.notify = self._load("notify")
         self.orphans = self._load("orphans")
         self.pause = self._load("pause")
+        self.place = self._load("place")
         self.promote = self._load("promote")
         self.push = self._load("push")
         #: For jobs that are new: without looking for their ids first (a seventh of the time).

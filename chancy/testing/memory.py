@@ -14,6 +14,7 @@ from chancy.broker import (
     Cancellation,
     Capability,
     JobFilter,
+    Place,
     PreparedJob,
     Promotion,
     Pulse,
@@ -151,6 +152,12 @@ class MemoryBroker:
 
     async def forget(self, ids: Sequence[UUID]) -> None:
         self.store.expected.difference_update(ids)
+
+    async def place(self, id: UUID) -> Place | None:
+        return self.store.place(id)
+
+    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        return self.store.hurry(ids)
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         if not 1 <= wanted.limit <= 1_000:

@@ -6,14 +6,14 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
 from chancy.attempt import Claim, Failure, Note, Settlement
-from chancy.broker import PreparedJob, WorkerRecord
+from chancy.broker import Place, PreparedJob, WorkerRecord
 from chancy.codec import encode
 from chancy.errors import InvalidArguments, StatementFailed
 from chancy.job import QueuedJob
@@ -210,6 +210,38 @@ class MemoryStore:
             row.run_at = run_at
         elif state is State.PENDING:
             self.tell(Kind.REWIND, row.pushed.queue)
+
+    def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        """Make scheduled jobs pending at once; gives the ids of those that were."""
+        wanted = (self.live[id] for id in sorted(set(ids)) if id in self.live)
+        rows = [row for row in wanted if row.state is State.SCHEDULED]
+        for row in rows:
+            row.move(State.PENDING)
+            row.position, row.run_at = self.next_position(), self.clock.now()
+        for queue in {row.pushed.queue for row in rows}:
+            self.tell(Kind.WAKE, queue)
+        return frozenset(row.pushed.id for row in rows)
+
+    def place(self, id: UUID) -> Place | None:
+        """Where an unfinished job stands."""
+        row, now = self.live.get(id), self.clock.now()
+        if row is None:
+            return None
+        beside = [one for one in self.live.values() if one.pushed.queue == row.pushed.queue]
+        order = (-row.pushed.priority, row.position)
+        ahead = [
+            one
+            for one in beside
+            if one.state is State.PENDING and (-one.pushed.priority, one.position) < order
+        ]
+        due = row.run_at or row.pushed_at
+        return Place(
+            ahead=len(ahead) if row.state is State.PENDING else 0,
+            running=sum(one.state is State.RUNNING for one in beside),
+            due_s=0.0 if row.run_at is None else (row.run_at - now).total_seconds(),
+            claimed_s=(now - row.claimed_at).total_seconds() if row.claimed_at else 0.0,
+            waited_s=(now - max(row.pushed_at, min(due, now))).total_seconds(),
+        )
 
     def cancel(self, row: Row) -> None:
         row.move(State.CANCELLED)

@@ -253,3 +253,23 @@ def test_a_role_that_may_not_migrate_is_told_so() -> None:
             connection.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
     assert "permission denied" in answer.err
     assert "create schema" not in answer.err
+
+
+def test_a_job_is_explained_and_hurried() -> None:
+    inside("queue", "declare", "mail", "--executor", "async", dsn=DSN)
+    waiting, id = push("--queue", "mail"), push("--queue", "mail", "--delay", "3600")
+    inside("queue", "pause", "mail", dsn=DSN)
+    assert inside("job", "why", waiting, dsn=DSN).out.splitlines() == [
+        "the queue 'mail' is paused",
+        "no worker runs",
+    ]
+    reasons = inside("job", "why", id, "--json", dsn=DSN).json
+    assert [reason["why"] for reason in reasons] == ["scheduled"]
+    assert "it is scheduled in 3" in reasons[0]["text"]
+    nobody = str(uuid.uuid4())
+    assert "there is no such job" in inside("job", "why", nobody, dsn=DSN, code=1).out
+    assert inside("job", "retry", id, "--json", dsn=DSN).json == {id: "hurried"}
+    answer = inside("job", "retry", id, nobody, "--json", dsn=DSN, code=1).json
+    assert answer == {id: "pending", nobody: "unknown"}
+    reasons = inside("job", "why", id, "--json", dsn=DSN).json
+    assert [reason["why"] for reason in reasons] == ["queue paused", "no workers", "behind others"]

@@ -77,3 +77,37 @@ class ListPromises(Promises):
             "other": QueueCounts(pending=1),
         }
         assert await bench.state(running.id) is State.RUNNING
+
+    # Where one stands
+
+    async def test_a_pending_job_knows_how_many_go_before_it(self, bench: Bench) -> None:
+        first, last, urgent = await bench.push(prepared(), prepared(), prepared(priority=5))
+        await bench.push(prepared(), prepared(queue="other"))
+        ahead = {}
+        for id in (first, last, urgent):
+            place = await bench.broker.place(id)
+            assert place is not None
+            ahead[id] = place.ahead
+            assert (place.running, place.due_s, place.claimed_s) == (0, 0.0, 0.0)
+            assert 0 <= place.waited_s < 60
+        assert ahead == {urgent: 0, first: 1, last: 2}
+
+    async def test_a_running_job_knows_its_neighbours(self, bench: Bench) -> None:
+        claim, _ = await bench.running(prepared(), prepared())
+        place = await bench.broker.place(claim.id)
+        assert place is not None
+        assert (place.ahead, place.running) == (0, 2)
+        assert 0 <= place.claimed_s < 60
+
+    async def test_a_scheduled_job_knows_when_it_is_due(self, bench: Bench) -> None:
+        [id] = await bench.push(prepared(delay_s=90.0))
+        place = await bench.broker.place(id)
+        assert place is not None
+        assert 60 < place.due_s <= 90
+        assert place.ahead == 0
+
+    async def test_what_is_finished_or_unknown_has_no_place(self, bench: Bench) -> None:
+        [claim] = await bench.running()
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        assert await bench.broker.place(claim.id) is None
+        assert await bench.broker.place(uuid.uuid4()) is None

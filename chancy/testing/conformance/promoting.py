@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 
 from chancy.states import State
@@ -89,3 +90,12 @@ class PromotePromises(Promises):
         await bench.settle(settlement(claim, State.HELD))
         assert await bench.broker.promote(10) == (0, None)
         assert await bench.state(claim.id) is State.HELD
+
+    async def test_scheduled_jobs_can_be_hurried(self, bench: Bench) -> None:
+        later, other = await bench.push(prepared(run_at=FUTURE), prepared(run_at=FUTURE))
+        [waiting] = await bench.push(prepared())
+        assert await bench.broker.hurry([later, waiting, uuid.uuid4()]) == {later}
+        assert await bench.state(later) is State.PENDING
+        assert await bench.state(other) is State.SCHEDULED
+        assert [claim.id for claim in await bench.claim()] == [waiting, later]
+        assert await bench.broker.hurry([later]) == frozenset()

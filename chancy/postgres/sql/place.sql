@@ -1,0 +1,31 @@
+-- Where an unfinished job stands: how many pending jobs of its queue go before it (up to 10,001), how
+-- many of its queue run (up to 10,001), the seconds until it is due, since it has been claimed, and
+-- since it could have run. Index: the primary key of jobs, jobs_pending, jobs_running. No locks.
+-- Safe to repeat.
+select
+  case when j.state = 0 then (
+    select count(*)
+    from (
+      (
+        select from {schema}.jobs as a
+        where a.state = 0 and a.queue = j.queue and a.priority > j.priority
+        limit 10001)
+      union all
+      (
+        select from {schema}.jobs as a
+        where a.state = 0 and a.queue = j.queue and a.priority = j.priority and a.pos < j.pos
+        limit 10001)
+      limit 10001) as before)
+  else 0 end,
+  (
+    select count(*)
+    from (
+      select from {schema}.jobs as r
+      where r.state = 1 and r.queue = j.queue
+      limit 10001) as running),
+  coalesce(extract(epoch from j.run_at) - extract(epoch from clock_timestamp()), 0)::float8,
+  coalesce(extract(epoch from clock_timestamp() - j.claimed_at), 0)::float8,
+  extract(epoch from clock_timestamp())::float8
+    - extract(epoch from greatest(j.pushed_at, least(j.run_at, clock_timestamp())))::float8
+from {schema}.jobs as j
+where j.id = $1::uuid

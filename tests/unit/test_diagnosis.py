@@ -1,0 +1,196 @@
+"""Why a job stands where it stands."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from chancy.attempt import Failure
+from chancy.broker import WorkerRecord
+from chancy.diagnosis import Why, diagnose
+from chancy.queue import Queue
+from chancy.states import State
+from chancy.testing.clock import ManualClock
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+from chancy.testing.memory import MemoryBroker
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def bench(clock: ManualClock) -> Bench:
+    made = Bench(MemoryBroker(clock=clock))
+    await made.broker.declare(Queue(name="default", executor="async"))
+    return made
+
+
+def worker(*queues: str, **more: object) -> WorkerRecord:
+    known = WorkerRecord(
+        id=uuid.uuid4(), host="here", pid=7, tags=frozenset({"*"}), queues=queues, version="1"
+    )
+    return replace(known, **more)  # type: ignore[arg-type]
+
+
+async def said(bench: Bench, id: uuid.UUID) -> tuple[list[Why], str]:
+    found = await diagnose(bench.broker, id)
+    return [reason.why for reason in found], " / ".join(reason.text for reason in found)
+
+
+async def test_a_job_that_is_not_there(bench: Bench) -> None:
+    why, text = await said(bench, uuid.uuid4())
+    assert why == [Why.NOT_THERE]
+    assert "its push has not committed" in text
+
+
+async def test_a_queue_that_is_not_declared(bench: Bench) -> None:
+    [id] = await bench.push(prepared(queue="nowhere"))
+    why, text = await said(bench, id)
+    assert why == [Why.NOT_DECLARED]
+    assert "the queue 'nowhere' is not declared" in text
+
+
+async def test_no_worker_runs(bench: Bench) -> None:
+    [id] = await bench.push(prepared())
+    assert (await said(bench, id))[0] == [Why.NO_WORKERS]
+
+
+async def test_a_paused_queue(bench: Bench) -> None:
+    await bench.broker.register(worker("default"))
+    [id] = await bench.push(prepared())
+    until = datetime(2030, 1, 2, tzinfo=UTC)
+    await bench.broker.pause("default", resume_at=until)
+    why, text = await said(bench, id)
+    assert why == [Why.PAUSED]
+    assert "until 2030-01-02T00:00:00+00:00" in text
+
+
+async def test_tags_that_no_worker_has(bench: Bench) -> None:
+    await bench.broker.declare(
+        Queue(name="default", tags=frozenset({"has=gpu", r"os=.*"})), upsert=True
+    )
+    await bench.broker.register(worker(tags=frozenset({"*", "os=linux"})))
+    [id] = await bench.push(prepared())
+    why, text = await said(bench, id)
+    assert why == [Why.NOT_SERVED]
+    assert "none of its tags matches 'has=gpu'" in text
+    assert "os=" not in text
+
+
+async def test_a_queue_that_is_broken_where_it_should_run(bench: Bench) -> None:
+    await bench.broker.register(worker(broken={"default": "no module named shop"}))
+    [id] = await bench.push(prepared())
+    why, text = await said(bench, id)
+    assert why == [Why.BROKEN]
+    assert "cannot serve 'default': no module named shop" in text
+
+
+async def test_many_workers_are_not_all_named(bench: Bench) -> None:
+    for _ in range(8):
+        await bench.broker.register(worker("other"))
+    [id] = await bench.push(prepared())
+    why, text = await said(bench, id)
+    assert why == [Why.NOT_SERVED] * 6
+    assert "it is not served by 3 workers more" in text
+
+
+async def test_others_go_before_it(bench: Bench) -> None:
+    await bench.broker.register(worker("default"))
+    await bench.push(*(prepared() for _ in range(1_200)))
+    [id] = await bench.push(prepared())
+    why, text = await said(bench, id)
+    assert why == [Why.BEHIND]
+    assert "1,200 pending jobs of the queue 'default' go before it" in text
+
+
+async def test_its_workers_are_busy(bench: Bench) -> None:
+    await bench.prepare()
+    await bench.broker.register(worker("default"))
+    await bench.running(prepared(), prepared())
+    [id] = await bench.push(prepared())
+    why, text = await said(bench, id)
+    assert why == [Why.BUSY, Why.SOON]
+    assert "run 2 of its jobs now" in text
+
+
+async def test_nothing_keeps_it(bench: Bench, clock: ManualClock) -> None:
+    await bench.broker.register(worker("default"))
+    [id] = await bench.push(prepared())
+    assert (await said(bench, id))[0] == [Why.SOON]
+    clock.advance(60)
+    why, text = await said(bench, id)
+    assert why == [Why.STUCK]
+    assert "waits for 60 s" in text
+
+
+async def test_it_is_scheduled(bench: Bench, clock: ManualClock) -> None:
+    [id] = await bench.push(prepared(delay_s=90.0))
+    why, text = await said(bench, id)
+    assert why == [Why.SCHEDULED]
+    assert "in 90 s" in text
+    clock.advance(90)
+    assert (await said(bench, id))[0] == [Why.NO_WORKERS]
+    await bench.broker.register(worker("default"))
+    assert (await said(bench, id))[0] == [Why.SOON]
+    clock.advance(60)
+    assert (await said(bench, id))[0] == [Why.OVERDUE]
+
+
+async def test_it_waits_for_a_retry(bench: Bench) -> None:
+    await bench.prepare()
+    [claim] = await bench.running()
+    failure = Failure.named("shop.Busy", "come back\nlater")
+    await bench.settle(settlement(claim, State.SCHEDULED)._replace(delay_s=30.0, failure=failure))
+    why, text = await said(bench, claim.id)
+    assert why == [Why.RETRY, Why.RETRY]
+    assert "attempt 1 of 3 failed, the next one begins in 30 s" in text
+    assert text.endswith("its last failure: shop.Busy: come back")
+
+
+async def test_it_runs(bench: Bench, clock: ManualClock) -> None:
+    await bench.prepare()
+    [claim] = await bench.running()
+    clock.advance(5)
+    why, text = await said(bench, claim.id)
+    assert why == [Why.RUNNING]
+    assert "it runs for 5 s in worker" in text
+    await bench.broker.cancel([claim.id])
+    clock.advance(20)
+    why, text = await said(bench, claim.id)
+    assert why == [Why.WORKER_SILENT, Why.RUNNING, Why.ASKED_TO_STOP]
+    await bench.broker.unregister(bench.worker_id)
+    assert (await said(bench, claim.id))[0] == [Why.WORKER_GONE]
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.CANCELLED])
+async def test_it_is_finished(bench: Bench, state: State) -> None:
+    await bench.prepare()
+    [claim] = await bench.running()
+    await bench.settle(settlement(claim, state))
+    why, text = await said(bench, claim.id)
+    assert set(why) == {Why.FINISHED}
+    assert state.label in text
+
+
+async def test_what_died_with_it_and_what_nobody_knows(bench: Bench) -> None:
+    await bench.prepare()
+    [claim] = await bench.running()
+    lost = settlement(claim, State.PENDING)._replace(
+        crashed=True, refund=True, meta='{"unknown_function": 2}'
+    )
+    await bench.settle(lost)
+    await bench.broker.register(worker("default"))
+    why, text = await said(bench, claim.id)
+    assert why[:2] == [Why.CRASHED, Why.HANDED_ON]
+    assert "died 1 times" in text
+
+
+async def test_it_is_due_far_ahead(bench: Bench) -> None:
+    far = timedelta(days=300_000).total_seconds()
+    [id] = await bench.push(prepared(delay_s=far))
+    assert (await said(bench, id))[0] == [Why.SCHEDULED]
