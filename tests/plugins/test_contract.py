@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from chancy import Chancy, Claim, Outcome, Plugin, Runtime, Settlement, State
 from chancy.plugin import Application, Panel
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
-from chancy.plugins.pruner import Pruner
+from chancy.plugins.pruner import Prune, Pruner
 from chancy.plugins.recovery import Recovery
+from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.plugins.retry import Retry
 from chancy.postgres.component import Migrations
 from chancy.testing.memory import MemoryBroker
@@ -41,7 +43,17 @@ class TestRecovery(PluginContract):
 class TestPruner(PluginContract):
     @pytest.fixture
     def plugin(self) -> Plugin:
-        return Pruner()
+        return Pruner(rules=[Prune(keep_last=10)])
+
+    @pytest.fixture
+    def plugin_dsn(self, empty_dsn: str) -> str:
+        return empty_dsn
+
+
+class TestReprioritize(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return Reprioritize(rules=[Aging(every=timedelta(minutes=5))])
 
     @pytest.fixture
     def plugin_dsn(self, empty_dsn: str) -> str:
