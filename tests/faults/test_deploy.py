@@ -134,12 +134,11 @@ async def old_fleet(empty_dsn: str, book: Book) -> AsyncIterator[list[OldWorker]
     schema.upgrade(empty_dsn, component="core", revision=BEFORE)
     ledger.open_ledger(empty_dsn)
     old = [OldWorker(empty_dsn, book) for _ in range(3)]
-    async with asyncio.TaskGroup() as group:
-        for one in old:
-            group.create_task(one.run())
-        yield old
-        for one in old:
-            one.stopping = True
+    running = [asyncio.create_task(one.run()) for one in old]
+    yield old
+    for one in old:
+        one.stopping = True
+    await asyncio.gather(*running)
 
 
 async def test_old_workers_go_on_while_the_tables_are_migrated_and_new_ones_come(
@@ -199,16 +198,16 @@ async def test_workers_are_replaced_one_by_one_and_hand_new_functions_on(
             await asyncio.sleep(0.05)
 
     replaced = asyncio.Event()
+    reports, new = [], []
     with Sampler(dsn) as sampler:
-        pushing = asyncio.create_task(push(replaced))
-        await eventually(lambda: handed_on(dsn) > 0)
-        reports, new = [], []
-        for worker in old.alive:
-            new.append(start_worker(dsn, release=2))
-            await asyncio.to_thread(new[-1].wait_until_ready)
-            reports.append(await asyncio.to_thread(worker.stop))
-        replaced.set()
-        await pushing
+        async with asyncio.TaskGroup() as group:
+            group.create_task(push(replaced))
+            await eventually(lambda: handed_on(dsn) > 0)
+            for worker in old.alive:
+                new.append(start_worker(dsn, release=2))
+                await asyncio.to_thread(new[-1].wait_until_ready)
+                reports.append(await asyncio.to_thread(worker.stop))
+            replaced.set()
         await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
     reports += [worker.stop() for worker in new]
     sampler.check(at_least=5)
