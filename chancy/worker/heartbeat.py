@@ -38,19 +38,23 @@ class Heartbeat:
         self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chancy heartbeat", daemon=True)
-        # By this machine's clock, when the last beat that was answered began.
+        # By this machine's clock, when the last beat that was answered began, and the first one
+        # since.
         self._heard_at = time.monotonic()
-        self._quiet = False
+        self._asked_at: float | None = None
 
     @property
     def unheard_s(self) -> float:
-        """Seconds since the beginning of the last beat that was answered, while one waits for its
-        answer or was given up without any; 0 otherwise.
+        """Seconds since the beginning of the last beat that was answered, if one has been without
+        an answer for half an interval; 0 otherwise.
 
         A refusal is an answer: as a rule the server is away then, for others too, and nobody is
         declared dead.
         """
-        return time.monotonic() - self._heard_at if self._quiet else 0.0
+        now, asked_at = time.monotonic(), self._asked_at
+        if asked_at is None or now - asked_at < min(_REFUSED_S, self._interval_s / 2):
+            return 0.0
+        return now - self._heard_at
 
     def start(self) -> None:
         self._thread.start()
@@ -69,21 +73,23 @@ class Heartbeat:
         try:
             while not self._stopping.wait(pause):
                 pause = self._interval_s
-                began, self._quiet = time.monotonic(), True
+                began = time.monotonic()
+                if self._asked_at is None:
+                    self._asked_at = began
                 try:
                     if not self._pulse.beat():
                         self._tell()
                         return
-                    self._heard_at, self._quiet = began, False
+                    self._heard_at, self._asked_at = began, None
                     backoff.reset()
                 except ChancyError as error:
                     pause = backoff.next_s()
                     if time.monotonic() - began < _REFUSED_S:
-                        self._heard_at, self._quiet = began, False
+                        self._heard_at, self._asked_at = began, None
                     logger.warning("heartbeat_failed next_try_s=%.1f error=%s", pause, error)
                 except Exception:
                     pause = backoff.next_s()
-                    self._heard_at, self._quiet = began, False
+                    self._heard_at, self._asked_at = began, None
                     logger.exception("heartbeat_failed next_try_s=%.1f", pause)
         finally:
             self._pulse.close()
