@@ -11,7 +11,9 @@ from chancy.cli import output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
 from chancy.errors import ConfigurationError, SchemaMismatch
+from chancy.postgres import grants as privileges
 from chancy.postgres import schema as tables
+from chancy.postgres.component import Kind
 from chancy.postgres.dsn import redacted
 from chancy.postgres.standing import State
 
@@ -185,6 +187,45 @@ def sql(target: Target, revision: str, component: str | None) -> None:
     """
     schema, components = target.schema(), target.unconnected().hooks.components
     click.echo(tables.sql(schema, components, component=component, revision=revision))
+
+
+@migrate.command()
+@on_target
+@click.option("--role", required=True, metavar="NAME", help="The role; it must exist.")
+@click.option(
+    "--kind",
+    required=True,
+    type=click.Choice([kind.value for kind in Kind]),
+    help="What the role is there for.",
+)
+@click.option("--apply", is_flag=True, help="Run the statements in one transaction, too.")
+@as_json
+def grants(target: Target, role: str, kind: str, apply: bool, json_: bool) -> None:
+    """Print the statements that let a role do its work. Needs no database without --apply.
+
+    An owner migrates and prunes, a worker runs jobs, a producer pushes them, a viewer looks. Run
+    it again after each migration: new tables are granted to nobody.
+
+    \b
+    Example:
+      chancy migrate grants --role shop_worker --kind worker | psql shop
+      chancy migrate grants --role shop_worker --kind worker --apply
+    """
+    if apply:
+        dsn, schema, components = target.tables()
+        found = privileges.statements(Kind(kind), role, schema, components)
+        if kind != Kind.OWNER:
+            tables.check(tables.revisions(dsn, schema), schema, components)
+        privileges.apply(dsn, schema, found)
+    else:
+        schema, components = target.schema(), target.unconnected().hooks.components
+        found = privileges.statements(Kind(kind), role, schema, components)
+    if json_:
+        output.script(
+            {"schema": schema, "role": role, "kind": kind, "applied": apply, "statements": found}
+        )
+    else:
+        click.echo("\n".join(f"{statement};" for statement in ("begin", *found, "commit")))
 
 
 def _list(found: Mapping[str, str], names: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib import resources
 
 from chancy.errors import ConfigurationError
@@ -19,10 +20,27 @@ from chancy.postgres.statements import load, quoted
 #: The name of the component of the core.
 CORE_NAME = "core"
 #: The revision of the core that this version of chancy works with.
-HEAD = "0005"
+HEAD = "0006"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _REVISION = re.compile(r"[A-Za-z0-9_]{1,32}")
+_RELATION = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_PRIVILEGE = r"(?:select|insert|update|delete|usage)(?: \([a-z0-9_]+(?:, [a-z0-9_]+)*\))?"
+_PRIVILEGES = re.compile(rf"{_PRIVILEGE}(?:, {_PRIVILEGE})*")
+
+
+class Kind(StrEnum):
+    """What a role of the database is there for; see `chancy.postgres.grants`."""
+
+    OWNER = "owner"
+    WORKER = "worker"
+    PRODUCER = "producer"
+    VIEWER = "viewer"
+
+
+#: Relations of a component and what a role may do with them: ``select, insert (a, b)``, or
+#: ``usage`` of a sequence.
+Privileges = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +53,17 @@ class Migrations:
     :param head: the newest revision, which this code works with. Said here so that the start of a
         worker imports no Alembic.
     :param core: the oldest revision of the core that the newest revision works with.
-    :raises ConfigurationError: a name or a revision that cannot be one.
+    :param grants: what roles of a kind may do with its tables and sequences, in place of what they
+        may do otherwise: a worker reads and writes all tables that begin with its name, a viewer
+        reads them, a producer does nothing with them.
+    :raises ConfigurationError: a name or a revision that cannot be one, or grants that cannot be.
     """
 
     name: str
     package: str
     head: str
     core: str = "0001"
+    grants: Mapping[Kind, Privileges] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -55,6 +77,26 @@ class Migrations:
                     f"component {self.name!r}: {shown(revision)} cannot be a revision: use 1 to "
                     "32 of the characters A-Z a-z 0-9 _, such as 0001"
                 )
+        for kind, privileges in self.grants.items():
+            if kind not in (Kind.WORKER, Kind.PRODUCER, Kind.VIEWER):
+                raise ConfigurationError(
+                    f"component {self.name!r} grants something to {shown(kind)}: the kinds of "
+                    "roles that are granted something are worker, producer and viewer"
+                )
+            for relation, what in privileges.items():
+                self._check_grant(relation, what)
+
+    def _check_grant(self, relation: str, what: str) -> None:
+        if not (_RELATION.fullmatch(relation) and f"{relation}_".startswith(f"{self.name}_")):
+            raise ConfigurationError(
+                f"component {self.name!r} grants something on {shown(relation)}: it must be a "
+                f"table or a sequence of its own, whose name begins with {self.name}_"
+            )
+        if not _PRIVILEGES.fullmatch(what):
+            raise ConfigurationError(
+                f"component {self.name!r} grants {shown(what)} on {relation}: write privileges "
+                "like 'select, insert (a, b)', or 'usage' for a sequence"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retry
 from tests import jobs
 from tests.docs.pages import page, rows_of
+from tests.docs.rehearsal import commands
+from tests.integration.command import inside
 from tests.waiting import eventually
 
 PAGE = page("docs/guides/deploying.md")
@@ -34,19 +37,23 @@ class Roles(NamedTuple):
 
 @pytest.fixture
 def roles(dsn: str) -> Iterator[Roles]:
-    """The statements of the page, with names of our own: roles are shared by the whole server."""
-    (statements,) = [
-        block.text for block in PAGE.blocks if block.language == "sql" and "grant" in block.text
-    ]
+    """The roles of the page under names of our own, since they are shared by the whole server, and
+    with what its commands print granted to them."""
+    (made,) = [block.text for block in PAGE.blocks if "create role" in block.text]
+    (typed,) = [block for block in PAGE.blocks if "migrate grants" in block.text]
     run = secrets.token_hex(4)
-    names = [f"shop_{kind}_{run}" for kind in Roles._fields]
-    for kind, name in zip(Roles._fields, names, strict=True):
-        statements = statements.replace(f"shop_{kind}", name)
+    names = re.findall(r"create role (\w+)", made)
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(statements.encode())
-        yield Roles(*(make_conninfo(dsn, options=f"-c role={name}") for name in names))
-        for name in names:
-            for statement in ("drop owned by {}", "drop role {}"):
+        connection.execute(made.replace("shop_", f"shop_{run}_").encode())
+        for command, _ in commands(typed):
+            words = command.replace("shop_", f"shop_{run}_").partition(" > ")[0].split()
+            connection.execute(inside(*words[1:], dsn=dsn).out.encode())
+        renamed = [name.replace("shop_", f"shop_{run}_") for name in names]
+        yield Roles(
+            *(make_conninfo(dsn, options=f"-c role=shop_{run}_{kind}") for kind in Roles._fields)
+        )
+        for statement in ("drop owned by {} cascade", "drop role {}"):
+            for name in renamed:
                 connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
 
 
