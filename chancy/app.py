@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 from uuid import UUID
 
-from chancy.blocking import BlockingCalls
+from chancy.blocking import BlockingCalls, BlockingStore, BlockingWait
 from chancy.broker import (
     CHUNK,
     Broker,
@@ -40,9 +41,23 @@ from chancy.queue import Queue
 from chancy.reference import Reference, References
 from chancy.registry import Registry
 
-if TYPE_CHECKING:
-    from chancy.postgres.background import Background
-    from chancy.postgres.sync import SyncPostgresBroker
+
+class Waiting(Protocol):
+    """What waits for jobs: `Finishes`, or what stands in."""
+
+    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """What an application uses instead of its database."""
+
+    broker: Broker
+    clock: Clock
+    finishes: Waiting
+    store: BlockingStore
+    waiting: BlockingWait
 
 
 class Chancy(BlockingCalls):
@@ -96,7 +111,8 @@ class Chancy(BlockingCalls):
             PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
         )
         self.broker: Broker = broker or self._make_broker(self.dsn, pool_size=pool_size)
-        self._finishes = Finishes(self.broker, self.clock)
+        self._finishes: Waiting = Finishes(self.broker, self.clock)
+        self._instead: StandIn | None = None
         self.hooks.check_broker(self.broker)
 
     @property
@@ -242,9 +258,24 @@ class Chancy(BlockingCalls):
             raise ConfigurationError(f"{what} needs the Postgres broker, not {self.broker!r}")
         return self.broker
 
+    @contextmanager
+    def replaced(self, by: StandIn) -> Generator[None]:
+        """Use something else instead of the database for a while. For tests, which
+        `chancy.testing.sandbox` makes easy."""
+        before = self.broker, self.clock, self._finishes, self._sync, self._background
+        self.broker, self.clock, self._finishes = by.broker, by.clock, by.finishes
+        self._sync, self._background, self._instead = by.store, by.waiting, by
+        try:
+            yield
+        finally:
+            self.broker, self.clock, self._finishes, self._sync, self._background = before
+            self._instead = None
+
     # For the calls without an event loop
 
-    def _open_blocking(self) -> tuple[SyncPostgresBroker, Background]:
+    def _open_blocking(self) -> tuple[BlockingStore, BlockingWait]:
+        if self._instead is not None:
+            return self._instead.store, self._instead.waiting
         from chancy.postgres.background import Background
         from chancy.postgres.sync import SyncPostgresBroker
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
 
 from chancy.broker import PreparedJob
@@ -16,11 +16,24 @@ from chancy.postgres.component import Component
 from chancy.queue import Queue
 from chancy.reference import Reference, References
 
-if TYPE_CHECKING:
-    from chancy.postgres.background import Background
-    from chancy.postgres.sync import SyncPostgresBroker
-
 R = TypeVar("R")
+
+
+class BlockingStore(Protocol):
+    """What the calls are made on: `chancy.postgres.sync.SyncPostgresBroker`, or what stands in."""
+
+    def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None: ...
+    def transaction(self) -> AbstractContextManager[object]: ...
+    def get(self, id: UUID) -> QueuedJob | None: ...
+    def declare(self, queue: Queue, *, upsert: bool = False) -> Queue: ...
+    def close(self) -> None: ...
+
+
+class BlockingWait(Protocol):
+    """What waits for jobs: `chancy.postgres.background.Background`, or what stands in."""
+
+    def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
+    def close(self) -> None: ...
 
 
 class BlockingCalls:
@@ -29,8 +42,8 @@ class BlockingCalls:
     They may be made from any number of threads.
     """
 
-    _sync: SyncPostgresBroker | None = None
-    _background: Background | None = None
+    _sync: BlockingStore | None = None
+    _background: BlockingWait | None = None
 
     def __enter__(self) -> Self:
         self._sync, self._background = self._open_blocking()
@@ -51,7 +64,7 @@ class BlockingCalls:
 
     # What the application gives
 
-    def _open_blocking(self) -> tuple[SyncPostgresBroker, Background]:
+    def _open_blocking(self) -> tuple[BlockingStore, BlockingWait]:
         raise NotImplementedError
 
     def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
@@ -75,7 +88,7 @@ class BlockingCalls:
     # The calls
 
     @property
-    def _sync_broker(self) -> SyncPostgresBroker:
+    def _sync_broker(self) -> BlockingStore:
         if self._sync is None:
             raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
         return self._sync

@@ -1,0 +1,268 @@
+"""An application without its database: what is pushed is seen, and run when a test says so.
+
+async with Sandbox(chancy) as sandbox:
+    await place_order(7)                      # code of yours, which pushes
+    sandbox.assert_pushed(send, to="ann@example.com")
+    await sandbox.drain()                     # runs what is due, in this process
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from uuid import UUID
+
+from pydantic_core import to_jsonable_python
+
+from chancy.app import Chancy, StandIn
+from chancy.attempt import Claim
+from chancy.broker import WorkerRecord
+from chancy.errors import JobError, WaitTimeout
+from chancy.executors import executor
+from chancy.job import QueuedJob, path_of
+from chancy.reference import result_of
+from chancy.states import State
+from chancy.testing.clock import ManualClock
+from chancy.testing.memory import MemoryBroker
+from chancy.testing.stand_in import SandboxBroker, SandboxFinishes, SandboxStore, at_once
+from chancy.worker.around import Surroundings
+
+T = TypeVar("T")
+
+#: Whether what runs here is run by a drain.
+_WITHIN: ContextVar[bool] = ContextVar("chancy_sandbox_drain", default=False)
+
+#: Attempts that one drain makes, unless a test says otherwise: jobs that push each other for ever
+#: must not hang it.
+MAX_ATTEMPTS = 10_000
+
+
+class Sandbox:
+    """Takes the place of an application's database, for async and sync calls alike.
+
+    Nothing runs by itself: `drain` does, and who waits for a result. Jobs run in this process one
+    after the other, coroutines in the loop and plain functions in a thread; the plugins judge and
+    surround them, but do not serve. Time stands still until ``clock.advance``.
+
+    :param chancy: the application that the code under test uses.
+    :param inline: run each job as soon as it is pushed.
+    """
+
+    def __init__(self, chancy: Chancy, *, inline: bool = False) -> None:
+        self.chancy = chancy
+        self.clock = ManualClock()
+        self.inline = inline
+        self.broker = SandboxBroker(self.clock, self._after_push)
+        self._worker_id = uuid.uuid4()
+        self._draining: asyncio.Future[None] | None = None
+        self._stack = ExitStack()
+
+    # From start to end
+
+    def __enter__(self) -> Self:
+        sync = SandboxStore(self.broker, self._finish)
+        self._stack.enter_context(
+            self.chancy.replaced(
+                StandIn(
+                    broker=self.broker,
+                    clock=self.clock,
+                    finishes=SandboxFinishes(self._finish),
+                    store=sync,
+                    waiting=sync,
+                )
+            )
+        )
+        record = WorkerRecord(
+            id=self._worker_id, host="sandbox", pid=0, tags=frozenset({"*"}), queues=(), version=""
+        )
+        at_once(self.broker.register(record))
+        for queue in self.chancy.queues:
+            at_once(self.broker.declare(queue))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    # What was pushed
+
+    @property
+    def pushed(self) -> Sequence[QueuedJob]:
+        """Every job that was pushed, as it is now, in push order. Finished ones stay."""
+        rows = self.broker.store.finished | self.broker.store.live
+        return [rows[id].as_job() for id in self.broker.order if id in rows]
+
+    def find(self, func: Callable[..., Any] | str, /, **arguments: Any) -> Sequence[QueuedJob]:
+        """The jobs of a function, decorated or not, or of a path, that have these arguments; they
+        may have others."""
+        path = func if isinstance(func, str) else path_of(func)
+        wanted = to_jsonable_python(arguments, fallback=repr)
+        return [
+            job for job in self.pushed if job.func == path and _within(wanted, job.arguments or {})
+        ]
+
+    def assert_pushed(
+        self, func: Callable[..., Any] | str, /, *, times: int | None = None, **arguments: Any
+    ) -> QueuedJob:
+        """Fail unless such a job was pushed, so many times if given; gives the last one."""
+        found = self.find(func, **arguments)
+        if not found or times not in (None, len(found)):
+            path = func if isinstance(func, str) else path_of(func)
+            wanted = "at least once" if times is None else f"{times} times"
+            raise AssertionError(
+                f"{_shown(path, arguments)} was to be pushed {wanted}, and was {len(found)} times; "
+                f"pushed were: {self._listed()}"
+            )
+        return found[-1]
+
+    def assert_not_pushed(self, func: Callable[..., Any] | str, /, **arguments: Any) -> None:
+        """Fail if such a job was pushed."""
+        found = self.find(func, **arguments)
+        if found:
+            job = found[0]
+            raise AssertionError(
+                f"{_shown(job.func, job.arguments or {})} was pushed, and should not have been"
+            )
+
+    def _listed(self) -> str:
+        calls = [_shown(job.func, job.arguments or {}) for job in self.pushed[:20]]
+        rest = len(self.pushed) - len(calls)
+        return (", ".join(calls) or "nothing") + (f" and {rest} more" if rest else "")
+
+    # Running
+
+    async def drain(
+        self, *, ahead: timedelta | float = 0.0, raises: bool = True, attempts: int = MAX_ATTEMPTS
+    ) -> Sequence[QueuedJob]:
+        """Run what is due, and what that pushes, until nothing is. Gives the jobs that finished,
+        in the order in which they did. Paused queues wait.
+
+        :param ahead: run what becomes due within so long (seconds, timedelta) too, retries among
+            it; the clock moves there.
+        :param raises: raise the failure of the first job that failed for good, as `JobFailed`.
+        :param attempts: at most; more are an error.
+        """
+        seconds = ahead.total_seconds() if isinstance(ahead, timedelta) else ahead
+        # One after the other, unless a job that is run here asks for it.
+        while self._draining is not None and not _WITHIN.get():
+            await asyncio.wait([self._draining])
+        before, self._draining = self._draining, asyncio.get_running_loop().create_future()
+        within = _WITHIN.set(True)
+        try:
+            finished = await self._drain(self.clock.monotonic() + seconds, attempts)
+        finally:
+            _WITHIN.reset(within)
+            self._draining.set_result(None)
+            self._draining = before
+        if raises:
+            for job in finished:
+                if job.state is State.FAILED:
+                    result_of(job)
+        return finished
+
+    def sync_drain(
+        self, *, ahead: timedelta | float = 0.0, raises: bool = True, attempts: int = MAX_ATTEMPTS
+    ) -> Sequence[QueuedJob]:
+        """`drain` for tests without an event loop."""
+        return asyncio.run(self.drain(ahead=ahead, raises=raises, attempts=attempts))
+
+    async def _drain(self, until: float, attempts: int) -> list[QueuedJob]:
+        finished: list[QueuedJob] = []
+        while True:
+            claims = await self._claims()
+            if not claims and not await self._move_on(until):
+                return finished
+            for claim in claims:
+                if attempts <= 0:
+                    raise JobError(
+                        "there is no end to what is to be drained: jobs push each other, or come "
+                        "back at once; pass attempts= if there are really so many"
+                    )
+                attempts -= 1
+                finished += await self._run(claim)
+
+    async def _claims(self) -> Sequence[Claim]:
+        await self.broker.promote(MAX_ATTEMPTS)
+        for queue in sorted(await self.broker.counts()):
+            claims = await self.broker.claim(queue, worker_id=self._worker_id, limit=1)
+            if claims:
+                return claims
+        return []
+
+    async def _run(self, claim: Claim) -> Sequence[QueuedJob]:
+        app = self.chancy
+        made = executor("async", concurrency=1, find=app.registry.find, max_payload=app.max_payload)
+        surrounded = Surroundings(made, app.hooks.around) if app.hooks.around else made
+        await surrounded.start()
+        try:
+            outcome = await surrounded.run(claim)
+        finally:
+            await surrounded.stop()
+        await self.broker.settle([app.hooks.judge(claim, outcome)])
+        found = (await self.broker.get([claim.id])).get(claim.id)
+        return [found] if found is not None and found.state.final else []
+
+    async def _move_on(self, until: float) -> bool:
+        """Move the clock to the next scheduled job, if that is not too far."""
+        due_s = (await self.broker.promote(0)).next_due_s
+        if due_s is None or self.clock.monotonic() + due_s > until:
+            self.clock.advance(max(0.0, until - self.clock.monotonic()))
+            return False
+        self.clock.advance(due_s)
+        return True
+
+    # Faults
+
+    def fail_next(self, call: str, *errors: Exception) -> None:
+        """Let the next calls of this name of the broker (``push``, ``get``, ``cancel`` …) raise
+        these errors, one each, before they do anything."""
+        if not callable(getattr(MemoryBroker, call, None)):
+            raise JobError(f"a broker has no call {call!r}")
+        self.broker.faults.setdefault(call, []).extend(errors)
+
+    # For those who stand in
+
+    async def _after_push(self) -> None:
+        if self.inline and not _WITHIN.get():
+            await self.drain()
+
+    async def _finish(self, id: UUID) -> QueuedJob:
+        """Run what is due, and give a job that is finished then."""
+        await self.drain(raises=False)
+        found = (await self.broker.get([id])).get(id)
+        if found is None or not found.state.final:
+            state = "not there" if found is None else found.state.label
+            raise WaitTimeout(
+                f"job {id} is {state}: everything that is due has run in this sandbox; let "
+                "drain(ahead=…) run what is scheduled"
+            )
+        return found
+
+
+def _within(wanted: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+    return all(name in arguments and arguments[name] == value for name, value in wanted.items())
+
+
+def _shown(path: str, arguments: Mapping[str, Any]) -> str:
+    return f"{path}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"

@@ -1,0 +1,119 @@
+"""What stands in for the database of an application that is in a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+from uuid import UUID
+
+from chancy.broker import PreparedJob
+from chancy.job import QueuedJob
+from chancy.queue import Queue
+from chancy.testing.clock import ManualClock
+from chancy.testing.memory import MemoryBroker
+
+T = TypeVar("T")
+
+#: Runs what is due, and gives a job that is finished then.
+Finish = Callable[[UUID], Coroutine[Any, Any, QueuedJob]]
+
+
+class SandboxBroker(MemoryBroker):
+    """Jobs in memory. What is pushed ``within`` a transaction is there at once.
+
+    :param pushed: called after each push.
+    """
+
+    def __init__(self, clock: ManualClock, pushed: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(clock=clock)
+        self._pushed = pushed
+        self.faults: dict[str, list[Exception]] = {}
+        #: The ids of what was pushed, in push order.
+        self.order: list[UUID] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or name not in vars(MemoryBroker):
+            return found
+        errors = self.faults.get(name)
+        if not errors:
+            return found
+        error = errors.pop(0)
+
+        async def fail(*args: object, **kwargs: object) -> None:
+            raise error
+
+        return fail
+
+    async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+        await super().push(jobs)
+        self.order += [job.id for job in jobs if job.id not in self.order]
+        await self._pushed()
+
+    async def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> None:
+        await self.push([job for chunk in chunks for job in chunk])
+
+
+class SandboxFinishes:
+    """What the async calls wait with."""
+
+    def __init__(self, finish: Finish) -> None:
+        self._finish = finish
+
+    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+        return await self._finish(id)
+
+    async def close(self) -> None:
+        """Nobody listens."""
+
+
+class SandboxStore:
+    """What the sync calls are made on, and wait with."""
+
+    def __init__(self, broker: SandboxBroker, finish: Finish) -> None:
+        self._broker = broker
+        self._finish = finish
+
+    def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+        _to_its_end(self._broker.push(jobs))
+
+    def transaction(self) -> AbstractContextManager[object]:
+        return nullcontext(self)
+
+    def get(self, id: UUID) -> QueuedJob | None:
+        return at_once(self._broker.get([id])).get(id)
+
+    def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        return at_once(self._broker.declare(queue, upsert=upsert))
+
+    def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+        return _to_its_end(self._finish(id))
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Run what never waits, with or without a loop."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise RuntimeError(f"{work} waits")
+
+
+def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run what may run jobs. Where a loop runs already, as in a sync call of async code, it is run
+    in a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, work).result()
