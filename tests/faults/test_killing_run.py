@@ -230,7 +230,7 @@ def check_ticks(dsn: str, seconds: float) -> None:
 async def test_leader_and_worker_killed_again_and_again_for_a_while(
     chancy: Chancy, book: Book, start_worker: StartWorker
 ) -> None:
-    run = Run(seed=11, count=800, seconds=4.0, every_s=1.5, drain_s=25.0)
+    run = Run(seed=11, count=600, seconds=3.6, every_s=1.5, drain_s=25.0)
     await live_through(chancy, book, start_worker, run)
 
 
