@@ -1,7 +1,7 @@
 -- Letters by ids, queue, function, type of error, time of death (from, until, both included) and
 -- whether they were replayed; what is null does not matter. In the order of their deaths behind
 -- (p_at, p_id), or against it. Planned anew for each call: what is null is then not there at all.
--- Index: the primary key, dead_letters_queue, _func, _error or _died. No locks.
+-- Index: the primary key, dead_letters_queue, _func, _error, _waiting or _died. No locks.
 create function {schema}.dead_letters_page(
   p_ids uuid[], p_queue text, p_func text, p_error text, p_from timestamptz,
   p_until timestamptz, p_replayed boolean, p_at timestamptz, p_id uuid, p_newest boolean,
@@ -22,7 +22,8 @@ begin
       and (p_error is null or d.error = p_error)
       and (p_from is null or d.died_at >= p_from)
       and (p_until is null or d.died_at <= p_until)
-      and (p_replayed is null or (d.replayed_at is not null) = p_replayed)
+      and (p_replayed is distinct from true or d.replayed_at is not null)
+      and (p_replayed is distinct from false or d.replayed_at is null)
       and (p_at is null or (d.died_at, d.id) < (p_at, p_id))
     order by d.died_at desc, d.id desc
     limit p_limit;
@@ -36,7 +37,8 @@ begin
       and (p_error is null or d.error = p_error)
       and (p_from is null or d.died_at >= p_from)
       and (p_until is null or d.died_at <= p_until)
-      and (p_replayed is null or (d.replayed_at is not null) = p_replayed)
+      and (p_replayed is distinct from true or d.replayed_at is not null)
+      and (p_replayed is distinct from false or d.replayed_at is null)
       and (p_at is null or (d.died_at, d.id) > (p_at, p_id))
     order by d.died_at, d.id
     limit p_limit;
