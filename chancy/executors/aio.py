@@ -24,7 +24,7 @@ from chancy.attempt import Claim, Outcome, TimedOut
 from chancy.context import CURRENT, JobContext
 from chancy.errors import Interrupted, UnsupportedLimit
 from chancy.executors import forks, plain
-from chancy.executors.base import FindFunction, Report, no_report
+from chancy.executors.base import NO_TIES, FindFunction, Ties
 from chancy.executors.host import Host
 from chancy.executors.invocation import (
     Callee,
@@ -63,7 +63,7 @@ class AsyncExecutor:
 
     :param max_payload: bytes that an encoded result may have.
     :param limits: of claims that have none of their own.
-    :param report: takes the progress of running jobs.
+    :param ties: who takes what running jobs say.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AsyncExecutor:
         max_payload: int,
         options: AsyncOptions | None = None,
         limits: Limits = NO_LIMITS,
-        report: Report = no_report,
+        ties: Ties = NO_TIES,
     ) -> None:
         self._concurrency = concurrency
         self._find = find
@@ -82,8 +82,7 @@ class AsyncExecutor:
         self._options = options or AsyncOptions()
         self._limits = limits
         self._limited = limits != NO_LIMITS
-        self._reporter = Reporter(report)
-        self._say = self._reporter.say
+        self._reporter = Reporter(ties, max_payload)
         self._said = self._reporter.lines
         self._callees: dict[str, Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -117,8 +116,8 @@ class AsyncExecutor:
         except BaseException as error:
             return _ended(raised(error, began))
         job = CURRENT.get(None)
-        if job is None or not job.bind(claim, self._say):
-            job = JobContext(claim, self._say)
+        if job is None or not job.bind(claim, self._reporter):
+            job = JobContext(claim, self._reporter)
         if limit_s is not None:
             job.deadline = monotonic() + limit_s
         if called.coroutine:

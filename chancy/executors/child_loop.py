@@ -112,7 +112,7 @@ class ChildLoop(Child):
         if not call.whole:
             self._fetch(call)
         deadline = time.monotonic() + call.time_s if call.time_s else None
-        job = JobContext(call, self._says.say, deadline)
+        job = JobContext(call, self._requests, deadline)
         copy_context().run(self._start, _Course(call, job))
 
     def _start(self, course: _Course) -> None:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from chancy.attempt import Outcome, Raised
-from chancy.context import CURRENT, JobContext, Say
+from chancy.context import CURRENT, JobContext
 from chancy.executors.answers import answer, stopped
 from chancy.executors.calls import Call
 from chancy.executors.guard import Guard
@@ -27,6 +27,7 @@ from chancy.executors.invocation import (
 )
 from chancy.executors.memory import Wall
 from chancy.job import DECORATED
+from chancy.outside import Outside
 from chancy.registry import Registry
 
 if TYPE_CHECKING:
@@ -43,13 +44,13 @@ class Desk:
 
     :param max_result: bytes that an encoded result may have.
     :param guard: stops the job that runs.
-    :param say: takes the progress of the job that runs.
+    :param outside: takes what the job that runs says.
     """
 
-    def __init__(self, max_result: int, guard: Guard, say: Say) -> None:
+    def __init__(self, max_result: int, guard: Guard, outside: Outside) -> None:
         self._max_result = max_result
         self._guard = guard
-        self._say = say
+        self._outside = outside
         self._wall = Wall()
         self._callees: dict[str, Callee] = {}
         # The parent has checked against its own list that the row may name the function.
@@ -60,7 +61,7 @@ class Desk:
         """Make a call; gives the answer, whatever the function does."""
         guard = self._guard
         deadline = time.monotonic() + call.time_s if call.time_s else None
-        job = JobContext(call, self._say, deadline)
+        job = JobContext(call, self._outside, deadline)
         CURRENT.set(job)
         self._wall.set(call.memory_bytes)
         guard.begin(call, job)

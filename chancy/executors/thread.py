@@ -14,7 +14,7 @@ from uuid import UUID
 
 from chancy.attempt import Claim, Outcome
 from chancy.context import CURRENT
-from chancy.executors.base import FindFunction, Report, no_report
+from chancy.executors.base import NO_TIES, FindFunction, Ties
 from chancy.executors.invocation import (
     Callee,
     arguments_of,
@@ -44,7 +44,7 @@ class ThreadExecutor:
 
     :param max_payload: bytes that an encoded result may have.
     :param limits: of claims that have none of their own.
-    :param report: takes the progress of running jobs.
+    :param ties: who takes what running jobs say.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ThreadExecutor:
         max_payload: int,
         options: ThreadOptions | None = None,
         limits: Limits = NO_LIMITS,
-        report: Report = no_report,
+        ties: Ties = NO_TIES,
     ) -> None:
         self._concurrency = concurrency
         self._find = find
@@ -63,7 +63,7 @@ class ThreadExecutor:
         self._options = options or ThreadOptions()
         self._limits = limits
         self._limited = limits != NO_LIMITS
-        self._reporter = Reporter(report)
+        self._reporter = Reporter(ties, max_payload)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callees: dict[str, Callee] = {}
         self._runs: dict[_Run, ThreadRun] = {}
