@@ -19,7 +19,11 @@ Plan = dict[str, Any]
 _STATEMENT = re.compile(
     r"^(?:return query\s+|perform\s+)?((?:with|delete|select|update)\b.*)", re.S
 )
-_INTO = re.compile(r"\binto\s+[pv]_\w+(?:\s*,\s*\w+)*|\binto\s+\w+\s*,\s*v_\w+|\binto\s+next_due_s")
+_INTO = re.compile(
+    r"\binto\s+[pv]_\w+(?:\s*,\s*\w+)*|\binto\s+\w+\s*,\s*v_\w+|\binto\s+next_due_s"
+    r"|\binto\s+seen(?:\s*,\s*\w+)*"
+)
+_JOBS = re.compile(r"\.(?:finished_)?jobs\b")
 _VARIABLE = re.compile(r"\b[pv]_\w+\b")
 # Of functions of one name the newest: the others are there for workers of the release before.
 _NEWEST = (
@@ -38,7 +42,7 @@ def statements(connection: psycopg.Connection[Any], function: str) -> list[str]:
     for part in body.split(";"):
         text = re.sub(r"^.*?\bthen\b", "", part.strip(), flags=re.S) if "if " in part[:20] else part
         match = _STATEMENT.match(text.strip())
-        if match and ".jobs" in match[1] and "notify" not in match[1][:20]:
+        if match and _JOBS.search(match[1]) and "notify" not in match[1][:20]:
             found.append(_INTO.sub("", match[1]))
     return found
 

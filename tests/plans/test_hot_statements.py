@@ -9,14 +9,10 @@ import psycopg
 import pytest
 
 from tests.plans import functions
+from tests.plans.verdict import check_plan
 
 #: Rows that a hot statement takes in these tests.
 BATCH = 100
-#: Nodes that read or order more than the batch. A sort of the batch itself is no Sort of jobs.
-FORBIDDEN = {"Seq Scan", "Bitmap Heap Scan", "Sort", "Incremental Sort", "Hash Join", "Merge Join"}
-#: Small tables, read whole on purpose.
-SMALL = {"queues", "workers"}
-
 FILL = """
 insert into chancy.jobs (id, pos, state, queue, func, arguments, run_at, pushed_at)
 select (%s || lpad(to_hex(n), 12, '0'))::uuid, nextval('chancy.positions'), %s, 'default',
@@ -61,7 +57,7 @@ def check(connection: psycopg.Connection[Any], label: str) -> dict[str, int]:
             for number, statement in enumerate(found):
                 plan = functions.explain(connection, f"chancy.{function}", statement, known)
                 where = f"{function}[{number}] with {label}"
-                _check_plan(plan, where)
+                check_plan(plan, where, batch=BATCH)
                 pages[f"{function}[{number}]"] = functions.buffers(plan)
     return pages
 
@@ -98,19 +94,6 @@ def values(ids: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
         "put_back": batch | {"p_states": ("smallint[]", states.format(2))},
         "note": batch | {"p_metas": ("text[]", f"array_fill('{{}}'::text, array[{BATCH}])")},
     }
-
-
-def _check_plan(plan: functions.Plan, where: str) -> None:
-    for node in functions.nodes(plan):
-        if node.get("Relation Name") in SMALL:
-            continue
-        # What the statement itself has just taken may be ordered: it is at most a batch.
-        of_the_batch = all(
-            inner["Node Type"] in ("CTE Scan", "Function Scan", node["Node Type"])
-            for inner in functions.nodes(node)
-        )
-        assert node["Node Type"] not in FORBIDDEN or of_the_batch, f"{where}: {node}"
-    assert functions.touched(plan) <= 4 * BATCH, f"{where} touched {functions.touched(plan)} rows"
 
 
 @pytest.mark.timeout(240)
