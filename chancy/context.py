@@ -1,19 +1,26 @@
-"""What a running job knows of itself: ``current_job()``."""
+# over 300 lines: it is one object, and what it can do is read in one place
+"""What a running job knows of itself, and may say: ``current_job()``."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
+from chancy import codec
 from chancy.attempt import Outcome, storable
-from chancy.errors import Interrupted, NoCurrentJob
+from chancy.errors import ConfigurationError, Interrupted, LeaseLost, NoCurrentJob
+from chancy.outside import Attempt as Attempt
+from chancy.outside import Completion, Outside, Receipt
+from chancy.outside import Progress as Progress
+from chancy.steps import KEY, Steps
 
 logger = logging.getLogger("chancy.job")
 
@@ -22,34 +29,11 @@ MAX_TEXT = 1_000
 MAX_LINE = 16_000
 
 
-class Progress(NamedTuple):
-    """How far an attempt is: ``fraction`` from 0 to 1."""
-
-    fraction: float
-    text: str = ""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class Attempt(Protocol):
-    """What of a claim its context shows."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def func(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def max_attempts(self) -> int: ...
-    @property
-    def crashes(self) -> int: ...
-    @property
-    def meta(self) -> str | None: ...
-
-
-#: Takes what an attempt reports, in the thread that reports it.
-Say = Callable[[Attempt, Progress], None]
+_opening = threading.Lock()
 
 
 class JobContext:
@@ -58,22 +42,33 @@ class JobContext:
     Its methods may be called from any thread of the process that the job runs in.
 
     :param attempt: the claim, or what an executor's child knows of it.
-    :param say: takes the progress; called in the thread that reports it.
+    :param outside: takes what is said here; called in the thread that says it.
     :param deadline: when the time limit ends it, by ``time.monotonic()``; None without a limit.
     :param stack: what is closed after the run, by who made the context.
     """
 
-    __slots__ = ("_attempt", "_meta", "_say", "_seen", "_stack", "_why", "deadline", "outcome")
+    __slots__ = (
+        "_attempt",
+        "_meta",
+        "_outside",
+        "_seen",
+        "_stack",
+        "_steps",
+        "_why",
+        "deadline",
+        "outcome",
+    )
 
     def __init__(
         self,
         attempt: Attempt,
-        say: Say,
+        outside: Outside,
         deadline: float | None = None,
         stack: AsyncExitStack | None = None,
     ) -> None:
         self._attempt = attempt
-        self._say = say
+        self._outside = outside
+        self._steps: Steps | None = None
         self._meta: Mapping[str, Any] | None = None
         self._why: str | None = None
         self._seen = False
@@ -164,7 +159,7 @@ class JobContext:
     def progress(self, fraction: float, text: str = "") -> None:
         """Say how far the job is; the last word of every half second is stored with the job.
 
-        What is said after the run has ended is dropped.
+        What is said after the run has ended, or after `complete_in`, is dropped.
 
         :param fraction: from 0 to 1; others are brought to the nearer end.
         :param text: at most `MAX_TEXT` characters are kept.
@@ -172,9 +167,9 @@ class JobContext:
         fraction = float(fraction)
         if math.isnan(fraction):
             raise ValueError("progress is a number from 0 to 1, not NaN")
-        if self.outcome is None:
+        if self.outcome is None and not (self._steps is not None and self._steps.closed):
             told = Progress(min(1.0, max(0.0, fraction)), storable(str(text), MAX_TEXT))
-            self._say(self._attempt, told)
+            self._outside.say(self._attempt, told)
 
     def log(self, message: str, level: int = logging.INFO) -> None:
         """Write a line to the worker's log, by the logger ``chancy.job``, under this job's id."""
@@ -186,14 +181,115 @@ class JobContext:
                 extra={"job_id": str(self.id), "func": self.func, "attempt": self.attempt},
             )
 
+    # Steps
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T: ...
+    @overload
+    async def step(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    async def step(
+        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call a function once for this job: when this returns its value is stored, and later
+        attempts are given that instead of calling it again.
+
+        The value is given as it comes back from JSON, the first time, too. A plain function is
+        called here, in the event loop.
+
+        :param name: tells the steps of a job apart; each name once in an attempt.
+        :raises InvalidStep: the name was used, or cannot be; or there are too many steps.
+        :raises PushError: JSON cannot hold the value, or there is no room for it.
+        :raises LeaseLost: this attempt does not count any more; the value was not stored.
+        :raises Interrupted: the attempt is to end.
+        """
+        return await self._open().run(name, function, args, kwargs)
+
+    def sync_step(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """`step` for plain functions."""
+        return cast("T", self._open().sync_run(name, function, args, kwargs))
+
+    def _open(self) -> Steps:
+        if self._steps is None:
+            with _opening:
+                if self._steps is None:
+                    limit = self._outside.max_payload
+                    self._steps = Steps(self, self.meta.get(KEY), limit=limit)
+        return self._steps
+
+    def keep(self, meta: str) -> Receipt:
+        """Have keys put over the job's meta."""
+        return self._outside.keep(self._attempt, meta)
+
+    # Completion
+
+    async def complete_in(self, tx: object, result: Any = None) -> None:
+        """End this job as succeeded in a transaction of yours: what else is done there and the
+        job's end are committed together, or not at all.
+
+        Call it last, and commit soon: until then the job's row is locked, and the server ends a
+        session that is idle for 10 seconds in the transaction. If it is rolled back, the job ends
+        as the function does; after a commit nothing that the function does changes its end.
+
+        :param tx: anything that `Chancy.push` takes as ``within``, on the database of the jobs.
+        :param result: stored as the job's result; what the function returns is not.
+        :raises LeaseLost: another worker has the job, or it has ended: roll back, by letting this
+            error out of the transaction.
+        :raises InvalidArguments: JSON cannot hold the result.
+        :raises PayloadTooLarge: it is over the limit.
+        """
+        completion, text = self._completion(result)
+        self._end_in(await completion.complete(tx, self.id, self._attempt.lease, text))
+
+    def sync_complete_in(self, tx: object, result: Any = None) -> None:
+        """`complete_in` for plain functions, with a connection that blocks."""
+        completion, text = self._completion(result)
+        self._end_in(completion.sync_complete(tx, self.id, self._attempt.lease, text))
+
+    def _completion(self, result: object) -> tuple[Completion, str | None]:
+        place = self._outside.completion
+        if place is None:
+            raise ConfigurationError(
+                "complete_in() needs jobs that are kept in Postgres, and run by a worker"
+            )
+        completion = place.find()
+        text = None
+        if result is not None:
+            limit = self._outside.max_payload
+            text = codec.encode(result, what=f"the result of {self.func}", limit=limit)
+        return completion, text
+
+    def _end_in(self, completed: bool) -> None:
+        if completed:
+            # What would be stored now waited for the row, which is locked until the commit.
+            self._open().closed = True
+            self._outside.completing(self._attempt)
+            return
+        why = (
+            f"job {self.id} ({self.func}) cannot be completed: its lease is lost, since another "
+            "worker has it or it has ended; or the transaction is on another database"
+        )
+        self.ask_to_stop(why)
+        raise LeaseLost(why)
+
     # For executors
 
-    def bind(self, attempt: Attempt, say: Say) -> bool:
-        """Take over a context that was made for `around` hooks, and have its progress told. False
+    def bind(self, attempt: Attempt, outside: Outside) -> bool:
+        """Take over a context that was made for `around` hooks, and hear what is said in it. False
         if it is of another attempt."""
         if attempt is not self._attempt:
             return False
-        self._say = say
+        self._outside = outside
         return True
 
     def ask_to_stop(self, why: str) -> None:

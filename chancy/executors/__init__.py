@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypedDict, assert_never
 
 from chancy.codec import DEFAULT_MAX_PAYLOAD
-from chancy.executors.base import Executor, FindFunction, Report, no_report
+from chancy.executors.base import NO_TIES, Executor, FindFunction, Ties
 from chancy.limits import NO_LIMITS, Limits
 from chancy.options import (
     AsyncOptions,
@@ -45,7 +45,7 @@ class _Terms(TypedDict):
     find: FindFunction
     max_payload: int
     limits: Limits
-    report: Report
+    ties: Ties
 
 
 def executor(
@@ -57,7 +57,7 @@ def executor(
     sys_path: Sequence[str] | None = None,
     options: Options | None = None,
     limits: Limits = NO_LIMITS,
-    report: Report = no_report,
+    ties: Ties = NO_TIES,
 ) -> Executor:
     """Make an executor; it is to be started before it runs anything.
 
@@ -68,7 +68,7 @@ def executor(
         process's ``sys.path`` as it is when they are started.
     :param options: those of this executor; None takes the defaults.
     :param limits: of claims that have none of their own.
-    :param report: takes the progress of running jobs.
+    :param ties: who takes what running jobs say.
     """
     concurrency = default_concurrency(name) if concurrency is None else concurrency
     options = options or default_options(name)
@@ -77,7 +77,7 @@ def executor(
         "find": find,
         "max_payload": max_payload,
         "limits": limits,
-        "report": report,
+        "ties": ties,
     }
     match options:
         case ProcessOptions():

@@ -15,6 +15,7 @@ from chancy.attempt import (
     Snoozed,
     TimedOut,
 )
+from chancy.errors import BrokerError, LeaseLost
 from chancy.executors.calls import Call
 from chancy.executors.frames import (
     AGAIN,
@@ -87,6 +88,22 @@ def stopped(call: Call, elapsed_s: float, why: str, at_limit: bool) -> bytes:
     """The frame that answers a call which was stopped."""
     kind = TIMED_OUT if at_limit else STOPPED
     return packed(kind, call.number, elapsed_s, why.encode(errors="replace"))
+
+
+def unkept(error: BaseException | None) -> bytes:
+    """Why something was not stored, for `error_of`; empty if it was."""
+    if error is None:
+        return b""
+    kind = b"L" if isinstance(error, LeaseLost) else b"B"
+    return kind + str(error).encode(errors="replace")
+
+
+def error_of(body: bytes) -> BaseException | None:
+    """The error that `unkept` wrote down."""
+    if not body:
+        return None
+    text = body[1:].decode(errors="replace")
+    return LeaseLost(text) if body.startswith(b"L") else BrokerError(text)
 
 
 def _number(moment: datetime | timedelta) -> float | str:

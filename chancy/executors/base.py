@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from chancy.attempt import Claim, Outcome
-from chancy.context import Progress
+from chancy.errors import JobError
+from chancy.outside import CompletionPlace, Progress
 
 #: Finds the function of a path, or raises `UnknownFunction`.
 FindFunction = Callable[[str], Callable[..., Any]]
 #: Takes what a running attempt reports. Called in the worker's loop.
 Report = Callable[[Claim, Progress], None]
+#: Puts keys over the meta of a running job: JSON text. Called in the worker's loop; what is called
+#: first is stored first. Raises LeaseLost or BrokerError unless it is stored.
+Keep = Callable[[Claim, str], Awaitable[None]]
 
 
 def no_report(claim: Claim, progress: Progress) -> None:
     """For executors whose jobs report to nobody."""
+
+
+async def no_keep(claim: Claim, meta: str) -> None:
+    """For executors whose jobs have nobody who keeps anything."""
+    raise JobError("steps need a worker, which stores what they give")
+
+
+def no_completing(claim: Claim) -> None:
+    """For executors whose jobs nobody settles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ties:
+    """What running jobs have to do with others than their executor.
+
+    :param completing: told of a job that is completed in a transaction of its own, if that will be
+        committed. In the worker's loop.
+    :param completion: what completes them.
+    """
+
+    report: Report = no_report
+    keep: Keep = no_keep
+    completing: Callable[[Claim], None] = no_completing
+    completion: CompletionPlace | None = None
+
+
+NO_TIES = Ties()
 
 
 class Executor(Protocol):

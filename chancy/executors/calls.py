@@ -20,9 +20,9 @@ MAX_WHOLE = 32 * 1024
 MAX_CALL = 64 * 1024
 
 #: Number; time limit in seconds and memory limit in bytes, 0 for none; attempt, most attempts and
-#: crashes, as odd as a row may have them; id; whether the body follows here; lengths of function,
-#: queue and meta.
-_HEAD = struct.Struct("!QdQiii16s?HHI")
+#: crashes, as odd as a row may have them; id; lease; whether the body follows here; lengths of
+#: function, queue and meta.
+_HEAD = struct.Struct("!QdQiii16s16s?HHI")
 HEAD_SIZE = _HEAD.size
 _NUMBER = struct.Struct("!Q")
 
@@ -48,6 +48,7 @@ def pack(number: int, claim: Claim, limits: Limits) -> Packed:
         claim.max_attempts,
         claim.crashes,
         claim.id.bytes,
+        claim.lease.bytes,
         whole,
         function,
         queue,
@@ -76,6 +77,7 @@ class Call:
     __slots__ = (
         "_body",
         "_id",
+        "_lease",
         "_meta",
         "_queue",
         "attempt",
@@ -97,6 +99,7 @@ class Call:
             self.max_attempts,
             self.crashes,
             self._id,
+            self._lease,
             self.whole,
             function,
             queue,
@@ -120,6 +123,10 @@ class Call:
     @property
     def id(self) -> UUID:
         return UUID(bytes=self._id)
+
+    @property
+    def lease(self) -> UUID:
+        return UUID(bytes=self._lease)
 
     @property
     def queue(self) -> str:

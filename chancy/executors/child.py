@@ -27,10 +27,12 @@ from chancy.executors.calls import MAX_CALL, Call
 from chancy.executors.child_line import ChildLine
 from chancy.executors.desk import Desk
 from chancy.executors.echo import Recorder
-from chancy.executors.frames import packed
+from chancy.executors.frames import Frame, packed
 from chancy.executors.guard import Guard
+from chancy.executors.requests import Requests
 from chancy.executors.says import Says
 from chancy.executors.terms import Terms
+from chancy.outside import CompletionPlace
 
 _PR_SET_PDEATHSIG = 1
 #: Seconds that an idle child has for its exit handlers once the parent has closed the line.
@@ -52,11 +54,14 @@ class Child:
         self._busy = True
         self._number = 0
         self._guard = Guard()
-        self._line = ChildLine(line, self._guard)
+        self._line = ChildLine(line, self._guard, self._heed)
         os.register_at_fork(after_in_child=calls.close)
         self._says = Says(self._report)
         self._recorder = Recorder(self._record)
-        self._desk = Desk(terms.max_payload, self._guard, self._says.say)
+        place = None if terms.completion is None else CompletionPlace(*terms.completion)
+        self._requests = Requests(self._line, self._says, terms.max_payload, place)
+        self._fetching: Call | None = None
+        self._desk = Desk(terms.max_payload, self._guard, self._requests)
 
     def serve(self) -> None:
         """Answer calls until the parent closes the line."""
@@ -109,16 +114,21 @@ class Child:
         self._line.say(answer)
 
     def _fetch(self, call: Call) -> None:
-        for kind, number, _, body in self._line.ask(packed(frames.WANT, call.number), call.number):
-            if kind == frames.BODY:
-                call.complete(body)
-            else:
-                self._stop(number, body.decode(errors="replace"))
+        self._fetching = call
+        self._line.say(packed(frames.WANT, call.number))
+        self._line.hear_until(lambda: call.whole)
 
     def _listen(self, signum: int, frame: object) -> None:
-        for kind, number, _, body in self._line.heard():
-            if kind == frames.STOP:
-                self._stop(number, body.decode(errors="replace"))
+        self._line.hear()
+
+    def _heed(self, frame: Frame) -> None:
+        kind, number, request, body = frame
+        if kind == frames.KEPT:
+            self._requests.answered(request, body)
+        elif kind == frames.STOP:
+            self._stop(number, body.decode(errors="replace"))
+        elif kind == frames.BODY and self._fetching is not None:
+            self._fetching.complete(body)
 
     def _stop(self, number: int, why: str) -> None:
         self._guard.stop(number, why)

@@ -6,10 +6,13 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 
-from chancy.executors.frames import BODY, Feed, Frame
+from chancy.executors.frames import Feed, Frame
 from chancy.executors.guard import Guard
+
+#: Milliseconds after which it is looked again, since a signal handler may have taken the answer.
+_LOOK_MS = 20
 
 
 class ChildLine:
@@ -18,15 +21,18 @@ class ChildLine:
     A copy of the process that a job has made by forking has no line: what it says is dropped.
 
     :param guard: puts off what would interrupt the job in the middle of a frame.
+    :param heed: takes what the parent says. In the main thread.
     """
 
-    def __init__(self, end: socket.socket, guard: Guard) -> None:
+    def __init__(self, end: socket.socket, guard: Guard, heed: Callable[[Frame], None]) -> None:
         self._socket = end
         self._guard = guard
+        self._heed = heed
         self._lock = threading.Lock()
         self._speaker = 0
         self._feed = Feed()
-        self._asking = False
+        self._hearing = False
+        self._again = False
         #: Whether this process is a copy.
         self.cut = False
         os.register_at_fork(after_in_child=self._cut)
@@ -52,29 +58,44 @@ class ChildLine:
             self._guard.let_go()
         return True
 
-    def heard(self) -> Iterator[Frame]:
-        """What the parent has said by now."""
-        if self.cut or self._asking:
-            return
+    def hear(self) -> None:
+        """Take what the parent has said by now. In the main thread, also in a signal handler."""
+        self._again = True
+        if self._hearing or self.cut:
+            return  # a signal has broken in upon this very call, which looks once more
+        # What stops the job waits until all is taken, or frames would be lost.
+        self._guard.hold()
+        self._hearing = True
         try:
-            while data := self._socket.recv(65536, socket.MSG_DONTWAIT):
-                yield from self._feed.frames(data)
-        except BlockingIOError:
-            return
-
-    def ask(self, question: bytes, number: int) -> Iterator[Frame]:
-        """Ask for the body of a call: gives what the parent says until that is there."""
-        self._asking = True
-        try:
-            self.say(question)
-            while data := self._socket.recv(1 << 20):
-                for frame in self._feed.frames(data):
-                    yield frame
-                    if frame[0] == BODY and frame[1] == number:
-                        return
-            os._exit(1)
+            while self._again:
+                self._again = False
+                self._read()
         finally:
-            self._asking = False
+            self._hearing = False
+            self._guard.let_go()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(65536, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            for frame in self._feed.frames(data):
+                self._heed(frame)
+
+    def hear_until(self, done: Callable[[], bool]) -> None:
+        """Take what the parent says until then. In the main thread.
+
+        :raises Interrupted: the job is stopped meanwhile.
+        """
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        while not done():
+            if any(event & select.POLLHUP for _, event in poll.poll(_LOOK_MS)):
+                os._exit(1)
+            self.hear()
 
     def wait_for_end(self) -> None:
         """Return when the parent has closed its end."""

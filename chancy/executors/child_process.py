@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from chancy.attempt import Failure, Lost, MemoryExceeded, Outcome, Released, Returned, TimedOut
-from chancy.executors import frames, memory
-from chancy.executors.answers import outcome_of
+from chancy.errors import LeaseLost
+from chancy.executors import answers, frames, memory
 from chancy.executors.frames import Frame, GarbledFrame, packed
 from chancy.executors.hand_over import LATE_S, Attempt, Hand
 from chancy.executors.invocation import reason_of
 from chancy.executors.program import Program
 from chancy.executors.terms import Terms
 from chancy.options import ProcessOptions
+from chancy.outside import CompletionPlace
 
 #: Seconds between two looks at what a child holds whose job has a memory limit.
 WEIGH_S = 0.05
@@ -44,6 +45,11 @@ class Owner(Protocol):
 
     def heard(self, attempt: Attempt | None, frame: Frame) -> None:
         """A job said something."""
+
+    def asked_to_keep(
+        self, child: ChildProcess, attempt: Attempt, number: float, meta: str
+    ) -> None:
+        """A job wants to have something stored: to be answered by `kept`."""
 
     def uninitialized(self, child: ChildProcess, failure: Failure) -> None:
         """Its initializer failed, and it ends."""
@@ -76,7 +82,9 @@ class ChildProcess:
     def __str__(self) -> str:
         return f"child {self.number} (pid {self._program.pid})"
 
-    def start(self, max_payload: int, sys_path: Sequence[str]) -> None:
+    def start(
+        self, max_payload: int, sys_path: Sequence[str], completion: CompletionPlace | None
+    ) -> None:
         """Start the process. Raises OSError if the system has no room for it."""
         terms = Terms(
             calls=self._hand.far,
@@ -84,6 +92,7 @@ class ChildProcess:
             jobs=self._options.jobs_per_child,
             initializer=self._options.initializer,
             log_level=logging.getLogger().getEffectiveLevel(),
+            completion=completion,
         )
         try:
             self._program.start(terms, sys_path)
@@ -260,7 +269,7 @@ class ChildProcess:
     def _hear(self, frame: Frame, attempt: Attempt | None) -> Outcome | None:
         """Take a frame; gives the outcome if it is an answer."""
         kind, number, _, body = frame
-        if attempt is not None and (outcome := outcome_of(frame, attempt)) is not None:
+        if attempt is not None and (outcome := answers.outcome_of(frame, attempt)) is not None:
             if kind == frames.MEMORY:
                 self.spend()
                 self.leave()
@@ -275,11 +284,22 @@ class ChildProcess:
             self.ready.set_result(
                 f"failed in its initializer: {failure.types[0]}: {failure.message}"
             )
-        elif kind in (frames.PROGRESS, frames.LOG):
+        elif kind == frames.KEEP:
+            if attempt is not None:
+                self._owner.asked_to_keep(self, attempt, frame[2], body.decode())
+            else:
+                self.kept(number, frame[2], LeaseLost("the attempt has ended"))
+        elif kind in (frames.PROGRESS, frames.LOG, frames.COMPLETING):
             self._owner.heard(attempt, frame)
         else:
             raise GarbledFrame(f"a child does not say {kind!r} of call {number}")
         return None
+
+    def kept(self, number: int, request: float, error: BaseException | None) -> None:
+        """Tell a job whether it is stored what it wanted to have stored."""
+        if self._program.able:
+            self._program.tell(packed(frames.KEPT, number, request, answers.unkept(error)))
+            self._program.signal(signal.SIGURG)
 
     def _weigh(self, now: float) -> None:
         """See whether it has grown too large, or has had its jobs."""

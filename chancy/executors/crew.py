@@ -27,6 +27,7 @@ class Crew:
 
     :param make: makes a child of a number, not started yet.
     :param changed: called when there are other children that can take calls.
+    :param start: starts it, with a path to look for modules. Raises OSError if it cannot.
     :param sys_path: where children look for modules; None takes ``sys.path`` as it is at start.
     """
 
@@ -36,13 +37,13 @@ class Crew:
         make: Callable[[int], ChildProcess],
         changed: Callable[[], None],
         *,
-        max_payload: int,
+        start: Callable[[ChildProcess, Sequence[str]], None],
         sys_path: Sequence[str] | None,
     ) -> None:
         self._size = size
         self._make = make
         self._changed = changed
-        self._max_payload = max_payload
+        self._start = start
         self._sys_path = sys_path
         self._living: set[ChildProcess] = set()
         self._keepers: list[asyncio.Task[None]] = []
@@ -127,7 +128,7 @@ class Crew:
         """Start a child. Returns it, and why it is not ready."""
         child = self._make(number)
         try:
-            child.start(self._max_payload, self._sys_path or ())
+            self._start(child, self._sys_path or ())
         except Exception as error:
             return child, f"could not be started: {error}"
         self._living.add(child)

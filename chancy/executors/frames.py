@@ -39,11 +39,18 @@ MEMORY = b"M"
 WANT = b"W"
 #: The number is the fraction. bytes: the text.
 PROGRESS = b"P"
+#: A step has ended. The number is that of the request. bytes: JSON of the meta to be kept.
+KEEP = b"K"
+#: The job is completed in a transaction of its own, if that will be committed.
+COMPLETING = b"E"
 #: The number is the level. bytes: name of the logger, NUL, message. Call 0: of no job.
 LOG = b"L"
 # Parent to child.
 #: bytes: the body of a call.
 BODY = b"B"
+#: What was to be kept is stored, or not. The number is that of the request. bytes: empty, or the
+#: kind of the error and its text.
+KEPT = b"H"
 #: The job is to stop. bytes: why.
 STOP = b"X"
 
@@ -52,7 +59,7 @@ _HEADER = struct.Struct("!cQdI")
 _SIZE = _HEADER.size
 _KINDS = frozenset(
     {READY, UNREADY, RETURNED, RETURNED_NONE, RAISED, STOPPED, TIMED_OUT, MEMORY}
-    | {AGAIN, SNOOZED, CANCELLED, WANT, PROGRESS, LOG, BODY, STOP}
+    | {AGAIN, SNOOZED, CANCELLED, WANT, PROGRESS, KEEP, COMPLETING, LOG, BODY, KEPT, STOP}
 )
 #: The most bytes in a frame. A length above it is nonsense on the line.
 MAX_BODY = 1 << 30

@@ -18,7 +18,7 @@ from time import perf_counter
 from chancy.attempt import Claim, Failure, Outcome, Released
 from chancy.context import Progress
 from chancy.executors import frames, memory
-from chancy.executors.base import FindFunction, Report, no_report
+from chancy.executors.base import NO_TIES, FindFunction, Ties
 from chancy.executors.child_process import ChildProcess
 from chancy.executors.crew import Crew
 from chancy.executors.echo import Echo
@@ -52,7 +52,7 @@ class ProcessExecutor:
     :param max_payload: bytes that an encoded result may have.
     :param sys_path: where children look for modules; None takes ``sys.path`` as it is at start.
     :param limits: of claims that have none of their own.
-    :param report: takes the progress of running jobs.
+    :param ties: who takes what running jobs say.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class ProcessExecutor:
         sys_path: Sequence[str] | None = None,
         options: ProcessOptions | None = None,
         limits: Limits = NO_LIMITS,
-        report: Report = no_report,
+        ties: Ties = NO_TIES,
     ) -> None:
         self._find = find
         self._known: set[str] = set()
         self._options = options or ProcessOptions()
         self._limits = limits
-        self._report = report
+        self._ties = ties
         self._echo = Echo()
         self._crew = Crew(
             concurrency,
             lambda number: ChildProcess(number, self, self._options),
             self._crew_changed,
-            max_payload=max_payload,
+            start=lambda child, path: child.start(max_payload, path, ties.completion),
             sys_path=sys_path,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,6 +88,7 @@ class ProcessExecutor:
         self._handing_out = False
         self._moved_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._keeping: set[asyncio.Task[None]] = set()
 
     @property
     def slots(self) -> int:
@@ -246,10 +247,28 @@ class ProcessExecutor:
         try:
             if kind == frames.LOG:
                 self._echo.say(claim, int(number), body)
+            elif claim is not None and kind == frames.COMPLETING:
+                self._ties.completing(claim)
             elif claim is not None:
-                self._report(claim, Progress(number, body.decode(errors="replace")))
+                self._ties.report(claim, Progress(number, body.decode(errors="replace")))
         except Exception:
             logger.exception("report_failed job=%s", claim.id if claim else None)
+
+    def asked_to_keep(
+        self, child: ChildProcess, attempt: Attempt, number: float, meta: str
+    ) -> None:
+        assert self._loop is not None
+        task = self._loop.create_task(self._keep(child, attempt, number, meta), name="chancy step")
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+
+    async def _keep(self, child: ChildProcess, attempt: Attempt, number: float, meta: str) -> None:
+        error: BaseException | None = None
+        try:
+            await self._ties.keep(attempt.claim, meta)
+        except Exception as raised:
+            error = raised
+        child.kept(attempt.number, number, error)
 
     def uninitialized(self, child: ChildProcess, failure: Failure) -> None:
         logger.error(

@@ -1,21 +1,27 @@
-"""What running jobs say of their progress, on its way to the worker."""
+"""What running jobs say, on its way to the worker."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from typing import cast
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any, cast
 from uuid import UUID
 
 from chancy.attempt import Claim
 from chancy.context import CURRENT, Attempt, JobContext, Progress
-from chancy.executors.base import Report
+from chancy.errors import BrokerUnavailable, JobError
+from chancy.executors.base import Ties
 
 logger = logging.getLogger(__name__)
 
 #: Of each job at most one word is handed on in so many seconds.
 INTERVAL_S = 0.05
+
+#: Seconds between looks whether a job that waits for a step to be stored is to end.
+_LOOK_S = 0.5
 
 _Run = tuple[UUID, UUID]
 
@@ -32,17 +38,56 @@ class _Line:
         self.busy = False
 
 
-class Reporter:
-    """Hands the progress of the jobs of one executor to the worker, in its loop.
+class Kept:
+    """Something that the worker stores, for a job in any thread; see `Receipt`.
 
-    It keeps one word for each running job, however fast they come: the last one, which is never
-    lost.
-
-    :param report: what takes it.
+    :param thread: that of the worker's loop.
     """
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, thread: int) -> None:
+        self._future: Future[None] = Future()
+        self._thread = thread
+
+    def wait(self, check: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            raise JobError("sync_step() in the event loop that stores the step: use await step(…)")
+        while True:
+            try:
+                return self._future.result(_LOOK_S)
+            except TimeoutError:
+                check()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return asyncio.wrap_future(self._future).__await__()
+
+    def settle(self, error: BaseException | None) -> None:
+        """Say that it is stored, or why not."""
+        if not self._future.set_running_or_notify_cancel():
+            return  # the job has been cancelled in the meantime
+        if error is None:
+            self._future.set_result(None)
+        else:
+            self._future.set_exception(error)
+
+
+class Reporter:
+    """Hands what the jobs of one executor say to the worker, in its loop: the `Outside` of their
+    contexts.
+
+    Of the progress it keeps one word for each running job, however fast they come: the last one,
+    which is never lost.
+
+    :param ties: what takes it.
+    :param max_payload: bytes that an encoded result, and all steps together, may have.
+    """
+
+    def __init__(self, ties: Ties, max_payload: int) -> None:
+        self._report = ties.report
+        self._keep = ties.keep
+        self._completing = ties.completing
+        self.completion = ties.completion
+        self.max_payload = max_payload
+        self._keeping: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -57,8 +102,8 @@ class Reporter:
     def context_of(self, claim: Claim) -> JobContext:
         """The context of an attempt: the one that `around` hooks have seen, or a new one."""
         job = CURRENT.get(None)
-        if job is None or not job.bind(claim, self.say):
-            job = JobContext(claim, self.say)
+        if job is None or not job.bind(claim, self):
+            job = JobContext(claim, self)
         return job
 
     def say(self, attempt: Attempt, progress: Progress) -> None:
@@ -71,16 +116,49 @@ class Reporter:
                 line = self.lines[run] = _Line(claim)
             line.last = progress
             waits, line.busy = line.busy, True
-        if waits or self._loop is None:
-            return
-        if threading.get_ident() == self._thread:
-            self._tell(line)
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._tell, line)
-        except RuntimeError:  # the loop is closed: nobody listens any more
-            with self._lock:
+        if not waits and not self._in_loop(self._tell, line):
+            with self._lock:  # nobody listens any more
                 self.lines.pop(run, None)
+
+    def keep(self, attempt: Attempt, meta: str) -> Kept:
+        """See `Outside.keep`. From any thread."""
+        kept = Kept(self._thread)
+        if not self._in_loop(self._begin_to_keep, cast("Claim", attempt), meta, kept):
+            kept.settle(BrokerUnavailable("the worker has stopped: the step was not stored"))
+        return kept
+
+    def completing(self, attempt: Attempt) -> None:
+        """See `Outside.completing`. From any thread."""
+        self._in_loop(self._completing, cast("Claim", attempt))
+
+    def _in_loop(self, call: Callable[..., object], *args: object) -> bool:
+        """Make a call in the loop: now, if this is its thread. False if the loop is closed."""
+        if threading.get_ident() == self._thread:
+            call(*args)
+            return True
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            return False
+        return self._loop is not None
+
+    def _begin_to_keep(self, claim: Claim, meta: str, kept: Kept) -> None:
+        assert self._loop is not None
+        task = self._loop.create_task(self._keep_it(claim, meta, kept), name="chancy step")
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+
+    async def _keep_it(self, claim: Claim, meta: str, kept: Kept) -> None:
+        try:
+            await self._keep(claim, meta)
+        except asyncio.CancelledError:
+            kept.settle(BrokerUnavailable("the worker stops: the step may not have been stored"))
+            raise
+        except BaseException as error:
+            kept.settle(error)
+        else:
+            kept.settle(None)
 
     def end(self, claim: Claim) -> None:
         """Hand on what an attempt said last, now that it has ended. In the loop."""

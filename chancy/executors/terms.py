@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -15,6 +16,7 @@ class Terms:
     :param jobs: coroutine jobs at a time.
     :param initializer: path of a function to be called first.
     :param log_level: the least level of records that the parent would log.
+    :param completion: the two of a `CompletionPlace`.
     """
 
     calls: int
@@ -22,3 +24,4 @@ class Terms:
     jobs: int = 1
     initializer: str | None = None
     log_level: int = logging.WARNING
+    completion: Sequence[str] | None = None

@@ -10,9 +10,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from uuid import UUID
 
 from chancy.attempt import Claim, Failure, Outcome, Raised, Returned
-from chancy.context import CURRENT, JobContext, Progress
+from chancy.context import CURRENT, JobContext
 from chancy.executors.base import Executor
 from chancy.hooks import Around
+from chancy.outside import Nowhere
 from chancy.plugin import Surrounding
 
 logger = logging.getLogger("chancy.worker")
@@ -21,10 +22,6 @@ logger = logging.getLogger("chancy.worker")
 LEAVE_S = 30.0
 #: Seconds after which hooks that do not even end when they are cancelled are left behind.
 _SWALLOWED_S = 1.0
-
-
-def _unheard(claim: object, progress: Progress) -> None:
-    """The hooks have no progress of their own; the job's is the executor's."""
 
 
 class SurroundedRun:
@@ -47,7 +44,7 @@ class SurroundedRun:
         self._executor = executor
         self._leave_s = leave_s
         self._stack = AsyncExitStack()
-        self._job = JobContext(claim, _unheard, stack=self._stack)
+        self._job = JobContext(claim, Nowhere(), stack=self._stack)
         self._entering = True
         self._given: Outcome | None = None
         self._end: asyncio.Future[Outcome] | None = None

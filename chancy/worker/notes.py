@@ -1,19 +1,22 @@
-"""What running jobs say of their progress, on its way to their rows."""
+"""What running jobs say, on its way to their rows."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from chancy.attempt import Cancelled, Claim, Note, Outcome, Settlement
-from chancy.broker import Broker
+from chancy.broker import Broker, SqlStore
 from chancy.clock import Backoff, Clock
 from chancy.context import Progress
 from chancy.errors import BrokerError
+from chancy.outside import CompletionPlace
+from chancy.states import State
+from chancy.worker.keeper import Keeper
 
 logger = logging.getLogger("chancy.worker")
 
@@ -21,6 +24,8 @@ logger = logging.getLogger("chancy.worker")
 EVERY_S = 0.5
 #: The key of a job's meta that holds its progress.
 KEY = "progress"
+#: What completes jobs in transactions of their own, here and in children.
+_COMPLETION = "chancy.postgres.completion.PostgresCompletion"
 
 _Key = tuple[UUID, UUID]
 Interrupt = Callable[[Claim, Outcome], object]
@@ -39,7 +44,8 @@ class _Word(NamedTuple):
 
 
 class Notes:
-    """Keeps the last word of each running attempt and writes them together.
+    """Keeps the last word of each running attempt and writes them together; stores steps, and
+    knows the attempts that have completed themselves.
 
     At most one word for each attempt that is held by this worker. What was not written when an
     attempt ends goes out with its settlement.
@@ -51,6 +57,58 @@ class Notes:
         self._waiting: dict[_Key, _Word] = {}
         self._writing: dict[_Key, _Word] = {}
         self._wake = asyncio.Event()
+        self._keeper = Keeper(broker, clock)
+        #: Puts the steps of a running job over its meta; see `Keeper.keep`.
+        self.keep = self._keeper.keep
+        # Of attempts that are held by this worker.
+        self._completing: dict[_Key, Claim] = {}
+
+    @property
+    def completion(self) -> CompletionPlace | None:
+        """What completes jobs; None if they are not in Postgres."""
+        if isinstance(self._broker, SqlStore):
+            return CompletionPlace(_COMPLETION, self._broker.schema)
+        return None
+
+    def completing(self, claim: Claim) -> None:
+        """An attempt is completed if its transaction is committed; to write now would wait for it."""
+        self._waiting.pop((claim.id, claim.lease), None)
+        self._completing[claim.id, claim.lease] = claim
+
+    async def settled(
+        self, settlements: Sequence[Settlement], stale: frozenset[UUID]
+    ) -> frozenset[UUID]:
+        """What of settlements is stale, when some attempts may have completed themselves.
+
+        Such a one finds its job gone where a queue keeps no history.
+        """
+        if not self._completing:
+            return stale
+        for settlement in settlements:
+            claim = self._completing.pop((settlement.id, settlement.lease), None)
+            if claim is None:
+                continue
+            if settlement.state is not State.SUCCEEDED and await self._completed(claim, stale):
+                failure = settlement.failure
+                logger.warning(
+                    "job_completed_before job=%s func=%s: the transaction of complete_in was "
+                    "committed, so the job has succeeded; what came after is only here: %s\n%s",
+                    claim.id,
+                    claim.func,
+                    failure.message if failure else f"it would be {settlement.state}",
+                    failure.trace if failure else "",
+                )
+            stale -= {claim.id}
+        return stale
+
+    async def _completed(self, claim: Claim, stale: frozenset[UUID]) -> bool:
+        if claim.id in stale:
+            return True
+        try:
+            job = (await self._broker.get([claim.id])).get(claim.id)
+        except BrokerError:
+            return False  # it is for the log alone
+        return job is not None and job.state is State.SUCCEEDED
 
     def take(self, claim: Claim, progress: Progress, interrupt: Interrupt) -> None:
         """Take the word of an attempt. Called in the loop.
@@ -77,6 +135,15 @@ class Notes:
 
     async def serve(self) -> None:
         """Write what is taken until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._serve())
+                group.create_task(self._keeper.serve())
+        except asyncio.CancelledError:
+            self._keeper.close()
+            raise
+
+    async def _serve(self) -> None:
         backoff = Backoff(base_s=EVERY_S, cap_s=10.0)
         while True:
             await self._wake.wait()

@@ -15,7 +15,7 @@ from chancy.broker import Broker
 from chancy.clock import Clock
 from chancy.context import Progress
 from chancy.executors import executor
-from chancy.executors.base import Executor
+from chancy.executors.base import Executor, Ties
 from chancy.hooks import Hooks
 from chancy.limits import Limits
 from chancy.options import (
@@ -120,7 +120,12 @@ class Serving:
             max_payload=self._max_payload,
             options=options,
             limits=Limits.of(self.queue.limits),
-            report=self._report,
+            ties=Ties(
+                report=self._report,
+                keep=self._notes.keep,
+                completing=self._notes.completing,
+                completion=self._notes.completion,
+            ),
         )
 
     def _report(self, claim: Claim, progress: Progress) -> None:

@@ -135,7 +135,9 @@ class Worker:
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """`Broker.settle`, with what plugins write in its transaction."""
-        return await self.broker.settle(settlements, inside=self._app.hooks.inside(self.broker))
+        inside = self._app.hooks.inside(self.broker)
+        stale = await self.broker.settle(settlements, inside=inside)
+        return await self._notes.settled(settlements, stale)
 
     # From start to end
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from chancy.attempt import Claim, Outcome, Returned
 from chancy.executors import executor
-from chancy.executors.base import Executor, Report, no_report
+from chancy.executors.base import Executor, Keep, Report, Ties, no_keep, no_report
 from chancy.limits import NO_LIMITS, Limits
 from chancy.options import ExecutorName, Options
 from chancy.registry import Registry
@@ -23,12 +23,20 @@ from tests.contract import (
     executor_asks,
     executor_jobs,
     executor_perils,
+    executor_steps,
     process_jobs,
 )
 from tests.waiting import eventually
 
 JOBS = executor_jobs.__name__
-_MODULES = (executor_answers, executor_asks, executor_perils, process_jobs, executor_jobs)
+_MODULES = (
+    executor_answers,
+    executor_asks,
+    executor_perils,
+    executor_steps,
+    process_jobs,
+    executor_jobs,
+)
 MAX_PAYLOAD = 100_000
 #: Seconds within which anything here happens, on a busy machine.
 DEADLINE_S = 10.0
@@ -58,6 +66,7 @@ async def started(
     options: Options | None = None,
     limits: Limits = NO_LIMITS,
     report: Report = no_report,
+    keep: Keep = no_keep,
 ) -> AsyncGenerator[Executor]:
     made = executor(
         name,
@@ -66,7 +75,7 @@ async def started(
         max_payload=MAX_PAYLOAD,
         options=options,
         limits=limits,
-        report=report,
+        ties=Ties(report=report, keep=keep),
     )
     await made.start()
     try:

@@ -14,6 +14,7 @@ from chancy.errors import Interrupted
 from chancy.executors.calls import Call, pack
 from chancy.executors.guard import Guard
 from chancy.limits import NO_LIMITS
+from chancy.outside import Nowhere
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def guard() -> Guard:
 def begin(guard: Guard, number: int) -> JobContext:
     claim = Claim(uuid4(), uuid4(), uuid4(), "default", "shop.pay", None, 1, 3, 0, 0, 0, None)
     call = Call(pack(number, claim, NO_LIMITS).message)
-    job = JobContext(call, lambda attempt, progress: None)
+    job = JobContext(call, Nowhere())
     guard.begin(call, job)
     return job
 

@@ -6,7 +6,6 @@ import asyncio
 import math
 import threading
 import time
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,18 +13,26 @@ import pytest
 from chancy.attempt import Claim, Returned
 from chancy.context import MAX_TEXT, Attempt, JobContext, Progress
 from chancy.errors import Interrupted, NoCurrentJob
+from chancy.executors.base import Ties
 from chancy.executors.progress import INTERVAL_S, Reporter
+from tests.unit.outsides import Ear
 from tests.unit.test_judge import claimed
 from tests.waiting import eventually
 
 
-def context_of(claim: Claim, heard: list[Progress] | None = None) -> JobContext:
-    def say(attempt: Attempt, progress: Progress) -> None:
-        assert attempt is claim
-        if heard is not None:
-            heard.append(progress)
+class Listener(Ear):
+    def __init__(self, claim: Claim, heard: list[Progress]) -> None:
+        super().__init__()
+        self._claim = claim
+        self._said = heard
 
-    return JobContext(claim, say)
+    def say(self, attempt: Attempt, progress: Progress) -> None:
+        assert attempt is self._claim
+        self._said.append(progress)
+
+
+def context_of(claim: Claim, heard: list[Progress] | None = None) -> JobContext:
+    return JobContext(claim, Listener(claim, [] if heard is None else heard))
 
 
 def test_it_is_asked_to_end_once() -> None:
@@ -88,19 +95,23 @@ def test_only_a_context_of_hooks_has_a_stack() -> None:
 
 
 def test_a_context_is_taken_over_for_its_own_claim_only() -> None:
-    claim, heard = claimed(), list[Any]()
+    claim, ear = claimed(), Ear()
     job = context_of(claim)
-    assert not job.bind(claimed(), lambda *told: heard.append(told))
-    assert not job.bind(claim._replace(lease=uuid4()), lambda *told: heard.append(told))
-    assert job.bind(claim, lambda *told: heard.append(told))
+    assert not job.bind(claimed(), ear)
+    assert not job.bind(claim._replace(lease=uuid4()), ear)
+    assert job.bind(claim, ear)
     job.progress(0.5)
-    assert heard == [(claim, Progress(0.5))]
+    assert ear.heard == [(claim, Progress(0.5))]
 
 
 async def test_no_word_is_lost_between_threads() -> None:
     """Each of eight jobs talks from a thread of its own while the loop listens."""
     last: dict[object, float] = {}
-    reporter = Reporter(lambda claim, progress: last.update({claim.id: progress.fraction}))
+
+    def hear(claim: Claim, progress: Progress) -> None:
+        last[claim.id] = progress.fraction
+
+    reporter = Reporter(Ties(report=hear), 1_000)
     reporter.attach(asyncio.get_running_loop())
     claims = [claimed()._replace(id=uuid4()) for _ in range(8)]
 
