@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import psycopg
 import pytest
 
@@ -67,49 +66,6 @@ def test_the_same_without_an_event_loop(dsn: str) -> None:
         assert last is not None
         assert last.arguments == {"value": 11_999}
     assert count(dsn) == 12_001
-
-
-async def test_sync_push_in_the_callers_transaction(dsn: str) -> None:
-    with Chancy(dsn) as chancy, psycopg.connect(dsn) as connection:
-        chancy.sync_push(jobs.note.job(value=1), within=connection)
-        connection.rollback()
-        assert count(dsn) == 0
-        chancy.sync_push(jobs.note.job(value=1), within=connection.cursor())
-        connection.commit()
-        assert count(dsn) == 1
-        with pytest.raises(TypeError, match="sync psycopg 3 connection"):
-            chancy.sync_push(jobs.note.job(value=1), within=object())
-
-
-async def test_push_within_a_transaction_of_each_driver(chancy: Chancy, dsn: str) -> None:
-    async with await psycopg.AsyncConnection.connect(dsn) as connection:
-        await chancy.push(jobs.note.job(value=1), within=connection)
-        assert count(dsn) == 0
-        await connection.rollback()
-        await chancy.push(jobs.note.job(value=2), within=connection.cursor())
-        await connection.commit()
-        assert count(dsn) == 1
-    native = await asyncpg.connect(dsn)
-    try:
-        transaction = native.transaction()
-        await transaction.start()
-        await chancy.push_many([jobs.note.job(value=n) for n in range(6_000)], within=native)
-        await transaction.rollback()
-        assert count(dsn) == 1
-        async with native.transaction():
-            await chancy.push(jobs.note.job(value=3), within=native)
-    finally:
-        await native.close()
-    assert count(dsn) == 2
-    with psycopg.connect(dsn) as blocking:
-        await chancy.push(jobs.note.job(value=4), within=blocking)
-    assert count(dsn) == 3
-
-
-async def test_push_within_something_else_is_refused(chancy: Chancy, dsn: str) -> None:
-    with pytest.raises(TypeError, match=r"psycopg 3 connection or cursor.*asyncpg connection"):
-        await chancy.push(jobs.note.job(value=1), within="postgresql://")
-    assert count(dsn) == 0
 
 
 async def test_push_many_keeps_order_across_chunks(chancy: Chancy, dsn: str) -> None:

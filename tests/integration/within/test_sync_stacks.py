@@ -1,0 +1,116 @@
+"""Pushing within a transaction of each library for code without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Queue, Worker
+from tests import jobs
+from tests.integration.within.stacks import SYNC_STACKS, SyncStack, sqlstate
+from tests.waiting import eventually
+
+Opened = Callable[[str], AbstractContextManager[SyncStack]]
+
+
+class Undo(Exception):
+    """Ends a transaction without a commit."""
+
+
+@pytest.fixture
+def chancy(dsn: str) -> Iterator[Chancy]:
+    with Chancy(dsn, pool_size=2) as made:
+        yield made
+
+
+@pytest.fixture(params=list(SYNC_STACKS.values()), ids=list(SYNC_STACKS))
+def stack(request: pytest.FixtureRequest, dsn: str) -> Iterator[SyncStack]:
+    with request.param(dsn) as opened:
+        yield opened
+
+
+def stored(dsn: str) -> list[UUID]:
+    """The jobs in push order, as another session sees them."""
+    with psycopg.connect(dsn) as connection:
+        return [id for (id,) in connection.execute("select id from chancy.jobs order by pos")]
+
+
+def test_a_rollback_leaves_nothing(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
+    with suppress(Undo), stack.transaction():
+        chancy.sync_push(jobs.note.job(value=1), within=stack.within)
+        raise Undo
+    assert stored(dsn) == []
+
+
+def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
+    with suppress(Undo), stack.transaction():
+        stack.execute("create table orders (id int)")
+        chancy.sync_push(jobs.note.job(value=1), within=stack.within)
+        raise Undo
+    with stack.transaction():
+        stack.execute("create table orders (id int)")
+        kept = chancy.sync_push(jobs.note.job(value=2), within=stack.within)
+        assert stored(dsn) == []
+    assert stored(dsn) == [kept.id]
+
+
+def test_a_savepoint_takes_its_jobs_along(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
+    with stack.transaction():
+        with suppress(Undo), stack.savepoint():
+            chancy.sync_push(jobs.note.job(value=0), within=stack.within)
+            raise Undo
+        kept = chancy.sync_push(jobs.note.job(value=1), within=stack.within)
+        with suppress(Undo), stack.savepoint():
+            chancy.sync_push(jobs.note.job(value=2), within=stack.within)
+            raise Undo
+        with stack.savepoint():
+            inner = chancy.sync_push(jobs.note.job(value=3), within=stack.within)
+    assert stored(dsn) == [kept.id, inner.id]
+
+
+def test_a_failed_transaction_gives_its_error(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
+    def fail() -> None:
+        with stack.transaction():
+            with suppress(Exception):
+                stack.execute("select 1/0")
+            chancy.sync_push(jobs.note.job(value=1), within=stack.within)
+
+    with pytest.raises(stack.failed) as raised:
+        fail()
+    assert sqlstate(raised.value) == "25P02"
+    assert stored(dsn) == []
+
+
+def test_many_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
+    with suppress(Undo), stack.transaction():
+        chancy.sync_push_many((jobs.note.job(value=n) for n in range(5_000)), within=stack.within)
+        raise Undo
+    with stack.transaction():
+        kept = chancy.sync_push_many(
+            (jobs.note.job(value=n) for n in range(5_000)), within=stack.within
+        )
+    assert stored(dsn) == [reference.id for reference in kept]
+
+
+@pytest.mark.parametrize("opened", SYNC_STACKS.values(), ids=list(SYNC_STACKS))
+async def test_a_commit_wakes_a_worker(dsn: str, opened: Opened) -> None:
+    jobs.noted.clear()
+    # Without a notification nothing would be looked for in the time of this test.
+    queues = [Queue(name="async", executor="async", poll_interval_s=60.0)]
+    async with Chancy(dsn, queues=queues, pool_size=2) as chancy:
+        await chancy.delete_queue("default")
+
+        def push() -> None:
+            with chancy, opened(dsn) as stack, stack.transaction():
+                chancy.sync_push(jobs.note.job(value=1), within=stack.within)
+                assert stored(dsn) == []
+
+        async with Worker(chancy) as worker:
+            await eventually(lambda: worker.listening)
+            await asyncio.to_thread(push)
+            await eventually(lambda: jobs.noted == [1], timeout=5)
