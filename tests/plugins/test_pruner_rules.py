@@ -63,7 +63,7 @@ SOLD, BOUGHT, SENT = (
         (Prune(queue="mail", older_than=timedelta(days=1)), set()),
         (Prune(older_than=timedelta()), {SOLD, BOUGHT, SENT}),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, Prune) else str(len(value)),
 )
 async def test_what_a_rule_means_goes_and_nothing_else(
     rule: Prune, gone: set[Any], store: SqlStore, connection: psycopg.Connection[Any]
