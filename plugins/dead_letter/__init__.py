@@ -153,7 +153,8 @@ class DeadLetters(Plugin):
     ) -> UUID | None:
         """Push the job of a letter again, with a new id and a fresh budget; gives the id.
 
-        None: there is no such letter, or it was replayed before and ``force`` was not given.
+        None: there is no such letter, it was replayed before and ``force`` was not given, or an
+        unfinished job has its unique key.
 
         :param queue: another queue than the letter's.
         :param max_attempts: another number than the letter's.

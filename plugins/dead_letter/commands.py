@@ -184,7 +184,10 @@ def replay(
         if found:
             line.table(("letter", "job"), list(found.items()))
     for id in missed:
-        complain(f"{id} was not replayed: there is no such letter, or it was replayed before")
+        complain(
+            f"{id} was not replayed: there is no such letter, it was replayed before, or an "
+            "unfinished job has its unique key"
+        )
     if missed:
         sys.exit(NO)
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 
 from chancy import Chancy, Job, Limit, Queue, State, Worker
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
+from chancy.plugins.dead_letter.store import Letters
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.retry import Constant, Jitter, Never, Retry
 from chancy.testing.memory import MemoryBroker
@@ -272,3 +274,27 @@ async def test_many_that_replay_the_same_letters_replay_each_once(dsn: str) -> N
         assert await DEAD.replay_all(chancy) == 0
     of = execute(dsn, "select meta->'dead_letters'->>'replay_of' from chancy.jobs")
     assert sorted(row[0] for row in of) == sorted(map(str, ids))
+
+
+async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None:
+    ids = letters(dsn, 3)
+    execute(dsn, "update chancy.dead_letters set unique_key = 'k' where id <> %s", ids[2])
+    async with Chancy(dsn) as chancy:
+        # The first one takes it.
+        assert await DEAD.replay_all(chancy) == 2
+        assert await DEAD.replay(chancy, ids[1]) is None
+        assert (await letter(chancy, ids[1])).replayed_at is None
+        execute(dsn, "delete from chancy.jobs")
+        assert await DEAD.replay(chancy, ids[1])
+    assert execute(dsn, "select unique_key from chancy.jobs") == [(b"k",)]
+
+
+async def test_a_replay_whose_answer_was_lost_is_told_again(dsn: str) -> None:
+    ids = letters(dsn, 2)
+    terms: Any = {"queue": None, "max_attempts": None, "delay_s": 0.0, "gap_s": 0.0}
+    async with Chancy(dsn) as chancy:
+        store, new = Letters(chancy.broker), [uuid4(), uuid4()]
+        first = await store.replay(ids, new, force=True, **terms)
+        assert first == dict(zip(ids, new, strict=True))
+        assert await store.replay(ids, new, force=True, **terms) == first
+    assert execute(dsn, "select count(*) from chancy.jobs") == [(2,)]
