@@ -1,0 +1,1 @@
+"""An audit of jobs that failed or were cancelled."""

@@ -1,0 +1,1 @@
+create index concurrently if not exists audit_entries_at on {schema}.audit_entries (at);
