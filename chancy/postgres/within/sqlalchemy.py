@@ -120,9 +120,7 @@ def _begin(within: Any, sql: str, params: tuple[object, ...]) -> Rows | Awaitabl
             fetch: Fetch = driver.fetch
             return fetch(sql, *params)
         case "postgresql+asyncpg":
-            # An option of the caller's connection would have a cursor declared for an insertion.
-            options = {"stream_results": False}
-            done = connection.exec_driver_sql(sql, params, execution_options=options)
+            done = connection.exec_driver_sql(sql, params)
             return done.fetchall() if done.returns_rows else []
         case "postgresql+psycopg" | "postgresql+psycopg_async":
             from chancy.postgres.within import psycopg

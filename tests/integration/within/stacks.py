@@ -24,7 +24,6 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
-
 #: Rows of another shape than ours.
 DICTIONARIES: Any = dict_row
 
