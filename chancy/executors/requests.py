@@ -103,12 +103,16 @@ class Requests:
         self, line: Line, says: Says, max_payload: int, completion: CompletionPlace | None
     ) -> None:
         self._line = line
-        self.say: Callable[[Attempt, Progress], None] = says.say
+        self._says = says
         self.max_payload = max_payload
         self.completion = completion
         self._numbers = itertools.count(1)
         # As many as wait, and each has an answer in the end.
         self._open: dict[float, Request] = {}
+
+    def say(self, attempt: Attempt, progress: Progress) -> None:
+        """See `Outside.say`."""
+        self._says.say(attempt, progress)
 
     def keep(self, attempt: Attempt, meta: str) -> Request:
         """See `Outside.keep`."""

@@ -1,0 +1,143 @@
+"""Jobs that complete themselves in the transaction of what they write."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Job, Queue, QueuedJob, State, Worker
+from chancy.plugins.retry import Constant, Retry
+from tests.integration import completing
+from tests.waiting import eventually
+
+QUEUES = [
+    Queue(name=f"{executor}{end}", executor=executor, concurrency=2, keep_finished=not end)
+    for executor in ("process", "thread", "async")
+    for end in ("", "-unkept")
+]
+EXECUTORS = ["process", "thread", "async"]
+FUNCTIONS = [completing.complete_job, completing.sync_complete_job]
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(completing.EFFECTS)
+    async with Chancy(dsn, queues=QUEUES, plugins=[Retry(Constant(0.05))], pool_size=3) as made:
+        await made.delete_queue("default")
+        yield made
+
+
+def effects(dsn: str) -> Sequence[Any]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute("select what from effects").fetchall()
+
+
+async def end_of(chancy: Chancy, queue: str, job: Job[Any], stale: int = 0) -> QueuedJob | None:
+    """How a job ends, for the tables and for the worker."""
+    async with Worker(chancy, queues=[queue]) as worker:
+        reference = await chancy.push(job.with_queue(queue))
+
+        async def ended() -> bool:
+            found = await reference.get()
+            return found is None or found.state.final
+
+        await eventually(ended)
+        # The ordinary settlement comes after it.
+        await eventually(lambda: worker.settled + worker.stale >= 1)
+    assert worker.stale == stale
+    return await reference.get()
+
+
+@pytest.mark.parametrize("queue", EXECUTORS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+async def test_the_effect_and_the_end_are_one(
+    chancy: Chancy, dsn: str, queue: str, function: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = await end_of(chancy, queue, function.job(dsn=dsn))
+    assert done is not None
+    assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 1, {"done": 1})
+    assert done.errors == ()
+    assert effects(dsn) == [("attempt 1",)]
+    assert [entry for entry in caplog.records if entry.levelname in ("WARNING", "ERROR")] == []
+
+
+@pytest.mark.parametrize("queue", EXECUTORS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+async def test_what_is_rolled_back_leaves_the_job_to_its_outcome(
+    chancy: Chancy, dsn: str, queue: str, function: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = await end_of(chancy, queue, function.job(dsn=dsn, then="roll back"))
+    assert done is not None
+    assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 2, {"done": 1})
+    assert [error["message"] for error in done.errors] == ["inside"]
+    assert effects(dsn) == [("attempt 2",)]
+    assert "job_completed_before" not in caplog.text
+
+
+@pytest.mark.parametrize("kept", ["", "-unkept"])
+@pytest.mark.parametrize("queue", EXECUTORS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+async def test_what_raises_after_the_commit_has_succeeded(
+    chancy: Chancy,
+    dsn: str,
+    queue: str,
+    kept: str,
+    function: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done = await end_of(chancy, queue + kept, function.job(dsn=dsn, then="raise"))
+    if kept:
+        assert done is None
+    else:
+        assert done is not None
+        assert (done.state, done.attempt, done.errors) == (State.SUCCEEDED, 1, ())
+    assert effects(dsn) == [("attempt 1",)]
+    assert caplog.text.count("job_completed_before") == 1
+    assert "after the commit" in caplog.text
+    assert "settlements_stale" not in caplog.text
+
+
+@pytest.mark.parametrize("kept", ["", "-unkept"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+async def test_a_child_that_dies_after_the_commit_changes_nothing(
+    chancy: Chancy, dsn: str, kept: str, function: Any
+) -> None:
+    done = await end_of(chancy, f"process{kept}", function.job(dsn=dsn, then="die"))
+    assert done is None if kept else done is not None and done.state is State.SUCCEEDED
+    assert effects(dsn) == [("attempt 1",)]
+
+
+@pytest.mark.parametrize("queue", EXECUTORS)
+async def test_where_nothing_is_kept_it_is_not_stale(
+    chancy: Chancy, dsn: str, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await end_of(chancy, f"{queue}-unkept", completing.complete_job.job(dsn=dsn)) is None
+    assert effects(dsn) == [("attempt 1",)]
+    assert [entry for entry in caplog.records if entry.levelname in ("WARNING", "ERROR")] == []
+
+
+@pytest.mark.parametrize("queue", EXECUTORS)
+async def test_a_session_of_sqlalchemy_can_be_used(chancy: Chancy, dsn: str, queue: str) -> None:
+    done = await end_of(chancy, queue, completing.complete_in_session.job(dsn=dsn))
+    assert done is not None
+    assert (done.state, done.result) == (State.SUCCEEDED, {"done": 1})
+    assert effects(dsn) == [("session",)]
+
+
+@pytest.mark.parametrize("queue", EXECUTORS)
+async def test_what_has_lost_its_lease_leaves_nothing(
+    chancy: Chancy, dsn: str, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Worker(chancy, queues=[queue]) as worker:
+        reference = await chancy.push(completing.lose.job(dsn=dsn).with_queue(queue))
+        await eventually(lambda: worker.stale)
+        found = await reference.get()
+    assert found is not None
+    # Whoever has the lease now will end it.
+    assert found.state is State.RUNNING
+    assert effects(dsn) == []
+    assert "job_completed_before" not in caplog.text

@@ -1,0 +1,109 @@
+"""Steps of jobs are stored, and not run again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Queue, State, Worker
+from chancy.plugins.retry import Constant, Retry
+from tests.integration import completing
+from tests.waiting import eventually
+
+QUEUES = [
+    Queue(name=executor, executor=executor, concurrency=1)
+    for executor in ("process", "thread", "async")
+]
+STEPS = ["step 1", "step 2", "step 3"]
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    async with Chancy(dsn, queues=QUEUES, plugins=[Retry(Constant(0.05))], pool_size=3) as made:
+        await made.delete_queue("default")
+        yield made
+
+
+@pytest.mark.parametrize("function", [completing.three_steps, completing.three_steps_async])
+@pytest.mark.parametrize("die_after", [1, 2, 3])
+async def test_a_child_that_dies_between_steps_runs_none_of_them_twice(
+    chancy: Chancy, tmp_path: Path, function: Any, die_after: int
+) -> None:
+    marks = tmp_path / "marks"
+    async with Worker(chancy, queues=["process"]):
+        job = function.job(path=str(marks), die_after=die_after).with_queue("process")
+        done = await (await chancy.push(job)).wait(30)
+    assert (done.state, done.crashes, done.result) == (State.SUCCEEDED, 1, STEPS)
+    assert marks.read_text().splitlines() == STEPS
+    assert [done.meta["steps"][step]["value"] for step in STEPS] == STEPS
+
+
+@pytest.mark.parametrize("queue", ["process", "thread", "async"])
+async def test_a_retry_goes_on_after_the_last_step(
+    chancy: Chancy, tmp_path: Path, queue: str
+) -> None:
+    marks = tmp_path / "marks"
+    async with Worker(chancy, queues=[queue]):
+        job = completing.steps_and_raise.job(path=str(marks)).with_queue(queue)
+        done = await (await chancy.push(job)).wait(20)
+    assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 2, "second")
+    assert marks.read_text().splitlines() == ["first", "second"]
+    assert {name: step["attempt"] for name, step in done.meta["steps"].items()} == {
+        "first": 1,
+        "second": 2,
+    }
+
+
+@pytest.mark.parametrize("queue", ["process", "thread", "async"])
+async def test_a_zombie_stops_at_its_next_step(
+    chancy: Chancy, dsn: str, tmp_path: Path, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    marks, go = tmp_path / "marks", tmp_path / "go"
+    async with Worker(chancy, queues=[queue]) as worker:
+        job = completing.steps_of_a_zombie.job(path=str(marks), go=str(go))
+        reference = await chancy.push(job.with_queue(queue))
+
+        async def stored() -> bool:
+            found = await reference.get()
+            return found is not None and "steps" in found.meta
+
+        await eventually(stored)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            # Another worker has it now.
+            connection.execute("update chancy.jobs set lease = gen_random_uuid()")
+        go.touch()
+        await eventually(lambda: worker.stale == 1)
+        found = await reference.get()
+    assert found is not None
+    assert (found.state, list(found.meta["steps"])) == (State.RUNNING, ["first"])
+    assert caplog.text.count("lease_lost") == 1
+    # The second one has been run, but is not stored; whoever has the job runs it, too.
+    assert marks.read_text().splitlines() == ["first", "second"]
+
+
+async def test_a_step_waits_until_the_server_is_there_again(
+    chancy: Chancy, dsn: str, tmp_path: Path
+) -> None:
+    marks, go = tmp_path / "marks", tmp_path / "go"
+    async with Worker(chancy, queues=["async"]):
+        job = completing.steps_of_a_zombie.job(path=str(marks), go=str(go)).with_queue("async")
+        reference = await chancy.push(job)
+        await eventually(marks.exists)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            # What cuts every session of the worker.
+            cut = (
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = "
+                "current_database() and pid <> pg_backend_pid() and application_name like 'chancy%'"
+            )
+            for _ in range(5):
+                connection.execute(cut)
+                go.touch()
+                await asyncio.sleep(0.05)  # longer than a session needs to come back
+        done = await reference.wait(30)
+    assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 1, "second")
+    assert marks.read_text().splitlines() == ["first", "second"]
