@@ -68,17 +68,25 @@ class Fleet:
 
     def choose(self) -> WorkerProcess:
         """One of those that serve, at random; any if none does."""
+        self.tend()
         serving = [worker for worker in self.alive if worker.ready]
         return self._chance.choice(serving or self.alive)
 
+    def tend(self) -> None:
+        """Start another in the place of each that found no server at its start, and ended."""
+        for worker in [one for one in self.alive if not one.running]:
+            assert not worker.ready, f"a worker ended by itself:\n{worker.said()[-4000:]}"
+            self.alive[self.alive.index(worker)] = self._begin()
+
     def kill(self, worker: WorkerProcess) -> None:
         """Kill one, and start another in its place."""
+        # First, so that nobody chooses it meanwhile in another thread.
+        self.alive.remove(worker)
         family = worker.family()
         worker.kill()
         psutil.wait_procs(family, timeout=5)
         now = time.monotonic_ns()
         self.deaths |= dict.fromkeys([worker.pid, *(child.pid for child in family)], now)
-        self.alive.remove(worker)
         self.dead.append(worker)
         self.alive.append(self._begin())
 
@@ -94,13 +102,14 @@ class Fleet:
     async def freeze(self, worker: WorkerProcess, seconds: float) -> None:
         """Stop one for so long by SIGSTOP; its children go on. It may be killed meanwhile."""
         self.frozen |= {worker.pid, *(child.pid for child in worker.family())}
+        # One that has ended meanwhile gets no signal: `Popen` sees to that.
         worker.signal(signal.SIGSTOP)
         await asyncio.sleep(seconds)
-        if worker.running:
-            worker.signal(signal.SIGCONT)
+        worker.signal(signal.SIGCONT)
 
     def stop(self) -> list[Report]:
         """End all in good order; returns what they say."""
+        self.tend()
         self.wait_until_ready()
         return [worker.stop() for worker in self.alive]
 

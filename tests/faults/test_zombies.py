@@ -23,8 +23,7 @@ async def test_a_frozen_worker_settles_nothing_of_what_others_run(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
     """SIGSTOP for three times the timeout of the heartbeat, with every slot taken. When it goes on
-    its jobs are at an end, and run elsewhere at that moment: without the lease in the fence it
-    would end those runs. (Were they finished there, nothing could go wrong.)"""
+    its jobs run elsewhere at that moment: without the lease in the fence it would end them."""
     ledger.open_ledger(dsn)
     zombie = start_worker(dsn, concurrency=HELD, heartbeat_timeout_s=TIMEOUT_S)
     zombie_id = await asyncio.to_thread(zombie.wait_until_ready)

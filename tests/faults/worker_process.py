@@ -123,8 +123,11 @@ class WorkerProcess:
         return self.log.read_text()
 
     def family(self) -> list[psutil.Process]:
-        """Its children."""
-        return psutil.Process(self.pid).children(recursive=True)
+        """Its children; none if it is gone."""
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
