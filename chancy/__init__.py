@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BrokerUnavailable,
         ChancyError,
         ConfigurationError,
+        DuplicateJob,
         Interrupted,
         InvalidAnswer,
         InvalidArguments,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from chancy.queue import Queue
     from chancy.reference import Reference, References, as_completed, gather
     from chancy.states import State
+    from chancy.unique import Unique
     from chancy.worker.worker import Worker
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "ChancyError",
     "Claim",
     "ConfigurationError",
+    "DuplicateJob",
     "Failure",
     "Interrupted",
     "InvalidAnswer",
@@ -89,6 +92,7 @@ __all__ = [
     "State",
     "StatementFailed",
     "ThreadOptions",
+    "Unique",
     "UnknownFunction",
     "UnsupportedLimit",
     "WaitTimeout",
@@ -110,6 +114,7 @@ _MODULES = {
     "ChancyError": "chancy.errors",
     "Claim": "chancy.attempt",
     "ConfigurationError": "chancy.errors",
+    "DuplicateJob": "chancy.errors",
     "Failure": "chancy.attempt",
     "Interrupted": "chancy.errors",
     "InvalidAnswer": "chancy.errors",
@@ -142,6 +147,7 @@ _MODULES = {
     "State": "chancy.states",
     "StatementFailed": "chancy.errors",
     "ThreadOptions": "chancy.options",
+    "Unique": "chancy.unique",
     "UnknownFunction": "chancy.errors",
     "UnsupportedLimit": "chancy.errors",
     "WaitTimeout": "chancy.errors",

@@ -38,7 +38,7 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.component import Component
 from chancy.postgres.drivers.base import Connection
 from chancy.queue import Queue
-from chancy.reference import Reference, References
+from chancy.reference import Reference, References, reference_to
 from chancy.registry import Registry
 
 
@@ -105,7 +105,7 @@ class Chancy(BlockingCalls):
         self.registry = Registry(allow)
         self.max_payload = max_payload
         self.hooks = Hooks(compose(plugins, bare=no_default_plugins))
-        self._intake = Intake(self.registry, max_payload=max_payload, queues=self.queues)
+        self._intake = Intake(self.registry, max_payload, self.queues, lambda: self.broker)
         self._pool_size = pool_size
         self._make_broker = functools.partial(
             PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
@@ -149,8 +149,8 @@ class Chancy(BlockingCalls):
         :raises BrokerError: the database did not take it within 15 seconds.
         """
         prepared = self._intake.prepare(job, validate=validate)
-        await self.broker.push([prepared], within=within)
-        return Reference(prepared.id, self)
+        found = await self.broker.push([prepared], within=within)
+        return reference_to(prepared.id, found, self)
 
     async def push_many(
         self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
@@ -162,7 +162,7 @@ class Chancy(BlockingCalls):
         """
         references = References[R](self)
         prepared = self._prepared(jobs, references, validate=validate)
-        await self.broker.push_many(prepared, within=within)
+        references.replace(await self.broker.push_many(prepared, within=within))
         return references
 
     def _prepared(

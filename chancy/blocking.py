@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -14,7 +14,7 @@ from chancy.job import Job, QueuedJob
 from chancy.postgres import schema as tables
 from chancy.postgres.component import Component
 from chancy.queue import Queue
-from chancy.reference import Reference, References
+from chancy.reference import Reference, References, reference_to
 
 R = TypeVar("R")
 
@@ -22,7 +22,12 @@ R = TypeVar("R")
 class BlockingStore(Protocol):
     """What the calls are made on: `chancy.postgres.sync.SyncPostgresBroker`, or what stands in."""
 
-    def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None: ...
+    def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]: ...
+    def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object
+    ) -> Mapping[UUID, UUID]: ...
     def transaction(self) -> AbstractContextManager[object]: ...
     def get(self, id: UUID) -> QueuedJob | None: ...
     def declare(self, queue: Queue, *, upsert: bool = False) -> Queue: ...
@@ -98,8 +103,8 @@ class BlockingCalls:
     ) -> Reference[R]:
         """`push` for code without an event loop."""
         prepared = self._prepare(job, validate=validate)
-        self._sync_broker.push([prepared], within=within)
-        return Reference(prepared.id, self)
+        found = self._sync_broker.push([prepared], within=within)
+        return reference_to(prepared.id, found, self)
 
     def sync_push_many(
         self, jobs: Iterable[Job[R]], *, within: object | None = None, validate: bool = True
@@ -107,8 +112,8 @@ class BlockingCalls:
         """`push_many` for code without an event loop."""
         references = References[R](self)
         with self._sync_transaction(within) as transaction:
-            for prepared in self._prepared(jobs, references, validate=validate):
-                self._sync_broker.push(prepared, within=transaction)
+            prepared = self._prepared(jobs, references, validate=validate)
+            references.replace(self._sync_broker.push_many(prepared, within=transaction))
         return references
 
     @contextmanager

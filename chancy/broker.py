@@ -21,6 +21,7 @@ from chancy.notice import Subscription, Topic
 from chancy.queue import Queue
 from chancy.settling import Inside
 from chancy.states import State
+from chancy.unique import UniqueKey
 
 #: Jobs of one chunk of a bulk push.
 CHUNK = 1_000
@@ -37,6 +38,8 @@ class Capability(StrEnum):
     SETTLING = "settling in a transaction"
     #: It is a `SqlStore`.
     SQL = "SQL statements"
+    #: `push` keeps to the unique keys of jobs.
+    UNIQUE = "unique jobs"
 
 
 class PreparedJob(NamedTuple):
@@ -55,6 +58,7 @@ class PreparedJob(NamedTuple):
     max_attempts: int
     meta: str | None
     limits: str | None = None
+    unique: UniqueKey | None = None
 
 
 class Promotion(NamedTuple):
@@ -153,21 +157,31 @@ class Broker(Protocol):
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
-    async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+    async def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
         """Store jobs in their order, all or none.
 
         Jobs that are due become PENDING, others SCHEDULED. An id that is unfinished in the store
         is left as it is. With ``within`` the jobs are part of the caller's transaction.
+
+        A job whose unique key is held by another is not stored; a key is held by one job at most,
+        however many push it, also in one call. Returns the ids of those, each with the id of the
+        one that has the key. With ``replace`` that one, if it waits, has taken over arguments,
+        priority and time.
+        :raises DuplicateJob: a key was held that must not be; nothing of the call was stored, and
+            the caller's transaction goes on.
         """
         ...
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
-    ) -> None:
+    ) -> Mapping[UUID, UUID]:
         """The same for any number of jobs, in chunks of `CHUNK`, the last one shorter.
 
         A chunk is taken while the one before it is being stored, and no more than a few are kept.
-        If the iterator raises, nothing is stored.
+        If the iterator raises, nothing is stored. After `DuplicateJob` a transaction of the
+        caller's may hold chunks that came before.
         """
         ...
 

@@ -5,13 +5,15 @@ ChancyError
 │   └── SchemaMismatch      the database is behind or ahead of this version of chancy
 ├── PushError               a job that was refused before anything was written
 │   ├── InvalidArguments    arguments that do not fit the function, or that JSON cannot hold
-│   └── PayloadTooLarge     arguments or meta over the limit
+│   ├── PayloadTooLarge     arguments or meta over the limit
+│   └── DuplicateJob        a unique key that another job has, where that is to be an error
 ├── JobError
 │   ├── JobFailed           result() of a job that failed for good
 │   ├── JobCancelled        result() of a job that was cancelled
 │   ├── UnknownFunction     the worker does not know the function, or may not import it
 │   ├── UnsupportedLimit    a limit that the executor of the queue cannot keep to
 │   ├── NoCurrentJob        current_job() was called where no job runs
+│   ├── InvalidResult       a result that does not fit its annotation, or that JSON cannot hold
 │   ├── InvalidAnswer       a Snooze, Cancel or Retry that cannot be
 │   ├── InvalidStep         a step that cannot be run or kept
 │   ├── LeaseLost           the attempt that runs here is no longer the one that counts
@@ -52,6 +54,22 @@ class InvalidArguments(PushError):
 
 class PayloadTooLarge(PushError):
     """The encoded arguments or meta are over the limit of the application."""
+
+
+class DuplicateJob(PushError):
+    """Another job has the unique key of a job that was pushed with ``on_conflict="raise"``.
+
+    :param id: the other job; with a period it may have finished.
+    :param func: the function of the job that was pushed.
+    """
+
+    def __init__(self, id: UUID, func: str) -> None:
+        self.id = id
+        self.func = func
+        super().__init__(f"job {func}: its unique key is held by job {id}; nothing was pushed")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.id, self.func)
 
 
 class JobError(ChancyError):
@@ -103,6 +121,13 @@ class UnsupportedLimit(JobError):
 
 class NoCurrentJob(JobError, LookupError):
     """``current_job()`` was called where no job runs."""
+
+
+class InvalidResult(JobError):
+    """What a function returned does not fit its annotation, or JSON and Postgres cannot hold it.
+
+    The function did return, so what it has done stands: such a job is not retried.
+    """
 
 
 class InvalidAnswer(JobError, ValueError):

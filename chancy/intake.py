@@ -3,13 +3,13 @@ that stands in an id."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 from uuid import UUID
 
-from chancy.broker import PreparedJob
+from chancy.broker import Broker, Capability, PreparedJob
 from chancy.codec import encode
 from chancy.errors import ConfigurationError, PushError
 from chancy.identity import new_id, new_ids
@@ -18,6 +18,8 @@ from chancy.limits import check_limits, encode_limits
 from chancy.names import check_function_path, check_queue_name, shown
 from chancy.queue import Queue, unsupported
 from chancy.registry import Registry
+from chancy.signature import Signature
+from chancy.unique import Unique, UniqueKey
 
 T = TypeVar("T")
 
@@ -36,19 +38,25 @@ class Intake:
     :param max_payload: bytes of UTF-8 that arguments, and meta, may take.
     :param queues: what the application says of its queues. Whether a limit can be kept to is
         known for these alone; of other queues the worker finds out.
+    :param broker: gives where the jobs go, asked for each that is unique.
     """
 
     def __init__(
-        self, registry: Registry, *, max_payload: int, queues: Sequence[Queue] = ()
+        self,
+        registry: Registry,
+        max_payload: int,
+        queues: Sequence[Queue] = (),
+        broker: Callable[[], Broker] | None = None,
     ) -> None:
         if max_payload < 2:
             raise ConfigurationError(f"max_payload={max_payload} bytes leaves room for nothing")
         self._registry = registry
+        self._broker = broker
         self._max_payload = max_payload
         # Of two of one name a worker declares the first.
         self._queues = {queue.name: queue for queue in reversed(queues)}
         #: What has passed the checks: most jobs differ in nothing but their arguments.
-        self._passed: set[tuple[str, str, int, int, bool]] = set()
+        self._passed: dict[tuple[str, str, int, int, bool], Signature | None] = {}
 
     def prepare(self, job: object, *, validate: bool) -> PreparedJob:
         """Raise `PushError` unless the job can be stored, and with ``validate`` be found here."""
@@ -65,13 +73,19 @@ class Intake:
         """``id``: a new one, for a job without."""
         if not isinstance(job, Job):
             raise PushError(_not_a_job(job))
-        self._check(job, validate=validate)
+        signature = self._check(job, validate=validate)
         func, limit = job.func, self._max_payload
-        arguments = encode(job.arguments, what=f"the arguments of {func}", limit=limit)
+        if signature is None:
+            arguments = encode(job.arguments, what=f"the arguments of {func}", limit=limit)
+        else:
+            arguments = signature.encode(job.arguments, limit)
         meta = None
         if job.meta:
             meta = encode(job.meta, what=f"the meta of {func}", limit=limit)
         run_at, delay_s = (None, None) if job.run_at is None else _due(job, job.run_at)
+        unique = None
+        if job.unique is not None:
+            unique, delay_s = self._unique(job, arguments, delay_s)
         return PreparedJob(
             job.id or id or new_id(),
             job.queue,
@@ -83,7 +97,27 @@ class Intake:
             job.max_attempts,
             meta,
             self._limits(job) if job.limits else None,
+            unique,
         )
+
+    def _unique(
+        self, job: Job, arguments: str, delay_s: float | None
+    ) -> tuple[UniqueKey, float | None]:
+        """Its key, and how long after the push it is due."""
+        rule = job.unique
+        if not isinstance(rule, Unique):
+            raise PushError(f"job {job.func}: unique={shown(rule)} must be a Unique")
+        broker = None if self._broker is None else self._broker()
+        if broker is not None and Capability.UNIQUE not in broker.capabilities:
+            raise PushError(f"job {job.func} is unique, and {broker!r} does not offer unique jobs")
+        if rule.debounce is not None:
+            if job.run_at is not None:
+                raise PushError(
+                    f"job {job.func}: run_at={shown(job.run_at)} and debounce={rule.debounce} both "
+                    "say when it runs: leave one of them out"
+                )
+            delay_s = rule.debounce.total_seconds()
+        return rule.of(job.func, job.queue, arguments), delay_s
 
     def _limits(self, job: Job) -> str | None:
         try:
@@ -96,26 +130,27 @@ class Intake:
                     raise PushError(f"job {job.func}: queue {queue.name!r}: {why}")
         return encode_limits(limits)
 
-    def _check(self, job: Job, *, validate: bool) -> None:
+    def _check(self, job: Job, *, validate: bool) -> Signature | None:
+        """The signature of its function, with ``validate``."""
         settings = (job.func, job.queue, job.priority, job.max_attempts, validate)
         # True and 1.0 are equal to 1, and still not numbers of an int column.
         known = type(job.priority) is int and type(job.max_attempts) is int
         known = known and job.run_at is None and job.id is None and not job.limits
         try:
             if known and settings in self._passed:
-                return
+                return self._passed[settings]
         except TypeError:  # something that cannot be hashed, which the checks name
             known = False
         try:
             check_job(job)
-            if validate:
-                self._registry.check(job.func)
+            signature = self._registry.signature(job.func) if validate else None
         except ConfigurationError as error:
             raise PushError(f"job {shown(job.func)}: {error}") from None
         if known:
             if len(self._passed) >= _MOST_PASSED:
                 self._passed.clear()
-            self._passed.add(settings)
+            self._passed[settings] = signature
+        return signature
 
 
 def check_job(job: Job) -> None:

@@ -15,6 +15,7 @@ from chancy.errors import InvalidArguments, PushError
 from chancy.limits import Limit, check_limits
 from chancy.names import check_queue_name, shown
 from chancy.states import State
+from chancy.unique import Unique
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultingTypeVar
@@ -48,6 +49,7 @@ class Job(Generic[R_co]):
         queue.
     :param id: makes a repeated push of the same job a no-op while the job is unfinished;
         a UUIDv7 is made at push if there is none.
+    :param unique: which other jobs are the same as this one, and what then becomes of a push.
     """
 
     func: str
@@ -59,6 +61,7 @@ class Job(Generic[R_co]):
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
     limits: tuple[Limit, ...] = ()
     id: UUID | None = None
+    unique: Unique | None = None
 
     if not TYPE_CHECKING:  # what Generic makes sets an attribute that a frozen slotted class lacks
         __class_getitem__ = classmethod(GenericAlias)
@@ -110,6 +113,9 @@ class Job(Generic[R_co]):
 
     def with_id(self, id: UUID) -> Self:
         return replace(self, id=id)
+
+    def with_unique(self, unique: Unique | None) -> Self:
+        return replace(self, unique=unique)
 
 
 # The setters of the fields: what a frozen dataclass makes of itself takes three times as long.
@@ -217,6 +223,9 @@ class JobFactory(Generic[P, R_co]):
     def with_limits(self, *limits: Limit) -> Self:
         return self._with(self.template.with_limits(*limits))
 
+    def with_unique(self, unique: Unique | None) -> Self:
+        return self._with(self.template.with_unique(unique))
+
 
 class JobFunction(Protocol[P, R_co]):
     """A function decorated with `job`: still the function, with a factory at ``.job``."""
@@ -279,6 +288,7 @@ def job(
     max_attempts: int = ...,
     meta: Mapping[str, Any] | None = ...,
     limits: Iterable[Limit] = ...,
+    unique: Unique | None = ...,
 ) -> JobDecorator: ...
 def job(
     func: Callable[..., Any] | None = None,
@@ -290,6 +300,7 @@ def job(
     max_attempts: int = DEFAULT_MAX_ATTEMPTS,
     meta: Mapping[str, Any] | None = None,
     limits: Iterable[Limit] = (),
+    unique: Unique | None = None,
 ) -> Any:
     """Make a function a job: it stays callable, and ``func.job(...)`` makes jobs of it.
 
@@ -305,6 +316,7 @@ def job(
             max_attempts=max_attempts,
             meta=dict(meta or {}),
             limits=check_limits(limits, f"job {path_of(func)}"),
+            unique=unique,
         )
         DECORATED[template.func] = func
         cast("Any", func).job = JobFactory(func, template)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
@@ -31,13 +31,15 @@ class Reference(Generic[R_co]):
     applications that are used ``with Chancy(dsn)``.
     """
 
-    __slots__ = ("_source", "id")
+    __slots__ = ("_source", "created", "id")
 
     if not TYPE_CHECKING:  # as in `Job`
         __class_getitem__ = classmethod(GenericAlias)
 
-    def __init__(self, id: UUID, source: Source) -> None:
+    def __init__(self, id: UUID, source: Source, *, created: bool = True) -> None:
         self.id = id
+        #: False: the push met a job with the same unique key, and this is that one.
+        self.created = created
         self._source = source
 
     def __repr__(self) -> str:
@@ -95,6 +97,11 @@ class Reference(Generic[R_co]):
         return result
 
 
+def reference_to(id: UUID, stand_ins: Mapping[UUID, UUID], source: Source) -> Reference[Any]:
+    """What the push of one job gives, by the answer of `Broker.push`."""
+    return Reference(stand_ins.get(id, id), source, created=id not in stand_ins)
+
+
 def result_of(job: QueuedJob) -> Any:
     """What the function of a finished job returned.
 
@@ -122,10 +129,20 @@ class References(Sequence[Reference[R_co]]):
 
     def __init__(self, source: Source) -> None:
         self._ids = bytearray()
+        self._met: set[int] = set()
         self._source = source
 
     def extend(self, ids: Sequence[UUID]) -> None:
         self._ids += b"".join([id.bytes for id in ids])
+
+    def replace(self, stand_ins: Mapping[UUID, UUID]) -> None:
+        """Put the jobs that have the unique keys in the places of those that were not stored."""
+        if stand_ins:
+            for at in range(len(self)):
+                found = stand_ins.get(UUID(bytes=bytes(self._ids[at * 16 : at * 16 + 16])))
+                if found is not None:
+                    self._ids[at * 16 : at * 16 + 16] = found.bytes
+                    self._met.add(at)
 
     def __len__(self) -> int:
         return len(self._ids) // 16
@@ -137,9 +154,9 @@ class References(Sequence[Reference[R_co]]):
     def __getitem__(self, index: int | slice) -> Reference[R_co] | list[Reference[R_co]]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index] * 16
-        id = UUID(bytes=bytes(self._ids[place : place + 16]))
-        return Reference(id, self._source)
+        at = range(len(self))[index]
+        id = UUID(bytes=bytes(self._ids[at * 16 : at * 16 + 16]))
+        return Reference(id, self._source, created=at not in self._met)
 
 
 async def gather(references: Iterable[Reference[R]], timeout_s: float | None = None) -> list[R]:

@@ -15,6 +15,7 @@ from typing import Any
 from chancy.errors import ConfigurationError, PushError, UnknownFunction
 from chancy.job import DECORATED
 from chancy.names import check_function_path, shown
+from chancy.signature import Signature
 
 
 class Registry:
@@ -56,6 +57,11 @@ class Registry:
             raise PushError(
                 f"{error}; to push a job for another codebase, pass validate=False"
             ) from error.__cause__
+
+    def signature(self, path: str) -> Signature:
+        """The signature of a function that is about to be pushed. Raises what `check` raises."""
+        self.check(path)
+        return Signature.of(self._found.get(path) or DECORATED[path], path)
 
     def _import(self, path: str) -> Callable[..., Any]:
         module_name, _, name = path.rpartition(".")

@@ -110,7 +110,7 @@ class AsyncExecutor:
         try:
             called = self._callees.get(claim.func) or self._look_up(claim.func)
             text = claim.arguments
-            arguments = arguments_of(text) if text != "{}" else {}
+            arguments = arguments_of(called, text) if text != "{}" else {}
             limited = claim.limits is not None or self._limited
             limit_s = self._time_limit(claim, called) if limited else None
         except BaseException as error:
@@ -169,7 +169,7 @@ class AsyncExecutor:
             if work is None:
                 outcome = raised(call_error(called, arguments, error), began)
             elif isinstance(error, StopIteration):
-                outcome = returned(called.path, error.value, self._max_payload, began)
+                outcome = returned(called, error.value, self._max_payload, began)
             else:
                 outcome = raised(error, began)
         finally:
@@ -179,7 +179,7 @@ class AsyncExecutor:
             forks.end_copy()
         if outcome is None:
             host.wake()
-            outcome = await self._follow(claim, called.path, job, host, began)
+            outcome = await self._follow(claim, called, job, host, began)
         elif host.spoilt or self._spare is not None:
             host.wake()
         else:
@@ -190,7 +190,7 @@ class AsyncExecutor:
         return outcome
 
     async def _follow(
-        self, claim: Claim, path: str, job: JobContext, host: Host, began: float
+        self, claim: Claim, called: Callee, job: JobContext, host: Host, began: float
     ) -> Outcome:
         """Wait for a job that its host runs on."""
         run = claim.id, claim.lease
@@ -212,12 +212,15 @@ class AsyncExecutor:
         if host.given is not None:
             if error is not None and not isinstance(error, asyncio.CancelledError | Interrupted):
                 logger.warning(
-                    "job %s (%s) raised while it was being stopped", claim.id, path, exc_info=error
+                    "job %s (%s) raised while it was being stopped",
+                    claim.id,
+                    called.path,
+                    exc_info=error,
                 )
             return host.given
         if error is not None:
             return raised(error, began)
-        return returned(path, value, self._max_payload, began)
+        return returned(called, value, self._max_payload, began)
 
     def _set_timer(self, claim: Claim, job: JobContext, host: Host) -> asyncio.TimerHandle:
         limit_s = decode_limits(claim.limits).over(self._limits).time_s or 0.0
@@ -254,7 +257,7 @@ class AsyncExecutor:
         context.run(CURRENT.set, job)
         value = await self._plain.run(claim, called, arguments, job, context)
         if isinstance(value, Awaitable):
-            called = Callee(called.path, awaited, True)
+            called = called._replace(function=awaited, coroutine=True)
             return await self._run_coroutine(claim, called, {"value": value}, job, context, began)
         job.outcome = value
         if self._said:

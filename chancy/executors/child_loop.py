@@ -122,7 +122,7 @@ class ChildLoop(Child):
         _NUMBER.set(call.number)
         try:
             called = self._desk.callee(call.func)
-            arguments = arguments_of(call.arguments)
+            arguments = arguments_of(called, call.arguments)
         except BaseException as error:
             self._end(course, raised(error, course.began))
             return
@@ -133,9 +133,9 @@ class ChildLoop(Child):
             self._end(course, raised(call_error(called, arguments, error), course.began))
             return
         if isinstance(value, Awaitable):
-            self._follow(course, called.path, value)
+            self._follow(course, called, value)
         else:
-            self._end(course, returned(called.path, value, self._terms.max_payload, course.began))
+            self._end(course, returned(called, value, self._terms.max_payload, course.began))
 
     def _call(self, course: _Course, called: Callee, arguments: dict[str, Any]) -> Any:
         if called.coroutine:
@@ -149,9 +149,9 @@ class ChildLoop(Child):
             if guard.stopped:
                 course.why, course.at_limit = guard.why, guard.timed_out
 
-    def _follow(self, course: _Course, path: str, value: Awaitable[Any]) -> None:
+    def _follow(self, course: _Course, called: Callee, value: Awaitable[Any]) -> None:
         self._courses[course.call.number] = course
-        course.task = self._loop.create_task(self._run(course, path, value), name="chancy-job")
+        course.task = self._loop.create_task(self._run(course, called, value), name="chancy-job")
         course.task.add_done_callback(partial(self._ended, course))
         time_s = course.call.time_s
         if time_s:
@@ -161,13 +161,13 @@ class ChildLoop(Child):
         if (why_stopped := self._guard.asked(course.call.number)) is not None:
             course.stop(why_stopped)
 
-    async def _run(self, course: _Course, path: str, value: Awaitable[Any]) -> Outcome:
+    async def _run(self, course: _Course, called: Callee, value: Awaitable[Any]) -> Outcome:
         try:
             result = await value
         except BaseException as error:
             course.note(error)
             return raised(error, course.began)
-        return returned(path, result, self._terms.max_payload, course.began)
+        return returned(called, result, self._terms.max_payload, course.began)
 
     def _ended(self, course: _Course, task: asyncio.Task[Outcome]) -> None:
         if course.timer is not None:

@@ -1,3 +1,4 @@
+# over 300 lines: the whole life of one child, which none of its parts may outlive
 """A child of the process executor, as the parent has it."""
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Desk:
         began = perf_counter()
         try:
             called = self.callee(call.func)
-            arguments = arguments_of(call.arguments)
+            arguments = arguments_of(called, call.arguments)
         except BaseException as error:
             return raised(error, began)
         return self._make(called, arguments, began)
@@ -119,7 +119,7 @@ class Desk:
             except BaseException as error:
                 self._note(error)
                 return raised(error, began)
-        return returned(called.path, value, self._max_result, began)
+        return returned(called, value, self._max_result, began)
 
     def _note(self, error: BaseException) -> None:
         if self._guard.stopped:

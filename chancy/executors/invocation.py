@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chancy import codec
 from chancy.answers import Cancel, Retry, Snooze
 from chancy.attempt import (
     MAX_MESSAGE,
@@ -28,6 +27,7 @@ from chancy.executors.base import FindFunction
 from chancy.limits import Limits, LimitType, decode_limits
 from chancy.options import ExecutorName, Options
 from chancy.queue import unsupported
+from chancy.signature import Signature
 
 if TYPE_CHECKING:
     pass
@@ -42,6 +42,7 @@ class Callee(NamedTuple):
     path: str
     function: Callable[..., Any]
     coroutine: bool
+    signature: Signature
 
 
 def callee(path: str, find: FindFunction) -> Callee:
@@ -57,20 +58,15 @@ def callee(path: str, find: FindFunction) -> Callee:
             f"{path} is {kind} function: calling it would run none of it, so it cannot be a job; "
             "write a function that loops over it"
         )
-    return Callee(path, function, inspect.iscoroutinefunction(function))
+    coroutine = inspect.iscoroutinefunction(function)
+    return Callee(path, function, coroutine, Signature.of(function, path))
 
 
-def arguments_of(text: str | None) -> dict[str, Any]:
+def arguments_of(called: Callee, text: str | None) -> dict[str, Any]:
     """Decode the keyword arguments of a claim. Raises `InvalidArguments`."""
     if not text or text == "{}":
         return {}
-    arguments = codec.decode(text)
-    if type(arguments) is not dict:
-        raise InvalidArguments(
-            f"the stored arguments are {type(arguments).__name__}, not an object: jobs are "
-            "called by keyword"
-        )
-    return arguments
+    return called.signature.decode(text)
 
 
 async def awaited(value: Awaitable[Any]) -> Any:
@@ -78,15 +74,15 @@ async def awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-def returned(path: str, value: object, limit: int, began: float) -> Outcome:
+def returned(called: Callee, value: object, limit: int, began: float) -> Outcome:
     """The outcome of a call that returned. ``limit``: bytes that the encoded result may have."""
     elapsed_s = perf_counter() - began
-    if value is None:
+    if value is None and called.signature.none_fits:
         return Returned(None, elapsed_s)
     if isinstance(value, _ANSWERS):
         return _answered(value, elapsed_s)
     try:
-        text = codec.encode(value, what=f"the result of {path}", limit=limit)
+        text = called.signature.encode_result(value, limit)
     except BaseException as error:
         return Raised(Failure.of(error), elapsed_s)
     return Returned(text, elapsed_s)

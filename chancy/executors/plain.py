@@ -65,7 +65,7 @@ class PlainFunctions:
             return raised(call_error(called, arguments, error), began)
         if isinstance(value, Awaitable):
             return value
-        return returned(called.path, value, self._max_payload, began)
+        return returned(called, value, self._max_payload, began)
 
     def interrupt(self, run: tuple[UUID, UUID], outcome: Outcome) -> bool:
         """Whether the function can be stopped: only one that has not begun."""

@@ -129,7 +129,7 @@ class ThreadExecutor:
             run.job.deadline = monotonic() + limit_s
             loop.call_soon_threadsafe(run.limit, limit_s)
         try:
-            arguments = arguments_of(run.claim.arguments)
+            arguments = arguments_of(called, run.claim.arguments)
         except BaseException as error:
             return raised(error, began)
         try:
@@ -141,7 +141,7 @@ class ThreadExecutor:
                 value = self._wait_for(run.stoppable(value), context)
             except BaseException as error:
                 return raised(error, began)
-        return returned(called.path, value, self._max_payload, began)
+        return returned(called, value, self._max_payload, began)
 
     def _wait_for(self, work: Any, context: Context) -> Any:
         runner: asyncio.Runner | None = getattr(self._local, "runner", None)

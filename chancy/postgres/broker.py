@@ -30,7 +30,7 @@ from chancy.postgres.claims import Claims
 from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Pool, Row
 from chancy.postgres.dsn import redacted
-from chancy.postgres.insertion import insertion
+from chancy.postgres.insertion import insertion, stand_ins
 from chancy.postgres.link import Link
 from chancy.postgres.pulse import PostgresPulse
 from chancy.postgres.pushes import Pushes
@@ -124,20 +124,23 @@ class PostgresBroker:
         async with self._open_pool().connection() as connection:
             return await connection.fetch(sql, *params, deadline_s=deadline_s)
 
-    async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
-        if within is not None and jobs:
-            statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
-            await fetch_within(within, statement, *parameters)
-        elif jobs:
-            await self._pushes.push(jobs)
+    async def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        if not jobs:
+            return {}
+        if within is None:
+            return await self._pushes.push(jobs)
+        statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
+        rows = await fetch_within(within, statement, *parameters)
+        return stand_ins(self.sql, statement, rows)
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
-    ) -> None:
+    ) -> Mapping[UUID, UUID]:
         if within is None:
-            await self._pushes.push_many(iter(chunks))
-        else:
-            await store_all(pieces(self.sql, chunks), bind(within))
+            return await self._pushes.push_many(iter(chunks))
+        return await store_all(self.sql, pieces(self.sql, chunks), bind(within))
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False

@@ -7,7 +7,8 @@ write and serves no query. Built again, it is dropped first.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
 from chancy.errors import ConfigurationError
 from chancy.names import shown
@@ -52,24 +53,33 @@ def clear(connection: Connection, schema: str, statement: str) -> None:
     name = index_of(statement)
     if name is None:
         return
-    table = _invalid(connection, schema, name)
-    if table is None:
-        return
-    # Taken by whoever builds an index. Waiting for it takes no snapshot, for which that one waits.
-    connection.exec_driver_sql(f"begin; lock table {table} in share update exclusive mode; commit")
-    if _invalid(connection, schema, name) is not None:
+    # Asked again and again: a lock that is waited for would hold a snapshot, for which the server's
+    # own building waits, and one of the two would be ended as a deadlock.
+    while (found := _invalid(connection, schema, name)) and found.held:
+        time.sleep(0.2)
+    if found is not None:
         connection.exec_driver_sql(f"drop index concurrently if exists {quoted(schema)}.{name}")
 
 
-def _invalid(connection: Connection, schema: str, name: str) -> str | None:
-    """The table of an index that is INVALID; None: there is no such index."""
+class _Invalid(NamedTuple):
+    """An index that is INVALID.
+
+    :param held: somebody holds the lock on its table under which indexes are built.
+    """
+
+    held: bool
+
+
+def _invalid(connection: Connection, schema: str, name: str) -> _Invalid | None:
     from sqlalchemy import text
 
     asked = text(
-        "select format('%I.%I', n.nspname, t.relname) from pg_index x"
-        " join pg_class c on c.oid = x.indexrelid join pg_namespace n on n.oid = c.relnamespace"
-        " join pg_class t on t.oid = x.indrelid"
+        "select exists (select from pg_locks l where l.relation = x.indrelid and l.granted"
+        " and l.database = (select oid from pg_database where datname = current_database())"
+        " and l.mode = 'ShareUpdateExclusiveLock')"
+        " from pg_index x join pg_class c on c.oid = x.indexrelid"
+        " join pg_namespace n on n.oid = c.relnamespace"
         " where n.nspname = :schema and c.relname = :name and not x.indisvalid"
     )
     found = connection.execute(asked, {"schema": schema, "name": name}).first()
-    return None if found is None else str(found[0])
+    return None if found is None else _Invalid(bool(found[0]))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from uuid import UUID
 
 from chancy.broker import PreparedJob
 from chancy.postgres.drivers.base import Row
-from chancy.postgres.insertion import insertion
+from chancy.postgres.insertion import insertion, keyed, stand_ins
 from chancy.postgres.statements import Statements
 
 Fetch = Callable[..., Awaitable[Sequence[Row]]]
@@ -16,20 +18,25 @@ Fetch = Callable[..., Awaitable[Sequence[Row]]]
 KEPT = 6
 
 
-async def store_all(insertions: Iterable[tuple[str, list[object]]], fetch: Fetch) -> None:
-    """Run insertions on the session of a transaction, one after the other.
+async def store_all(
+    sql: Statements, insertions: Iterable[tuple[str, list[object]]], fetch: Fetch
+) -> dict[UUID, UUID]:
+    """Run insertions on the session of a transaction, one after the other; see `stand_ins`.
 
     The next one is made while the server works on this one: 7.4 µs a job instead of 9.5.
     """
     storing: asyncio.Future[Sequence[Row]] | None = None
+    sent = ""
+    found: dict[UUID, UUID] = {}
     try:
         for statement, parameters in insertions:
             if storing is not None:
-                await storing
-            storing = asyncio.ensure_future(fetch(statement, *parameters))
+                found |= stand_ins(sql, sent, await storing)
+            storing, sent = asyncio.ensure_future(fetch(statement, *parameters)), statement
             await asyncio.sleep(0)  # it is on its way before the next one is made
         if storing is not None:
-            await storing
+            found |= stand_ins(sql, sent, await storing)
+        return found
     finally:
         # Whatever ended this, the session is left with no statement under way.
         if storing is not None and not storing.done():
@@ -52,9 +59,9 @@ class Replay:
 
     def insertions(self, sql: Statements) -> Iterator[tuple[str, list[object]]]:
         """What stores the chunks: those that are kept, and then those that come."""
-        for chunk in tuple(self._kept):
+        for chunk in gathered(tuple(self._kept)):
             yield insertion(sql, chunk, new=self._new, guarded=False)
-        for chunk in self._take():
+        for chunk in gathered(self._take()):
             new = self._new and self.complete and len(self._kept) < KEPT
             yield insertion(sql, chunk, new=new, guarded=False)
 
@@ -83,5 +90,19 @@ def pieces(
     sql: Statements, chunks: Iterable[Sequence[PreparedJob]]
 ) -> Iterator[tuple[str, list[object]]]:
     """The insertions of chunks in the transaction of a caller."""
-    for chunk in chunks:
+    for chunk in gathered(chunks):
         yield insertion(sql, chunk, new=False, guarded=False)
+
+
+def gathered(chunks: Iterable[Sequence[PreparedJob]]) -> Iterator[Sequence[PreparedJob]]:
+    """The chunks; from one with unique keys on up to `KEPT` of them as one.
+
+    Keys are locked in their order within a statement. Two bulk pushes of several statements may
+    hold each other up, and then the server ends one of them.
+    """
+    iterator = iter(chunks)
+    for chunk in iterator:
+        if keyed(chunk):
+            yield [*chain(chunk, *islice(iterator, KEPT - 1))]
+        else:
+            yield chunk

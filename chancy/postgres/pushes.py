@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
+from uuid import UUID
 
 from chancy.broker import CHUNK, PreparedJob
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, StatementFailed
 from chancy.postgres.bulk import Fetch, Replay, store_all
 from chancy.postgres.drivers.base import Connection
-from chancy.postgres.insertion import PATIENCE_S, insertion, known, without
+from chancy.postgres.insertion import (
+    PATIENCE_S,
+    insertion,
+    keyed,
+    known,
+    stand_ins,
+    without,
+)
 from chancy.postgres.statements import Statements
 
 Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
@@ -26,6 +35,7 @@ AT_ONCE = 2
 TOGETHER = 1_000
 #: Seconds that a single push waits for its turn to go with others, before it goes alone.
 _TURN_S = 0.25
+_ALL_STORED: Mapping[UUID, UUID] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
@@ -53,13 +63,16 @@ class Pushes:
         self._waiting: list[_Waiting] = []
         self._flights: set[asyncio.Task[None]] = set()
 
-    async def push(self, jobs: Sequence[PreparedJob]) -> None:
+    async def push(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
         """Store jobs in a transaction of their own; see `Broker.push`.
 
+        Those with unique keys share a statement with nobody: it may wait for another transaction.
         :raises BrokerError: the server refused them, or did not take them for 15 seconds.
         """
         began = time.monotonic()
         try:
+            if keyed(jobs):
+                return await self._insert(jobs)
             if len(jobs) > 1:
                 await self._first_try(jobs)
             elif self._flying < AT_ONCE:
@@ -67,9 +80,10 @@ class Pushes:
             elif not await self._join(jobs[0]):
                 await self._repeat(jobs)
         except BrokerError as error:
-            await self._persist(jobs, error, began + PATIENCE_S)
+            return await self._persist(jobs, error, began + PATIENCE_S)
+        return _ALL_STORED
 
-    async def push_many(self, chunks: Iterator[Sequence[PreparedJob]]) -> None:
+    async def push_many(self, chunks: Iterator[Sequence[PreparedJob]]) -> Mapping[UUID, UUID]:
         """Store jobs in a transaction of their own; see `Broker.push_many`.
 
         :raises BrokerError: the server refused them, did not take them for 15 seconds, or was
@@ -77,28 +91,26 @@ class Pushes:
         """
         first = next(chunks, [])
         if len(first) < CHUNK:
-            if first:
-                await self.push(first)
-            return
+            return await self.push(first) if first else _ALL_STORED
         give_up_at = time.monotonic() + PATIENCE_S
         replay = Replay(chain([first], chunks))
         try:
             try:
-                await self._store(replay)
+                return await self._store(replay)
             except StatementFailed as error:
                 if not (known(error) and replay.complete):
                     raise
                 replay.restart()
-                await self._store(replay)
+                return await self._store(replay)
         except BrokerError as error:
             jobs = replay.everything()
             if jobs is None:
                 raise
-            await self._persist(jobs, error, give_up_at)
+            return await self._persist(jobs, error, give_up_at)
 
-    async def _store(self, replay: Replay) -> None:
+    async def _store(self, replay: Replay) -> Mapping[UUID, UUID]:
         async with self._transaction() as session:
-            await store_all(replay.insertions(self._sql), session.fetch)
+            return await store_all(self._sql, replay.insertions(self._sql), session.fetch)
 
     async def close(self) -> None:
         """Wait for what is on its way."""
@@ -107,7 +119,7 @@ class Pushes:
 
     async def _persist(
         self, jobs: Sequence[PreparedJob], error: BrokerError, give_up_at: float
-    ) -> None:
+    ) -> Mapping[UUID, UUID]:
         """Go on after an error, as long as the server may take the jobs yet."""
         backoff = Backoff()
         while True:
@@ -116,8 +128,7 @@ class Pushes:
                 raise error
             await asyncio.sleep(pause)
             try:
-                await self._repeat(jobs)
-                return
+                return await self._repeat(jobs)
             except BrokerError as next_error:
                 error = next_error
 
@@ -128,16 +139,18 @@ class Pushes:
         except StatementFailed as error:
             if not known(error):
                 raise
-            statement, parameters = insertion(self._sql, jobs, new=False)
-            await self._fetch(statement, *parameters)
+            await self._insert(jobs)
 
-    async def _repeat(self, jobs: Sequence[PreparedJob]) -> None:
+    async def _insert(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
+        """Store jobs that may be there, or have unique keys."""
+        statement, parameters = insertion(self._sql, jobs, new=False)
+        return stand_ins(self._sql, statement, await self._fetch(statement, *parameters))
+
+    async def _repeat(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
         """After a try whose outcome is not known: store those that are not there."""
         there = await self._fetch(self._sql.pushed_before, [job.id for job in jobs])
         missing = without(jobs, (row[0] for row in there))
-        if missing:
-            statement, parameters = insertion(self._sql, missing, new=False)
-            await self._fetch(statement, *parameters)
+        return await self._insert(missing) if missing else _ALL_STORED
 
     async def _take_off(self, jobs: Sequence[PreparedJob]) -> None:
         self._flying += 1

@@ -62,6 +62,7 @@ class Statements:
         self.push_plain = self._load("push_plain")
         self.push_plain_new = self.push_plain.replace("\n  on conflict (id) do nothing", "")
         self.push_one = self._load("push_one")
+        self.push_unique = self._load("push_unique")
         self.pushed_before = self._load("pushed_before")
         self.put_back = self._load("put_back")
         self.queues = self._load("queues")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -16,10 +16,11 @@ from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.job import QueuedJob
 from chancy.postgres import rows
+from chancy.postgres.bulk import gathered
 from chancy.postgres.catalog import declaration
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.dsn import parse
-from chancy.postgres.insertion import PATIENCE_S, insertion, known, without
+from chancy.postgres.insertion import PATIENCE_S, insertion, known, stand_ins, without
 from chancy.postgres.statements import Statements
 from chancy.postgres.within import fetch_within_sync
 from chancy.queue import Queue
@@ -59,41 +60,52 @@ class SyncPostgresBroker:
             cursor.execute(sql.encode(), params)
             return list(cursor.fetchall()) if cursor.description else []
 
-    def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+    def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
         """See `Broker.push`."""
-        if within is not None and jobs:
-            statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
-            fetch_within_sync(within, statement, *parameters)
-        elif jobs:
-            self._persist(jobs)
+        if not jobs:
+            return {}
+        if within is None:
+            return self._persist(jobs)
+        statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
+        rows = fetch_within_sync(within, statement, *parameters)
+        return stand_ins(self.sql, statement, rows)
 
-    def _persist(self, jobs: Sequence[PreparedJob]) -> None:
+    def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object
+    ) -> Mapping[UUID, UUID]:
+        """See `Broker.push_many`; in the caller's transaction alone."""
+        found: dict[UUID, UUID] = {}
+        for chunk in gathered(chunks):
+            found |= self.push(chunk, within=within)
+        return found
+
+    def _persist(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
         backoff, give_up_at = Backoff(), time.monotonic() + PATIENCE_S
         while True:
             try:
                 if backoff.failures:
                     there = self.fetch(self.sql.pushed_before, [job.id for job in jobs])
                     jobs = without(jobs, (row[0] for row in there))
-                    self._store(jobs, new=False)
-                else:
-                    self._store(jobs, new=True)
-                return
+                    return self._store(jobs, new=False)
+                return self._store(jobs, new=True)
             except (BrokerUnavailable, StatementFailed) as error:
                 pause = backoff.next_s()
                 if not error.retryable or time.monotonic() + pause > give_up_at:
                     raise
                 time.sleep(pause)
 
-    def _store(self, jobs: Sequence[PreparedJob], *, new: bool) -> None:
+    def _store(self, jobs: Sequence[PreparedJob], *, new: bool) -> Mapping[UUID, UUID]:
         if not jobs:
-            return
+            return {}
         statement, parameters = insertion(self.sql, jobs, new=new)
         try:
-            self.fetch(statement, *parameters)
+            return stand_ins(self.sql, statement, self.fetch(statement, *parameters))
         except StatementFailed as error:
             if not (new and known(error)):
                 raise
-            self._store(jobs, new=False)
+            return self._store(jobs, new=False)
 
     @contextmanager
     def transaction(self) -> Generator[psycopg.Connection[Any]]:

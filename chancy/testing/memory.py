@@ -30,6 +30,7 @@ from chancy.states import State
 from chancy.testing.clock import RealTime, StoreClock
 from chancy.testing.store import MemoryStore, Row, check_storable
 from chancy.testing.subscription import MemorySubscription
+from chancy.testing.uniqueness import free_if_claimed, store_all
 
 _COUNT_CAP = 100_001
 
@@ -51,7 +52,7 @@ class MemoryBroker:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.NOTICES})
+        return frozenset({Capability.NOTICES, Capability.UNIQUE})
 
     async def open(self) -> None:
         """There is nothing to connect to."""
@@ -60,18 +61,21 @@ class MemoryBroker:
         for subscription in tuple(self._subscriptions):
             await subscription.close()
 
-    async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
+    async def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
         if within is not None:
             raise TypeError(f"within={within!r}: a MemoryBroker has no transactions")
         for job in jobs:
             check_storable(job)
-        rows = [self.store.insert(job) for job in jobs]
-        self._wake([row for row in rows if row is not None and row.state is State.PENDING])
+        rows, stand_ins = store_all(self.store, jobs)
+        self._wake([row for row in rows if row.state is State.PENDING])
+        return stand_ins
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
-    ) -> None:
-        await self.push([job for chunk in chunks for job in chunk], within=within)
+    ) -> Mapping[UUID, UUID]:
+        return await self.push([job for chunk in chunks for job in chunk], within=within)
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
@@ -91,6 +95,7 @@ class MemoryBroker:
             row.move(State.RUNNING)
             row.attempt += 1
             row.lease, row.worker_id, row.claimed_at = lease, worker_id, now
+            free_if_claimed(self.store, row)
         return [row.claim() for row in claimed]
 
     async def settle(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
@@ -48,15 +48,18 @@ class SandboxBroker(MemoryBroker):
 
         return fail
 
-    async def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
-        await super().push(jobs)
+    async def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        stand_ins = await super().push(jobs)
         self.order += [job.id for job in jobs if job.id not in self.order]
         await self._pushed()
+        return stand_ins
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
-    ) -> None:
-        await self.push([job for chunk in chunks for job in chunk])
+    ) -> Mapping[UUID, UUID]:
+        return await self.push([job for chunk in chunks for job in chunk])
 
 
 class SandboxFinishes:
@@ -79,8 +82,15 @@ class SandboxStore:
         self._broker = broker
         self._finish = finish
 
-    def push(self, jobs: Sequence[PreparedJob], *, within: object | None = None) -> None:
-        _to_its_end(self._broker.push(jobs))
+    def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        return _to_its_end(self._broker.push(jobs))
+
+    def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object
+    ) -> Mapping[UUID, UUID]:
+        return _to_its_end(self._broker.push_many(chunks))
 
     def transaction(self) -> AbstractContextManager[object]:
         return nullcontext(self)

@@ -111,6 +111,9 @@ class MemoryStore:
         self.beats: dict[UUID, datetime] = {}
         #: Jobs for whose end somebody waits.
         self.expected: set[UUID] = set()
+        #: Who has a unique key: live jobs, and until when whatever becomes of them.
+        self.keys: dict[bytes, UUID] = {}
+        self.periods: dict[bytes, tuple[UUID, datetime]] = {}
         self.listeners: list[Callable[[Notice], None]] = []
         self._positions = itertools.count(1)
 
@@ -135,6 +138,12 @@ class MemoryStore:
         position = self.next_position()
         row = self.live[job.id] = Row(job, state, now, run_at, position, meta)
         return row
+
+    def free_key(self, row: Row) -> None:
+        """Take the unique key of a row back, if it has it."""
+        unique = row.pushed.unique
+        if unique is not None and self.keys.get(unique.key) == row.pushed.id:
+            del self.keys[unique.key]
 
     def claimable(self, queue: str) -> bool:
         found = self.queues.get(queue)
@@ -251,6 +260,7 @@ class MemoryStore:
         """Take a row that became final to the history, if it failed or its queue keeps one."""
         row.finished_at = self.clock.now()
         del self.live[row.pushed.id]
+        self.free_key(row)
         if row.pushed.id in self.expected:
             self.tell(Kind.FINISHED, str(row.pushed.id))
         queue = self.queues.get(row.pushed.queue)

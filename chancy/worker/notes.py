@@ -71,7 +71,7 @@ class Notes:
         return None
 
     def completing(self, claim: Claim) -> None:
-        """An attempt is completed if its transaction is committed; to write now would wait for it."""
+        """An attempt is completed if its transaction commits; to write now would wait for it."""
         self._waiting.pop((claim.id, claim.lease), None)
         self._completing[claim.id, claim.lease] = claim
 

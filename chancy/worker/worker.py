@@ -292,7 +292,7 @@ class Worker:
                     self._roster.stop_job(UUID(notice.token))
             case Kind.LEADER:
                 self.leader.vacant()
-            case Kind.PROBE:
+            case Kind.PROBE | Kind.FINISHED:
                 pass
 
     def _look_at_everything(self) -> None:

@@ -176,6 +176,12 @@ def replay(
 
     count, found = line.run(main)
     missed = [id for id in ids if id not in found]
+    _tell_replayed(line, count, found, missed, json_=json_)
+
+
+def _tell_replayed(
+    line: CommandLine, count: int, found: dict[UUID, UUID], missed: list[UUID], *, json_: bool
+) -> None:
     if json_:
         jobs = {str(id): str(job) for id, job in found.items()}
         line.script({"replayed": count, "jobs": jobs, "missed": [str(id) for id in missed]})

@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chancy.broker import SqlStore
 from chancy.clock import Clock
@@ -87,7 +87,8 @@ class Pruner(Plugin):
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.pruner.commands import prune_command
 
-        return [prune_command(self)]
+        own: Any = self  # type checkers take the link to this folder for another module
+        return [prune_command(own)]
 
     async def serve(self, runtime: Runtime) -> None:
         broker, clock, leader = runtime.broker, runtime.clock, runtime.leader

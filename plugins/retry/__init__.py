@@ -50,6 +50,7 @@ Custom = Callable[[Claim, Outcome], float | None]
 #: Failures that come again however often the job is run.
 _HOPELESS = (
     "chancy.errors.InvalidArguments",
+    "chancy.errors.InvalidResult",
     "chancy.errors.UnknownFunction",
     "chancy.errors.UnsupportedLimit",
 )

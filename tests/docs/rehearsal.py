@@ -3,7 +3,7 @@
 
 A block that begins with the name of a file becomes that file, and a Python one is imported. The
 other Python blocks share one namespace and one event loop. Commands run in a shell, and print
-what the page shows, where ``…`` stands for anything.
+what the page shows, where ``…`` stands for anything. Of the SQL what says ``run`` is run.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ class Rehearsal:
         match block.language:
             case "console":
                 self._type(block)
+            case "sql" if "run" in block.words:
+                with psycopg.connect(self._dsn) as connection:
+                    connection.execute(block.text.encode())
             case "python" if is_worker(block):
                 self._stop_by_signal(block)
             case "python" if "script" in block.words:

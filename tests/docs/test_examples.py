@@ -58,7 +58,11 @@ def test_the_examples_of_a_page_run(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     expected = [block for block in page.blocks if "no-run" not in block.words]
-    counted = [block for block in expected if block.language in ("python", "console")]
+    counted = [
+        block
+        for block in expected
+        if block.language in ("python", "console") or "run" in block.words
+    ]
     assert done.stdout.splitlines()[-1] == f"{len(counted)} blocks done"
 
 
@@ -76,7 +80,7 @@ def test_blocks_have_a_language_and_words_that_mean_something() -> None:
     for block in BLOCKS:
         assert block.language in languages, block
         for word in block.words:
-            assert re.fullmatch(r"no-run|script|exit=\d+", word), f"{block}: {word}"
+            assert re.fullmatch(r"no-run|run|script|exit=\d+", word), f"{block}: {word}"
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Constant, Jitter, Retry
 from chancy.postgres.broker import PostgresBroker
-from tests.faults import jobs, outbursts
+from tests.faults import jobs, outbursts, payments
 from tests.faults.worker_process import WorkerSettings
 
 # Importing them has registered their jobs.
-JOBS = (jobs, outbursts)
+JOBS = (jobs, outbursts, payments)
 
 
 class Tally(Plugin):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -72,7 +73,7 @@ def stored(dsn: str) -> set[object]:
         return {row[0] for row in session.execute("select id from chancy.jobs")}
 
 
-def start(pushes: Pushes, wanted: Sequence[PreparedJob]) -> list[asyncio.Task[None]]:
+def start(pushes: Pushes, wanted: Sequence[PreparedJob]) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(pushes.push([job])) for job in wanted]
 
 
@@ -108,7 +109,7 @@ async def test_a_push_that_is_refused_is_refused_alone(
         await eventually(lambda: len(statements.sent) == AT_ONCE)
     ended = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(ended.pop(5), StatementFailed)
-    assert ended == [None] * 10
+    assert ended == [{}] * 10
     assert stored(dsn) == {job.id for job in good}
 
 

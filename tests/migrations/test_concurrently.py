@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,57 +21,20 @@ import pytest
 from chancy.embedded import PostgresServer
 from chancy.errors import ConfigurationError
 from chancy.postgres import history, schema
-from chancy.postgres.component import CORE, Component, Migrations
+from chancy.postgres.component import CORE, Component
 from chancy.testing.structure import structure
+from tests.migrations.slow import BUILD, written
 from tests.waiting import eventually
 
 ROWS = 20_000
-FIRST = "create table {schema}.slow_rows (id bigint primary key, kind int not null)"
-BUILD = "create index concurrently if not exists slow_rows_kind on {schema}.slow_rows (kind)"
-REVISION = """\
-from alembic import context
-revision = {revision!r}
-down_revision = {before!r}
-{more}
-def upgrade():
-    context.config.attributes["run_folder"](__file__)
-def downgrade():
-    run = context.config.attributes["run"]
-    run({down!r})
-"""
-
 Write = Callable[..., Component]
 
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Make a component of three revisions, the second of which runs concurrently."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-
-    def write(*statements: str) -> Component:
-        versions = tmp_path / "slow_tables" / "versions"
-        drop = "drop index concurrently if exists {schema}.slow_rows_kind"
-        for revision, before, more, texts, down in (
-            ("0001", None, "", [FIRST], "drop table {schema}.slow_rows"),
-            ("0002", "0001", "concurrently = True", statements or [BUILD], drop),
-            ("0003", "0002", "", ["alter table {schema}.slow_rows add note text"],
-             "alter table {schema}.slow_rows drop note"),
-        ):  # fmt: skip
-            folder = versions / f"{revision}_x"
-            folder.mkdir(parents=True, exist_ok=True)
-            for number, text in enumerate(texts):
-                (folder / f"{number}.sql").write_text("-- What it is for.\n" + text)
-            (versions / f"{revision}_x.py").write_text(
-                REVISION.format(revision=revision, before=before, more=more, down=down)
-            )
-        return component()
-
-    return write
-
-
-def component() -> Component:
-    return Component(Migrations(name="slow", package="slow_tables", head="0003"), "tests.slow")
+    return partial(written, tmp_path)
 
 
 def execute(dsn: str, statement: str) -> list[Any]:
@@ -192,7 +156,7 @@ async def test_writers_go_on_while_an_index_is_built(empty_dsn: str, write: Writ
 
 def begin(dsn: str) -> subprocess.Popen[bytes]:
     program = (
-        "from chancy.postgres import schema; from tests.migrations.test_concurrently import "
+        "from chancy.postgres import schema; from tests.migrations.slow import "
         f"component; schema.upgrade({dsn!r}, components=[component()])"
     )
     return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
@@ -240,11 +204,12 @@ async def test_an_interrupted_build_is_done_again(
             process.send_signal(signal.SIGKILL)
             assert process.wait(60) == -signal.SIGKILL
             again = begin(empty_dsn)
-            waits = (
-                "select count(*) from pg_locks"
-                " where mode = 'ShareUpdateExclusiveLock' and not granted"
+            # It found the index INVALID and its table held, and asks again.
+            asks = (
+                "select 1 from pg_stat_activity where application_name = 'chancy migrations'"
+                " and datname = current_database() and query like '%indisvalid%'"
             )
-            await eventually(lambda: execute(empty_dsn, waits) == [(1,)], timeout=60)
+            await eventually(lambda: execute(empty_dsn, asks) == [(1,)], timeout=60)
             reader.rollback()
             assert again.wait(60) == 0
     assert schema.revisions(empty_dsn)["slow"] == ("0001" if backend == "cancelled" else "0003")

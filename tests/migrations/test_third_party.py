@@ -101,11 +101,8 @@ class Shop:
             assert "settling_failed" not in worker.log
 
 
-def test_from_its_installation_to_its_removal_and_back(
-    server: PostgresServer, built: Path, tmp_path: Path
-) -> None:
-    """Installed, found, migrated, running, gone: nothing that stays minds, and it can come back."""
-    shop = Shop(tmp_path, server.dsn())
+def install(shop: Shop, built: Path) -> None:
+    """Installed, found, and migrated once an application names it."""
     listed = shop.plain("plugins", "list", "--json").json
     assert "shop.audit" not in [one["plugin"] for one in listed]
     shutil.copytree(built, shop.site)
@@ -129,6 +126,9 @@ def test_from_its_installation_to_its_removal_and_back(
     assert "audit is at 0002" in shop.audited("migrate", "upgrade").out
     shop.audited("migrate", "check")
 
+
+def use(shop: Shop) -> str:
+    """Writes by its hook in a worker process, prints by its command, shows by its panel."""
     failed, fine = shop.push("fail"), shop.push("add", "--arg=a=1")
     shop.work()
     (row,) = shop.audited("audit", "list", "--json").json
@@ -136,13 +136,16 @@ def test_from_its_installation_to_its_removal_and_back(
     assert row["what"] in shop.audited("audit", "list").out
     script = [sys.executable, "-c", PANELS]
     shown = subprocess.run(
-        script, cwd=tmp_path, env=environment(shop.env), capture_output=True, text=True,
+        script, cwd=shop.folder, env=environment(shop.env), capture_output=True, text=True,
         timeout=30, check=True,
     )  # fmt: skip
     assert shown.stdout.strip() == f'["job {failed} failed"]'
     assert shop.plain("job", "wait", fine, "--json").json["state"] == "succeeded"
+    return failed
 
-    # Uninstalled, while the settings still name it: said so. Then everything goes on without it.
+
+def remove(shop: Shop, failed: str) -> None:
+    """Uninstalled, while the settings still name it: said so. Then all goes on without it."""
     shutil.rmtree(shop.site)
     assert "'shop.audit'" in shop.audited("worker", "--burst", code=2).err
     shop.env = shop.bare
@@ -163,11 +166,21 @@ def test_from_its_installation_to_its_removal_and_back(
     assert shop.plain("job", "show", later, "--json").json["state"] == "failed"
     assert shop.execute("select what from chancy.audit_entries") == [(f"job {failed} failed",)]
 
-    # Back again, and taken back as its README says.
+
+def test_from_its_installation_to_its_removal_and_back(
+    server: PostgresServer, built: Path, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, server.dsn())
+    install(shop, built)
+    failed = use(shop)
+    remove(shop, failed)
     shutil.copytree(built, shop.site)
     shop.env = {**shop.bare, "CHANCY_PLUGINS": "shop.audit"}
     shop.audited("migrate", "check")
-    assert [one["what"] for one in shop.audited("audit", "list", "--json").json] == [row["what"]]
+    assert [o["what"] for o in shop.audited("audit", "list", "--json").json] == [
+        f"job {failed} failed"
+    ]
+    # Taken back as its README says.
     shop.audited("migrate", "downgrade", "base", "--component", "audit", "--yes")
     shutil.rmtree(shop.site)
     shop.plain("migrate", "downgrade", "base", "--yes")

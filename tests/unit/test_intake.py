@@ -34,6 +34,7 @@ def test_a_job_is_prepared(intake: Intake) -> None:
         7,
         '{"team":"shop"}',
         None,
+        None,
     )
 
 

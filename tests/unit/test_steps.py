@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from chancy.attempt import Claim
-from chancy.context import JobContext
+from chancy.context import Attempt, JobContext
 from chancy.errors import Interrupted, InvalidArguments, InvalidStep, JobError, PayloadTooLarge
 from chancy.outside import Nowhere
 from chancy.steps import MAX_NAME, MAX_STEPS
-from tests.unit.outsides import Ear
+from tests.unit.outsides import Ear, Stored
 from tests.unit.test_judge import claimed
 
 
@@ -116,6 +117,37 @@ async def test_the_loop_is_not_held_up() -> None:
     job, _ = job_with()
     with pytest.raises(JobError, match="use await step"):
         job.sync_step("one", never)
+
+
+class SlowEar(Ear):
+    """Takes its time over what is said first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.go = threading.Event()
+
+    def keep(self, attempt: Attempt, meta: str) -> Stored:
+        if not self.asked.is_set():
+            self.asked.set()
+            self.go.wait(10)
+        return super().keep(attempt, meta)
+
+
+def test_what_is_kept_last_holds_all_that_was_kept_before() -> None:
+    ear = SlowEar()
+    job, _ = job_with(ear=ear)
+    first = threading.Thread(target=job.sync_step, args=("one", int))
+    first.start()
+    assert ear.asked.wait(10)
+    second = threading.Thread(target=job.sync_step, args=("two", int))
+    second.start()
+    # As long as it takes to come first, if it could.
+    second.join(0.1)
+    ear.go.set()
+    first.join()
+    second.join()
+    assert [list(json.loads(meta)["steps"]) for meta in ear.kept] == [["one"], ["one", "two"]]
 
 
 def test_what_failed_may_be_run_again() -> None:

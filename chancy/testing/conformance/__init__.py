@@ -27,12 +27,14 @@ from chancy.testing.conformance.pushing import PushPromises
 from chancy.testing.conformance.queueing import QueuePromises
 from chancy.testing.conformance.settling import SettlePromises
 from chancy.testing.conformance.surviving import WorkerPromises
+from chancy.testing.conformance.uniqueness import UniquePromises
 
 __all__ = ["Bench", "BrokerContract"]
 
 
 class BrokerContract(
     PushPromises,
+    UniquePromises,
     ClaimPromises,
     SettlePromises,
     FencePromises,

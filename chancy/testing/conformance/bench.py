@@ -16,6 +16,7 @@ from chancy.identity import new_id
 from chancy.job import QueuedJob
 from chancy.queue import Queue
 from chancy.states import State
+from chancy.unique import UniqueKey
 
 PAST = datetime(2001, 1, 1, tzinfo=UTC)
 FUTURE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -32,6 +33,7 @@ def prepared(
     delay_s: float | None = None,
     meta: str | None = None,
     limits: str | None = None,
+    unique: UniqueKey | None = None,
 ) -> PreparedJob:
     """A job as `push` takes it."""
     return PreparedJob(
@@ -45,6 +47,7 @@ def prepared(
         max_attempts=3,
         meta=meta,
         limits=limits,
+        unique=unique,
     )
 
 

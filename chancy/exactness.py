@@ -1,0 +1,147 @@
+"""Which types come back from JSON as they went: judged by the schemas of pydantic-core.
+
+What is known to come back is written without a further look. All else is read back and compared
+before it is written, which takes as long again: see `chancy.schemas`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+_LEAVES = frozenset(
+    {
+        "none", "bool", "int", "float", "str", "bytes", "decimal", "uuid",
+        "date", "time", "datetime", "timedelta",
+    }
+)  # fmt: skip
+#: JSON's own types: their values are JSON already.
+_NATIVE = frozenset({"none", "bool", "int", "float", "str"})
+#: Keys of objects are text in JSON; these come back from it.
+_KEYS = _LEAVES - {"none"}
+#: What each type is in JSON, for those that a union may have beside each other.
+_JSON = {
+    "none": "null", "bool": "bool", "int": "number", "float": "number",
+    **dict.fromkeys(_LEAVES - {"none", "bool", "int", "float"}, "text"),
+    **dict.fromkeys(("list", "tuple", "set", "frozenset", "named-tuple"), "array"),
+    **dict.fromkeys(("dict", "model", "dataclass", "typed-dict"), "object"),
+}  # fmt: skip
+#: What changes a value on its way, or leaves it out.
+_CHANGED = frozenset(
+    {"serialization", "serialization_exclude", "serialization_exclude_if", "init", "init_only"}
+)
+_CHANGED_OBJECTS = frozenset({"post_init", "custom_init", "computed_fields", "extras_schema"})
+#: Schemas of parts, and of containers: where their parts are.
+_PARTS = {
+    "nullable": "schema", "default": "schema", "model": "schema", "dataclass": "schema",
+    "list": "items_schema", "set": "items_schema", "frozenset": "items_schema",
+    "tuple": "items_schema", "model-fields": "fields", "dataclass-args": "fields",
+    "typed-dict": "fields", "named-tuple": "fields", "model-field": "schema",
+    "dataclass-field": "schema", "typed-dict-field": "schema", "named-tuple-field": "schema",
+}  # fmt: skip
+
+Schema = Mapping[str, Any]
+
+
+class Exactness:
+    """Judges the parts of one schema.
+
+    :param definitions: the schemas that others refer to.
+    """
+
+    def __init__(self, definitions: Iterable[Schema] = ()) -> None:
+        self._definitions = {definition["ref"]: definition for definition in definitions}
+        self._open: set[str] = set()
+
+    def exact(self, schema: Schema) -> bool:
+        """Whether every value that fits comes back from JSON equal, and of its type."""
+        kind = schema["type"]
+        if _CHANGED & schema.keys() or not _keeps_objects(schema):
+            return False
+        match kind:
+            case "definition-ref":
+                return self._referred(schema["schema_ref"])
+            case "enum":
+                return all(type(member.value) in (int, str) for member in schema["members"])
+            case "literal":
+                return all(_is_plain(value) for value in schema["expected"])
+            case "dict":
+                return self._has_text_keys(schema) and self._all_exact(schema, "values_schema")
+            case "union":
+                return self._is_told_apart(schema)
+            case "tagged-union":
+                return all(self.exact(choice) for choice in schema["choices"].values())
+            case _:
+                if kind in _LEAVES:
+                    return True
+                return kind in _PARTS and self._all_exact(schema, _PARTS[kind])
+
+    def native(self, schema: Schema) -> bool:
+        """Whether every value that fits is JSON already."""
+        kind = schema["type"]
+        if "serialization" in schema:
+            return False
+        if kind == "dict":
+            keys, values = schema.get("keys_schema", {}), schema.get("values_schema")
+            return keys.get("type") == "str" and values is not None and self.native(values)
+        if kind in ("list", "nullable"):
+            part = schema.get(_PARTS[kind])
+            return part is not None and self.native(part)
+        return kind in _NATIVE
+
+    def _referred(self, ref: str) -> bool:
+        if ref in self._open:
+            return True  # it is being judged
+        self._open.add(ref)
+        try:
+            return ref in self._definitions and self.exact(self._definitions[ref])
+        finally:
+            self._open.remove(ref)
+
+    def _all_exact(self, schema: Schema, where: str) -> bool:
+        parts = schema.get(where)
+        match parts:
+            case None:
+                return False
+            case {"type": str()}:
+                return self.exact(parts)
+            case Mapping():
+                return all(self.exact(part) for part in parts.values())
+            case _:
+                return all(self.exact(part) for part in parts)
+
+    def _has_text_keys(self, schema: Schema) -> bool:
+        keys = schema.get("keys_schema", {"type": "any"})
+        match keys:
+            case {"type": "enum", "members": members}:
+                return all(type(member.value) is str for member in members)
+            case {"type": "literal", "expected": expected}:
+                return all(type(value) is str for value in expected)
+            case _:
+                return keys["type"] in _KEYS and self.exact(keys)
+
+    def _is_told_apart(self, schema: Schema) -> bool:
+        """Whether the members of a union are of different types in JSON."""
+        members = [one[0] if isinstance(one, tuple) else one for one in schema["choices"]]
+        kinds = [_JSON.get(member["type"]) for member in members]
+        apart = None not in kinds and len(set(kinds)) == len(kinds)
+        return apart and all(self.exact(member) for member in members)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, Enum):
+        value = value.value
+    return value is None or type(value) in (bool, int, str)
+
+
+def _keeps_objects(schema: Schema) -> bool:
+    """Whether an object is stored with all that it has, under names that are read again."""
+    if any(schema.get(key) for key in _CHANGED_OBJECTS):
+        return False
+    config = schema.get("config") or {}
+    if any(key.startswith(("ser_json", "val_json", "val_temporal")) for key in config):
+        return False
+    if "allow" in (schema.get("extra_behavior"), config.get("extra_fields_behavior")):
+        return False
+    return bool(schema.get("validation_alias") == schema.get("serialization_alias"))

@@ -1,0 +1,259 @@
+"""Values of annotated types: what fits, and how it becomes JSON and comes back.
+
+pydantic does the work. It is imported with this module, which is loaded when a value is met that
+needs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, time
+from typing import Any, NotRequired, Required
+
+import typing_extensions
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import CoreConfig, SchemaSerializer
+
+from chancy.annotations import Parameter, Unresolved
+from chancy.exactness import Exactness
+from chancy.names import shown
+
+#: Values are of the types that are asked for, and are not made to be. What has a configuration
+#: of its own, a model for example, goes by that.
+_CONFIG = ConfigDict(
+    strict=True,
+    ser_json_bytes="base64",
+    val_json_bytes="base64",
+    allow_inf_nan=False,
+    arbitrary_types_allowed=False,
+)
+#: Applied to all that has no configuration of its own: serializers do not inherit from a TypedDict.
+_WRITING = CoreConfig(ser_json_bytes="base64")
+
+#: Errors that a message tells of.
+_TOLD = 3
+#: The name for all further keywords.
+_REST = "rest"
+
+
+class Misfit(Exception):
+    """A value does not fit its annotation, or does not come back from JSON as it is."""
+
+
+class Schemas:
+    """The values of several names, for example the arguments of a function.
+
+    :param rest: the type of further names; None if there may be none.
+    :param call: how a parameter is called in an error, for example ``parameter 'to'``.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Parameter], rest: Parameter | None, call: Callable[[str], str]
+    ) -> None:
+        self._call = call
+        self._useless = {
+            one.name: str(one.annotation)
+            for one in parameters
+            if isinstance(one.annotation, Unresolved)
+        }
+        self._parameters = [one for one in parameters if one.name not in self._useless]
+        self._free = {one.name for one in self._parameters if one.free}
+        self._open = rest is not None
+        self._rest = None if rest is None or rest.free else _rest_of(rest)
+        try:
+            adapter = self._adapter(self._parameters)
+        except Exception:
+            self._leave_out()
+            adapter = self._adapter(self._parameters)
+        self._validator = adapter.validator
+        schema = adapter.core_schema
+        definitions: Iterable[Mapping[str, Any]] = ()
+        if schema["type"] == "definitions":
+            definitions, schema = schema["definitions"], schema["schema"]
+        self._writer = SchemaSerializer(adapter.core_schema, _WRITING)
+        self._known = {one.name for one in self._parameters}
+        self._judge(schema, Exactness(definitions))
+
+    def _adapter(self, parameters: Iterable[Parameter]) -> TypeAdapter[dict[str, Any]]:
+        fields = {
+            one.name: (Required if one.required else NotRequired)[
+                Any if one.free else one.annotation
+            ]
+            for one in parameters
+        }
+        # Whose fields type checkers cannot know.
+        make: Any = vars(typing_extensions)["TypedDict"]
+        made = make("Arguments", fields)
+        config: ConfigDict = {**_CONFIG, "extra": "allow" if self._open else "forbid"}
+        made.__pydantic_config__ = config
+        return TypeAdapter(made)
+
+    def _leave_out(self) -> None:
+        """Find the annotations that pydantic can do nothing with. Their values are refused."""
+        for one in self._parameters:
+            try:
+                self._adapter([one])
+            except Exception as error:
+                said = str(error).splitlines()[0]
+                self._useless[one.name] = (
+                    f"values of its annotation {shown(one.annotation)} cannot be stored: {said}"
+                )
+        self._parameters = [one for one in self._parameters if one.name not in self._useless]
+
+    def _more(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of further names."""
+        if not self._open:
+            return {}
+        return {name: value for name, value in values.items() if name not in self._known}
+
+    def _judge(self, schema: Mapping[str, Any], exactness: Exactness) -> None:
+        # Names whose values are read back, or only if they are not of the very class.
+        self._doubtful: set[str] = set()
+        self._classes: dict[str, type] = {}
+        self._moments: list[str] = []
+        self._native = self._rest is None
+        for name, field in schema["fields"].items():
+            if name in self._free:
+                continue
+            part = field["schema"]
+            inner = part["schema"] if part["type"] == "nullable" else part
+            if not exactness.exact(field):
+                self._doubtful.add(name)
+            elif inner["type"] in ("model", "dataclass"):
+                self._classes[name] = inner["cls"]
+            elif inner["type"] in ("datetime", "time"):
+                self._moments.append(name)
+            self._native = self._native and exactness.native(part)
+
+    def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values as their annotations have them. Raises `Misfit`."""
+        found = self._validated(lambda: self._validator.validate_python(dict(values)))
+        if self._rest is not None and (more := self._more(found)):
+            found |= self._rest.check({_REST: more})[_REST]
+        return found
+
+    def load(self, text: str) -> dict[str, Any]:
+        """The values of JSON text. Raises `Misfit`."""
+        found = self._validated(lambda: self._validator.validate_json(text))
+        if self._rest is not None and (more := self._more(found)):
+            found |= self._rest.load(json.dumps({_REST: more}))[_REST]
+        return found
+
+    def dump(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Checked values as JSON has them; what nothing is said of stays. Raises `Misfit`."""
+        if self._native:
+            return values
+        self._check_moments(values)
+        apart = self._more(values)
+        if self._rest is not None and apart:
+            apart = self._rest.dump({_REST: apart})[_REST]
+        if self._free:
+            apart |= {name: value for name, value in values.items() if name in self._free}
+        try:
+            if not apart:
+                return self._write(values)
+            return {**self._write({k: v for k, v in values.items() if k not in apart}), **apart}
+        except Exception as error:
+            raise Misfit(self._unwritable(values, error)) from None
+
+    def _write(self, values: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self._writer.to_python(
+            values, mode="json", by_alias=True, warnings="error"
+        )
+        return found
+
+    def _check_moments(self, values: Mapping[str, Any]) -> None:
+        for name in self._moments:
+            value = values.get(name)
+            offset = value.utcoffset() if isinstance(value, datetime | time) else None
+            if offset and (offset.seconds % 60 or offset.microseconds):
+                raise Misfit(
+                    f"{self._call(name)}: {value!r} has an offset of {offset}, and what is "
+                    "stored has hours and minutes: use .astimezone(timezone.utc)"
+                )
+
+    def verify(self, values: Mapping[str, Any], text: str) -> None:
+        """Raise `Misfit` if a checked value would come back from the text as another one."""
+        doubtful = [name for name in self._doubtful if name in values]
+        for name, kind in self._classes.items():
+            if type(values.get(name)) not in (kind, type(None)):
+                doubtful.append(name)
+        if self._rest is not None:
+            doubtful += self._more(values)
+        # pydantic reads 200 levels of what nothing is said of, and JSON may have more.
+        if not doubtful and not (self._free and text.count("[") + text.count("{") > 190):
+            return
+        back = self.load(text)
+        for name in doubtful:
+            if not _same(values[name], back[name]):
+                raise Misfit(
+                    f"{self._call(name)}: {shown(values[name])} would come back from JSON as "
+                    f"{shown(back[name])}: give it an annotation, or a value, that tells them apart"
+                )
+
+    def _validated(self, read: Callable[[], Any]) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = read()
+            return found
+        except ValidationError as error:
+            raise Misfit(self._told(error)) from None
+        except Exception as error:  # from a validator of the user's
+            raise Misfit(f"{type(error).__name__}: {error}") from error
+
+    def _told(self, error: ValidationError) -> str:
+        found = error.errors(include_url=False, include_context=False)
+        said = [self._one(dict(one)) for one in found[:_TOLD]]
+        if len(found) > _TOLD:
+            said.append(f"and {len(found) - _TOLD} more")
+        return "; ".join(said)
+
+    def _one(self, error: dict[str, Any]) -> str:
+        where = error["loc"]
+        if not where:
+            return str(error["msg"])
+        name, place = str(where[0]), "".join(f"[{part!r}]" for part in where[1:])
+        if len(where) == 1 and error["type"] == "missing":
+            return f"missing a required argument: {name!r}"
+        if len(where) == 1 and error["type"] == "extra_forbidden":
+            if name in self._useless:
+                return f"{self._call(name)}: {self._useless[name]}"
+            return f"got an unexpected keyword argument {name!r}"
+        if error["type"] == "missing":
+            return f"{self._call(name)}{place}: {error['msg']}"
+        return f"{self._call(name)}{place}: {error['msg']}, not {shown(error['input'])}"
+
+    def _unwritable(self, values: Mapping[str, Any], error: Exception) -> str:
+        """Which value cannot be written, by writing one after the other."""
+        for one in self._parameters:
+            if one.name in values and not one.free:
+                writer = SchemaSerializer(self._adapter([one]).core_schema, _WRITING)
+                try:
+                    writer.to_python(
+                        {one.name: values[one.name]}, mode="json", by_alias=True, warnings="error"
+                    )
+                except Exception as found:
+                    return f"{self._call(one.name)}: cannot be written as JSON: {_brief(found)}"
+        return f"cannot be written as JSON: {_brief(error)}"
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _rest_of(rest: Parameter) -> Schemas:
+    """Of further keywords, which are all of one type."""
+    values: Any = dict
+    every = Parameter(_REST, values[str, rest.annotation], True, frozenset())
+    return Schemas([every], None, lambda _: f"parameter **{rest.name}")
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether a value came back: equal, of its type. JSON has one array for list and tuple."""
+    match one, other:
+        case dict(), dict():
+            return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        case list() | tuple(), list() | tuple() if type(one) in (list, tuple):
+            return len(one) == len(other) and all(map(_same, one, other))
+        case _:
+            return type(one) is type(other) and one == other

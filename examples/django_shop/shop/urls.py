@@ -1,0 +1,7 @@
+"""Where the requests go."""
+
+from django.urls import path
+
+from shop import views
+
+urlpatterns = [path("orders", views.order), path("orders/<int:pk>", views.show)]

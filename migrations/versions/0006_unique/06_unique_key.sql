@@ -1,0 +1,7 @@
+-- The key of a rule with a text, as chancy.unique makes it: of the scope, of what it spans (the
+-- function, the queue, or nothing), and of the text.
+create function {schema}.unique_key(p_scope text, p_spans text, p_key text) returns bytea
+language sql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+return sha256(convert_to(
+  p_scope || chr(10) || p_spans || chr(10) || 'key' || chr(10) || p_key, 'UTF8'))

@@ -1,0 +1,86 @@
+-- Stores one job with a unique key, or finds the one that has the key. Called for many keys in the
+-- order of the keys: every lock but those on waiting jobs that are replaced is taken by key, and
+-- those are taken by key as well, so two who push the same keys cannot deadlock.
+-- A conflict locks nothing unless the job is replaced: a push that is skipped holds nobody up.
+-- It waits for a transaction that has pushed the key, or is finishing its job, and has not ended.
+-- Each statement sees what was committed before it began; what conflicted may be gone when it is
+-- looked for, and then all is done again. In a transaction of one snapshot it fails with 40001.
+-- p_on_conflict 'replace': the waiting job takes over arguments, priority and time; with p_cap_s it
+-- is due so many seconds after its own push at the latest. A running one is left.
+-- Index: the primary keys, jobs_unique. Safe to repeat while the job is unfinished.
+create function {schema}.push_keyed(
+  p_id uuid, p_pos bigint, p_queue text, p_priority smallint, p_func text, p_arguments jsonb,
+  p_due timestamptz, p_max_attempts int, p_meta jsonb, p_limits jsonb, p_key bytea,
+  p_on_conflict text, p_until_claim boolean, p_period_s float8, p_cap_s float8,
+  out stored uuid, out created boolean, out notice text
+) language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_open boolean;
+  v_due timestamptz;
+  v_state smallint;
+begin
+  for v_round in 1 .. 1000 loop
+    v_open := false;
+    stored := null;
+    if p_period_s is not null then
+      select u.job_id into stored from {schema}.unique_periods u
+      where u.unique_key = p_key and u.until > clock_timestamp();
+      v_open := found;
+      if not v_open then
+        insert into {schema}.unique_periods as u (unique_key, job_id, until)
+        values (p_key, p_id, clock_timestamp() + p_period_s * interval '1 second')
+        on conflict (unique_key) do update set job_id = excluded.job_id, until = excluded.until
+        where u.until <= clock_timestamp();
+        continue when not found;
+      end if;
+    end if;
+    if not v_open then
+      v_state := case when p_due > clock_timestamp() then 2 else 0 end;
+      insert into {schema}.jobs (
+        id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits,
+        unique_key, unique_until_claim)
+      values (
+        p_id, p_pos, v_state, p_queue, p_priority, p_func, p_arguments, p_due, p_max_attempts,
+        p_meta, p_limits, p_key, nullif(p_until_claim, false))
+      on conflict do nothing;
+      if found then
+        stored := p_id;
+        created := true;
+        notice := case when v_state = 0 then 'w:' || p_queue end;
+        return;
+      end if;
+      stored := coalesce(
+        (select j.id from {schema}.jobs j where j.unique_key = p_key),
+        (select j.id from {schema}.jobs j where j.id = p_id));
+      if p_period_s is not null then
+        update {schema}.unique_periods u
+        set job_id = coalesce(stored, p_id), until = clock_timestamp()
+        where u.unique_key = p_key;
+      end if;
+      continue when stored is null;
+    end if;
+    created := stored = p_id;
+    if created or p_on_conflict <> 'replace' then
+      return;
+    end if;
+    select least(p_due, j.pushed_at + p_cap_s * interval '1 second') into v_due
+    from {schema}.jobs j where j.id = stored;
+    v_state := case when v_due > clock_timestamp() then 2 else 0 end;
+    update {schema}.jobs j
+    set arguments = p_arguments, priority = p_priority, run_at = v_due,
+      state = case when j.state = 3 then 3 else v_state end,
+      pos = case
+        when j.state = 0 and v_state = 0 and j.priority = p_priority then j.pos else p_pos
+      end
+    where j.id = stored and j.unique_key = p_key and j.state in (0, 2, 3)
+    returning case when j.state = 0 then 'r:' || j.queue end into notice;
+    if found or v_open or exists (select from {schema}.jobs j where j.id = stored) then
+      return;
+    end if;
+  end loop;
+  raise exception 'a unique key changed hands 1,000 times while it was looked at'
+    using errcode = 'serialization_failure';
+end
+$$

@@ -1,0 +1,65 @@
+-- Pushes one job: the part of the schema that is meant for other programs, and for triggers. Called
+-- with named parameters; later versions may add some, and change neither name, type nor meaning of
+-- those that are there. Checks what a worker could not use, and writes nothing if it refuses:
+-- invalid_parameter_value (22023), or unique_violation (23505) where on_conflict is 'raise'.
+-- Part of the transaction that it is called in: the notice goes out with its commit.
+-- Runs with the rights of the caller, who needs those of a producer.
+-- Index: as {schema}.push_keyed says. Locks: only as that says. Safe to repeat with the same id.
+create function {schema}.push(
+  queue text, func text, arguments jsonb default '{}', priority int default 0,
+  run_at timestamptz default null, delay interval default null, max_attempts int default 3,
+  meta jsonb default null, id uuid default null, unique_key text default null,
+  unique_scope text default 'function', unique_until text default 'finished',
+  unique_period interval default null, on_conflict text default 'skip'
+) returns uuid
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  v_id uuid := coalesce(id, {schema}.new_id());
+  v_due timestamptz := coalesce(run_at, clock_timestamp() + delay);
+  v_made record;
+begin
+  perform {schema}.check_push(queue, func, arguments, priority, max_attempts, meta);
+  if run_at is not null and delay is not null then
+    raise exception 'push: give run_at or delay, not both' using errcode = '22023';
+  end if;
+  if unique_key is null then
+    if unique_period is not null or on_conflict is distinct from 'skip' then
+      raise exception 'push: unique_period and on_conflict need a unique_key'
+        using errcode = '22023';
+    end if;
+    insert into {schema}.jobs as j (
+      id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta)
+    values (
+      v_id, nextval('{schema}.positions'), case when v_due > clock_timestamp() then 2 else 0 end,
+      queue, priority, func, arguments, v_due, max_attempts, meta)
+    on conflict do nothing;
+    if found and (v_due > clock_timestamp()) is not true then
+      perform {schema}.wake(queue, false);
+    end if;
+    return v_id;
+  end if;
+  perform {schema}.check_unique(
+    unique_key, unique_scope, unique_until, unique_period, on_conflict);
+  select * into v_made from {schema}.push_keyed(
+    v_id, nextval('{schema}.positions'), queue, priority::smallint, func, arguments, v_due,
+    max_attempts, meta, null,
+    {schema}.unique_key(
+      unique_scope,
+      case unique_scope when 'function' then func when 'queue' then queue else '' end,
+      unique_key),
+    on_conflict, unique_until = 'started', extract(epoch from unique_period)::float8, null);
+  if not v_made.created and on_conflict = 'raise' then
+    raise exception 'push: the unique key % is held by job %', quote_literal(unique_key),
+      v_made.stored using errcode = 'unique_violation', detail = v_made.stored::text;
+  end if;
+  if v_made.notice like 'w:%' then
+    perform {schema}.wake(queue, false);
+  elsif v_made.notice is not null then
+    perform pg_notify({schema}.channel(), v_made.notice);
+  end if;
+  return v_made.stored;
+end
+$$

@@ -1,0 +1,101 @@
+"""Workers that are frozen or killed while a job completes itself, or between its steps."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from chancy import Chancy, State
+from chancy.options import ExecutorName
+from tests.faults import payments, tables
+from tests.faults.book import Book
+from tests.faults.conftest import StartWorker
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def table(dsn: str) -> None:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(payments.TABLE)
+
+
+def raised(folder: Path) -> str:
+    path = folder / "raised"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(
+    ("executor", "pause", "error"),
+    [
+        ("thread", "before", "LeaseLost"),
+        ("process", "before", "LeaseLost"),
+        # The server has ended its session: the rescuer waits for that, and nobody for the frozen.
+        ("thread", "after", "IdleInTransactionSessionTimeout"),
+    ],
+)
+async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_have_it(
+    chancy: Chancy,
+    dsn: str,
+    tmp_path: Path,
+    start_worker: StartWorker,
+    executor: ExecutorName,
+    pause: str,
+    error: str,
+) -> None:
+    """SIGSTOP between what a job writes and its commit, until another worker has finished it."""
+    zombie = start_worker(dsn, executor=executor, concurrency=1)
+    zombie.wait_until_ready()
+    job = payments.pay.job(dsn=dsn, folder=str(tmp_path), number=7, pause=pause)
+    reference = await chancy.push(job)
+    await eventually((tmp_path / pause).exists)
+    zombie.signal(signal.SIGSTOP)
+    await eventually(lambda: zombie.stopped)
+    rescuer = start_worker(dsn, executor=executor, concurrency=1)
+    rescuer.wait_until_ready()
+
+    async def finished() -> bool:
+        found = await reference.get()
+        return found is not None and found.state.final
+
+    await eventually(finished, timeout=20)
+    paid = tables.ask(dsn, "select number, attempt from payments")
+    assert paid == [(7, 1)]
+    (tmp_path / "go").touch()
+    zombie.signal(signal.SIGCONT)
+    await eventually(lambda: raised(tmp_path) == error, timeout=20)
+    # What the zombie wrote is rolled back; what the other one wrote stays.
+    assert tables.ask(dsn, "select number, attempt from payments") == paid
+    done = await reference.get()
+    assert done is not None
+    assert (done.state, done.crashes) == (State.SUCCEEDED, 1)
+    assert rescuer.stop().outcomes["Lost"] == 1
+    report = zombie.stop()
+    assert report.settled == 0
+    assert "job_completed_before" not in zombie.said()
+
+
+@pytest.mark.parametrize("executor", ["thread", "process", "async"])
+async def test_a_worker_that_is_killed_between_steps_runs_none_of_them_twice(
+    chancy: Chancy,
+    dsn: str,
+    tmp_path: Path,
+    book: Book,
+    start_worker: StartWorker,
+    executor: ExecutorName,
+) -> None:
+    worker = start_worker(dsn, executor=executor, concurrency=1)
+    worker.wait_until_ready()
+    job = payments.in_steps.job(book=str(book), folder=str(tmp_path), number=3, steps=6)
+    reference = await chancy.push(job)
+    await eventually((tmp_path / "between").exists)
+    worker.kill()
+    start_worker(dsn, executor=executor, concurrency=1).wait_until_ready()
+    done = await reference.wait(30)
+    numbers = [300, 301, 302, 303, 304, 305]
+    assert (done.state, done.crashes, done.result) == (State.SUCCEEDED, 1, numbers)
+    assert book.count("begin") == Counter(numbers)

@@ -1,0 +1,66 @@
+"""Roles of the database, one of each kind, for the tests of least privilege."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from chancy import Chancy
+from chancy.plugins.cron import Cron
+from chancy.postgres import grants, schema
+from chancy.postgres.component import Component, Kind
+from tests.plugins.ledger import Ledger
+
+COMPONENTS = Chancy("postgresql://nowhere", plugins=[Ledger(), Cron()]).hooks.components
+W, P, V = Kind.WORKER, Kind.PRODUCER, Kind.VIEWER
+
+
+class Cast:
+    """Roles of a database, one of each kind, with names that no other test has."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        run = secrets.token_hex(4)
+        self.names = {kind: f"{kind.value}_{run}" for kind in Kind}
+
+    def of(self, kind: Kind) -> str:
+        """The DSN of a role."""
+        return make_conninfo(self.dsn, options=f"-c role={self.names[kind]}")
+
+    def grant(self, components: Sequence[Component] = COMPONENTS) -> None:
+        """Make the owner the owner, let it migrate, and let it grant what the others need."""
+        owner = self.names[Kind.OWNER]
+        grants.apply(self.dsn, "chancy", grants.statements(Kind.OWNER, owner))
+        schema.upgrade(self.of(Kind.OWNER), components=components)
+        for kind in (Kind.WORKER, Kind.PRODUCER, Kind.VIEWER):
+            made = grants.statements(kind, self.names[kind], "chancy", components)
+            grants.apply(self.of(Kind.OWNER), "chancy", made)
+
+
+@contextmanager
+def roles(dsn: str, names: Sequence[str]) -> Generator[None]:
+    """Roles are shared by the whole server: they go with the test."""
+
+    def each(connection: psycopg.Connection[Any], *statements: LiteralString) -> None:
+        for name in names:
+            for statement in statements:
+                connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        each(connection, "create role {}")
+        try:
+            yield
+        finally:
+            each(connection, "drop owned by {} cascade", "drop role {}")
+
+
+def execute(dsn: str, statement: str) -> list[Any]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        found = connection.execute(statement.encode())
+        return found.fetchall() if found.description else []

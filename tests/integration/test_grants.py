@@ -1,0 +1,201 @@
+"""What is granted: the same by hand and applied, once or twice, to whatever a role is called."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from chancy import Chancy, JobFilter, StatementFailed
+from chancy.errors import ConfigurationError
+from chancy.plugins.cron import Cron
+from chancy.postgres import grants, schema
+from chancy.postgres.component import Component, Kind, Migrations
+from tests.integration.command import inside
+from tests.integration.roles import COMPONENTS, Cast, P, V, W, execute, roles
+from tests.plugins.ledger import Ledger
+
+
+@pytest.fixture
+def cast(empty_dsn: str) -> Iterator[Cast]:
+    made = Cast(empty_dsn)
+    with roles(empty_dsn, [*made.names.values()]):
+        yield made
+
+
+def access(dsn: str) -> list[Any]:
+    """Every right on what is in the schema, and who owns it."""
+    return execute(
+        dsn, "select relname, relowner, relacl::text from pg_class"
+        " where relnamespace = 'chancy'::regnamespace union all"
+        " select proname, proowner, proacl::text from pg_proc"
+        " where pronamespace = 'chancy'::regnamespace union all"
+        " select nspname, nspowner, nspacl::text from pg_namespace where nspname = 'chancy'"
+        " union all select a.attrelid::regclass::text || a.attname, 0, a.attacl::text"
+        " from pg_attribute a where a.attacl is not null order by 1, 2, 3",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [*Kind])
+def test_grants_bear_to_be_repeated_and_by_hand_are_the_same(cast: Cast, kind: Kind) -> None:
+    schema.upgrade(cast.dsn, components=COMPONENTS)
+    options = ("migrate", "grants", "--role", cast.names[kind], "--kind", kind.value,
+               "--app", f"{__name__}:application")  # fmt: skip
+    printed = inside(*options, dsn="postgresql://nowhere").out
+    execute(cast.dsn, printed)
+    first = access(cast.dsn)
+    assert cast.names[kind] in str(first) or kind is Kind.OWNER
+    applied = inside(*options, "--apply", "--json", dsn=cast.dsn).json
+    assert access(cast.dsn) == first
+    assert (applied["role"], applied["kind"], applied["applied"]) == (
+        cast.names[kind], kind.value, True,
+    )  # fmt: skip
+    assert printed == "".join(f"{one};\n" for one in ("begin", *applied["statements"], "commit"))
+
+
+def application() -> Chancy:
+    return Chancy(plugins=[Ledger(), Cron()])
+
+
+def test_the_owner_gets_what_others_have_made(cast: Cast) -> None:
+    """And migrates on, without any right on the database."""
+    schema.upgrade(cast.dsn, components=COMPONENTS, component="core")
+    schema.upgrade(cast.dsn, components=COMPONENTS, component="ledger", revision="0001")
+    execute(cast.dsn, "create type chancy.ledger_kind as enum ('a')")
+    with pytest.raises(ConfigurationError, match="permission denied"):
+        schema.upgrade(cast.of(Kind.OWNER), components=COMPONENTS)
+    cast.grant()
+    owners = execute(
+        cast.dsn, "select distinct relowner::regrole::text from pg_class"
+        " where relnamespace = 'chancy'::regnamespace union select proowner::regrole::text"
+        " from pg_proc where pronamespace = 'chancy'::regnamespace union"
+        " select typowner::regrole::text from pg_type where typnamespace = 'chancy'::regnamespace",
+    )  # fmt: skip
+    assert owners == [(cast.names[Kind.OWNER],)]
+    schema.downgrade(cast.of(Kind.OWNER), components=COMPONENTS)
+    schema.upgrade(cast.of(Kind.OWNER), components=COMPONENTS)
+
+
+async def test_tables_that_come_later_are_granted_by_another_run(cast: Cast) -> None:
+    few = tuple(one for one in COMPONENTS if one.name != "ledger")
+    cast.grant(few)
+    schema.upgrade(cast.of(Kind.OWNER), components=COMPONENTS)
+    read = "select from chancy.ledger_entries"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        execute(cast.of(W), read)
+    cast.grant()
+    execute(cast.of(W), read)
+    async with Chancy(cast.of(V)) as viewer:
+        await viewer.check_tables()
+        assert await viewer.find_jobs(JobFilter()) == []
+        with pytest.raises(StatementFailed, match="permission denied"):
+            await viewer.pause_queue("default")
+
+
+def test_a_plugin_says_who_may_do_what_with_its_tables(cast: Cast) -> None:
+    """Instead of: workers write, viewers read. One whose name begins as another's has its own."""
+    special = Component(
+        Migrations(
+            name="ledger_secrets", package="p", head="1",
+            grants={W: {"ledger_secrets": "select (a), update (a)"},
+                    P: {"ledger_secrets": "insert (a, b)", "ledger_secrets_numbers": "usage"},
+                    V: {}},
+        ), "x.secrets",
+    )  # fmt: skip
+    schema.upgrade(cast.dsn, components=COMPONENTS)
+    execute(
+        cast.dsn, "create table chancy.ledger_secrets (a int, b int);"
+        "create sequence chancy.ledger_secrets_numbers; create sequence chancy.ledger_numbers;"
+        "create table chancy.ledger_secrets_version (version_num text)",
+    )  # fmt: skip
+    everything = (*COMPONENTS, special)
+    for kind in (W, P, V):
+        made = grants.statements(kind, cast.names[kind], "chancy", everything)
+        grants.apply(cast.dsn, "chancy", made)
+    for statement, allowed in {
+        "select a from chancy.ledger_secrets": {W},
+        "select b from chancy.ledger_secrets": set(),
+        "update chancy.ledger_secrets set a = 1": {W},
+        "insert into chancy.ledger_secrets values (1, 2)": {P},
+        "select nextval('chancy.ledger_secrets_numbers')": {P},
+        "select nextval('chancy.ledger_numbers')": {W},
+        "select from chancy.ledger_entries": {W, V},
+    }.items():
+        for kind in (W, P, V):
+            if kind in allowed:
+                execute(cast.of(kind), statement)
+            else:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    execute(cast.of(kind), statement)
+
+
+@pytest.mark.parametrize(
+    ("kind", "relation", "privileges", "said"),
+    [
+        (Kind.OWNER, "a_x", "select", "kinds of roles"),
+        ("boss", "a_x", "select", "'boss'"),
+        (W, "jobs", "select", "whose name begins with a_"),
+        (W, 'a_"x', "select", "whose name begins with a_"),
+        (W, "ab_x", "select", "whose name begins with a_"),
+        (W, "a_x", "all", "write privileges like"),
+        (W, "a_x", "select; drop table x", "write privileges like"),
+        (W, "a_x", "truncate", "write privileges like"),
+    ],
+)
+def test_grants_that_cannot_be_are_refused(
+    kind: Any, relation: str, privileges: str, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Migrations(name="a", package="p", head="1", grants={kind: {relation: privileges}})
+
+
+HOSTILE = 'we"ird; drop schema chancy cascade; -- $chancy$ $chancy_$ :x %s {role} \\'
+
+
+@pytest.mark.parametrize("kind", [*Kind])
+def test_a_hostile_name_of_a_role_is_a_name(empty_dsn: str, kind: Kind) -> None:
+    name = f"{HOSTILE[:-2]}{secrets.token_hex(3)[:4]}\\"[-63:]
+    schema.upgrade(empty_dsn, components=COMPONENTS)
+    psql = shutil.which("psql")
+    assert psql, "postgresql-client is not installed"
+    with roles(empty_dsn, [name]):
+        for setting in ("on", "off"):
+            text = "\n".join(f"{s};" for s in grants.statements(kind, name, "chancy", COMPONENTS))
+            done = subprocess.run(
+                [psql, "-v", "ON_ERROR_STOP=1", "-q", empty_dsn],
+                input=f"set standard_conforming_strings = {setting};\n{text}",
+                capture_output=True, text=True, check=False, timeout=20,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, "")
+        grants.apply(empty_dsn, "chancy", grants.statements(kind, name, "chancy", COMPONENTS))
+        assert schema.revisions(empty_dsn)["core"] == schema.HEAD
+        can = execute(
+            empty_dsn, f"select has_schema_privilege(rolname, 'chancy', 'usage') from pg_roles"
+            f" where rolname = {sql.Literal(name).as_string(None)}",
+        )  # fmt: skip
+        assert can == [(True,)]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "public", "PUBLIC", "none", "pg_monitor", "a\nb", "ü" * 32, "a\0"]
+)
+def test_a_name_that_can_be_no_role_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"no role that|cannot be the name of a role"):
+        grants.statements(W, name)
+
+
+def test_what_cannot_be_granted_says_why(dsn: str, empty_dsn: str) -> None:
+    options = ("migrate", "grants", "--role", "no_such_role_of_ours", "--kind", "worker", "--apply")
+    refused = inside(*options, dsn=dsn, code=2)
+    assert 'role "no_such_role_of_ours" does not exist' in refused.err
+    assert "nothing was granted" in refused.err
+    behind = inside(*options, dsn=empty_dsn, code=3)
+    assert "chancy migrate upgrade" in behind.err
+    assert json.loads(inside(*options[:-1], "--json").out)["applied"] is False

@@ -1,0 +1,183 @@
+"""The examples of web applications run as they stand: a row and its job are there, or neither."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from chancy.embedded.ports import free_port
+from tests.architecture.sources import ROOT
+from tests.integration.command import Started, command, environment, started
+from tests.waiting import eventually_sync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """An application of ``examples``: how it is prepared, served, and asked."""
+
+    folder: str
+    application: str
+    prepare: tuple[str, ...]
+    serve: tuple[str, ...]
+    #: Where the order of a request is, for httpx.
+    place: str
+    tables: str
+
+
+FASTAPI = Example(
+    folder="fastapi_shop",
+    application="jobs:chancy",
+    prepare=("tables.py",),
+    serve=("-m", "uvicorn", "shop:app", "--port", "{port}"),
+    place="params",
+    tables="orders",
+)
+DJANGO = Example(
+    folder="django_shop",
+    application="shop.jobs:chancy",
+    prepare=("manage.py", "migrate"),
+    serve=("manage.py", "runserver", "--noreload", "{port}"),
+    place="data",
+    tables="shop_order",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """One of them, served."""
+
+    example: Example
+    cwd: Path
+    dsn: str
+    port: int
+    web: Started
+
+    def order(self) -> httpx.Response:
+        sent: dict[str, Any] = {self.example.place: {"item": "tea", "quantity": 2}}
+        return httpx.post(f"http://127.0.0.1:{self.port}/orders", timeout=30, **sent)
+
+    def show(self, id: int) -> dict[str, Any]:
+        answer = httpx.get(f"http://127.0.0.1:{self.port}/orders/{id}", timeout=30)
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
+
+    @property
+    def listens(self) -> bool:
+        assert self.web.process.poll() is None, self.web.log
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/orders/0").status_code == 404
+        except httpx.TransportError:
+            return False
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Orders and unfinished jobs, as another session sees them."""
+        with psycopg.connect(self.dsn) as connection:
+            row = connection.execute(
+                f"select (select count(*) from {self.example.tables}),"
+                " (select count(*) from chancy.jobs)".encode()
+            ).fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+
+@contextmanager
+def served(example: Example, cwd: Path, dsn: str) -> Generator[Shop]:
+    env = {"CHANCY_DSN": dsn}
+    subprocess.run(
+        [sys.executable, *example.prepare],
+        cwd=cwd,
+        env=environment(env),
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=50,
+    )
+    port = free_port()
+    serve = [part.format(port=port) for part in example.serve]
+    with started([sys.executable, *serve], cwd=cwd, env=env) as web:
+        shop = Shop(example, cwd, dsn, port, web)
+        eventually_sync(lambda: shop.listens, timeout=30)
+        yield shop
+
+
+@pytest.fixture(params=[FASTAPI, DJANGO], ids=lambda example: example.folder)
+def shop(request: pytest.FixtureRequest, tmp_path: Path, dsn: str) -> Generator[Shop]:
+    example: Example = request.param
+    cwd = Path(shutil.copytree(ROOT / "examples" / example.folder, tmp_path / example.folder))
+    with served(example, cwd, dsn) as made:
+        yield made
+
+
+def test_an_order_is_written_with_its_job_and_shows_its_result(shop: Shop) -> None:
+    worker = command("worker", "--app", shop.example.application, "--processes", "1")
+    with started(worker, cwd=shop.cwd, env={"CHANCY_DSN": shop.dsn}) as running:
+        answer = shop.order()
+        assert answer.status_code == 201, (answer.text, shop.web.log)
+        id = answer.json()["id"]
+        done = {"item": "tea", "state": "succeeded", "result": "sent: 2 × tea"}
+        eventually_sync(lambda: shop.show(id) == done, timeout=30)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 0, running.log
+
+
+def waits(dsn: str) -> bool:
+    """Whether a session waits for a lock."""
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(
+            "select exists (select from pg_stat_activity"
+            " where datname = current_database() and wait_event_type = 'Lock')"
+        ).fetchone()
+    return row is not None and bool(row[0])
+
+
+LOCKS = {
+    "between the row and the job": "lock table chancy.jobs in share mode",
+    "between the job and the commit": "lock table {items} in share mode",
+}
+
+
+@pytest.mark.parametrize("lock", LOCKS.values(), ids=list(LOCKS))
+def test_a_web_process_killed_before_its_commit_leaves_neither(shop: Shop, lock: str) -> None:
+    items = "items" if shop.example is FASTAPI else "shop_item"
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(shop.dsn) as blocker:
+            blocker.execute(lock.format(items=items).encode())
+            asked: Future[httpx.Response] = pool.submit(shop.order)
+            eventually_sync(lambda: waits(shop.dsn))
+            shop.web.process.kill()
+            shop.web.process.wait()
+            with pytest.raises(httpx.TransportError):
+                asked.result(30)
+        # What it had sent is still waiting in the server, which finds nobody to answer.
+        eventually_sync(lambda: alone_on(shop.dsn))
+    assert shop.rows == (0, 0)
+
+
+def alone_on(dsn: str) -> bool:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute(
+            "select count(*) from pg_stat_activity"
+            " where datname = current_database() and backend_type = 'client backend'"
+        ).fetchone()
+    return row is not None and row[0] == 1
+
+
+def test_an_order_that_is_refused_leaves_no_job(shop: Shop) -> None:
+    """The last statement of the request fails after the job was pushed."""
+    items = "items" if shop.example is FASTAPI else "shop_item"
+    with psycopg.connect(shop.dsn) as connection:
+        connection.execute(f"alter table {items} add check (stock > 99)".encode())
+    assert shop.order().status_code == 500
+    assert shop.rows == (0, 0)

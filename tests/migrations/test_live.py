@@ -1,0 +1,103 @@
+"""Migrations of the core on tables that are in use: nobody waits for a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from chancy.errors import ConfigurationError
+from chancy.postgres import schema
+
+FROM = "0001"
+PUSH = (
+    "insert into chancy.jobs (id, pos, state, queue, func) select gen_random_uuid(),"
+    " nextval('chancy.positions'), 0, 'default', 'a.b'"
+)
+CLAIM = (
+    "select from chancy.claim('11111111-0000-4000-8000-000000000000'::uuid, gen_random_uuid(),"
+    " 'default', null::smallint[], null::bigint[], 5)"
+)
+LOOK = "select count(*) from chancy.queues, chancy.workers"
+
+
+def fill(dsn: str, rows: int) -> None:
+    schema.upgrade(dsn, component="core", revision=FROM)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"{PUSH} from generate_series(1, {rows})".encode())
+        connection.execute(
+            "insert into chancy.workers (id, host, pid)"
+            " values ('11111111-0000-4000-8000-000000000000', 'h', 1)"
+        )
+
+
+@contextmanager
+def clients(dsn: str, waits: list[float]) -> Generator[None]:
+    """Sessions that push, claim and look without a pause, and how long each statement took."""
+    done = threading.Event()
+
+    def work(statement: str) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not done.is_set():
+                began = time.monotonic()
+                connection.execute(statement.encode())
+                waits.append(time.monotonic() - began)
+
+    with ThreadPoolExecutor() as threads:
+        try:
+            working = [threads.submit(work, one) for one in (PUSH, CLAIM, LOOK)]
+            yield
+        finally:
+            done.set()
+    for one in working:
+        one.result()
+
+
+def held_up(dsn: str, rows: int) -> list[float]:
+    """Upgrade beside clients, while a report holds every table for longer than anybody may wait."""
+    fill(dsn, rows)
+    waits: list[float] = []
+    with clients(dsn, waits), ThreadPoolExecutor() as threads:
+        with psycopg.connect(dsn) as report:
+            report.execute(LOOK.encode())
+            upgrade = threads.submit(schema.upgrade, dsn)
+            until = time.monotonic() + 3.0
+            waiting = "select 1 from pg_locks where not granted and mode = 'AccessExclusiveLock'"
+            seen = 0
+            with psycopg.connect(dsn, autocommit=True) as watch:
+                while time.monotonic() < until:
+                    seen += len(watch.execute(waiting).fetchall())
+                    time.sleep(0.02)
+            assert seen, "the upgrade never had to wait"
+            assert not upgrade.done()
+        upgrade.result(timeout=60)
+    assert schema.revisions(dsn) == {"core": schema.HEAD}
+    return waits
+
+
+def test_an_upgrade_gives_way_to_those_who_hold_a_table(empty_dsn: str) -> None:
+    assert max(held_up(empty_dsn, 1_000)) < 1.0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(300)
+def test_with_a_million_jobs_nobody_waits_for_a_second(empty_dsn: str) -> None:
+    assert max(held_up(empty_dsn, 1_000_000)) < 1.0
+
+
+def test_a_table_that_is_held_for_ever_ends_the_upgrade(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.postgres.schema._PATIENCE_S", 1.0)
+    fill(empty_dsn, 1)
+    with psycopg.connect(empty_dsn) as report:
+        report.execute(LOOK.encode())
+        with pytest.raises(ConfigurationError, match="held by others, see pg_locks; nothing was"):
+            schema.upgrade(empty_dsn)
+    assert schema.revisions(empty_dsn) == {"core": FROM}
+    schema.upgrade(empty_dsn)
