@@ -25,7 +25,10 @@ select
       limit 10001) as running),
   coalesce(extract(epoch from j.run_at) - extract(epoch from clock_timestamp()), 0)::float8,
   coalesce(extract(epoch from clock_timestamp() - j.claimed_at), 0)::float8,
-  extract(epoch from clock_timestamp())::float8
-    - extract(epoch from greatest(j.pushed_at, least(j.run_at, clock_timestamp())))::float8
+  greatest(
+    0,
+    extract(epoch from clock_timestamp())
+      - extract(epoch from greatest(j.pushed_at, least(j.run_at, clock_timestamp())))
+  )::float8
 from {schema}.jobs as j
 where j.id = $1::uuid
