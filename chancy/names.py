@@ -21,8 +21,11 @@ _IDENTIFIER_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def shown(value: object) -> str:
-    """A value for an error message: its repr, cut to 80 characters."""
-    text = repr(value)
+    """A value for an error message: its repr, cut to 80 characters, or its type."""
+    try:
+        text = repr(value)
+    except Exception:  # nested too deep, too many digits, or a __repr__ that fails
+        return f"{type(value).__qualname__} that cannot be shown"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
