@@ -43,6 +43,10 @@ class Unresolved:
         )
 
 
+class Misfit(Exception):
+    """A value does not fit its annotation, or does not come back from JSON as it is."""
+
+
 class Anything(frozenset[type]):
     """The types of what JSON's own rules are enough for: all of them."""
 

@@ -40,7 +40,8 @@ def _chunks() -> Callable[[Any, int], Iterable[str]]:
 
 
 _encode = _chunks()
-_decode = json.JSONDecoder().raw_decode
+#: A value and where it ends in a text; `decode` is for whatever else there may be.
+scan: Callable[[str], tuple[Any, int]] = json.JSONDecoder().raw_decode
 
 
 def encode(value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
@@ -72,7 +73,7 @@ def encode(value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
 def decode(text: str) -> Any:
     """Decode JSON text. Raises `InvalidArguments` for anything that is not JSON."""
     try:
-        value, end = _decode(text)
+        value, end = scan(text)
         if end == len(text):
             return value
     except (ValueError, RecursionError):

@@ -16,8 +16,6 @@ _LEAVES = frozenset(
         "date", "time", "datetime", "timedelta",
     }
 )  # fmt: skip
-#: JSON's own types: their values are JSON already.
-_NATIVE = frozenset({"none", "bool", "int", "float", "str"})
 #: Keys of objects are text in JSON; these come back from it.
 _KEYS = _LEAVES - {"none"}
 #: What each type is in JSON, for those that a union may have beside each other.
@@ -77,19 +75,6 @@ class Exactness:
                     return True
                 return kind in _PARTS and self._all_exact(schema, _PARTS[kind])
 
-    def native(self, schema: Schema) -> bool:
-        """Whether every value that fits is JSON already."""
-        kind = schema["type"]
-        if "serialization" in schema:
-            return False
-        if kind == "dict":
-            keys, values = schema.get("keys_schema", {}), schema.get("values_schema")
-            return keys.get("type") == "str" and values is not None and self.native(values)
-        if kind in ("list", "nullable"):
-            part = schema.get(_PARTS[kind])
-            return part is not None and self.native(part)
-        return kind in _NATIVE
-
     def _referred(self, ref: str) -> bool:
         if ref in self._open:
             return True  # it is being judged
@@ -127,6 +112,19 @@ class Exactness:
         kinds = [_JSON.get(member["type"]) for member in members]
         apart = None not in kinds and len(set(kinds)) == len(kinds)
         return apart and all(self.exact(member) for member in members)
+
+
+def mentions(schema: object, *kinds: str) -> bool:
+    """Whether there is a part of one of these kinds in a schema."""
+    match schema:
+        case {"type": str(kind)} if kind in kinds:
+            return True
+        case Mapping():
+            return any(mentions(part, *kinds) for key, part in schema.items() if key != "metadata")
+        case list() | tuple():
+            return any(mentions(part, *kinds) for part in schema)
+        case _:
+            return False
 
 
 def _is_plain(value: object) -> bool:

@@ -28,6 +28,8 @@ ATTEMPTS = range(1, 10_001)
 #: The furthest a delay may reach: Postgres and Python both end their calendars later.
 MAX_DELAY = timedelta(days=365_000)
 
+_tuple = tuple.__new__
+
 #: Combinations of settings whose checks are remembered, at most.
 _MOST_PASSED = 1_000
 
@@ -86,18 +88,22 @@ class Intake:
         unique = None
         if job.unique is not None:
             unique, delay_s = self._unique(job, arguments, delay_s)
-        return PreparedJob(
-            job.id or id or new_id(),
-            job.queue,
-            job.priority,
-            func,
-            arguments,
-            run_at,
-            delay_s,
-            job.max_attempts,
-            meta,
-            self._limits(job) if job.limits else None,
-            unique,
+        # Without the constructor of a NamedTuple: 0.12 µs less.
+        return _tuple(
+            PreparedJob,
+            (
+                job.id or id or new_id(),
+                job.queue,
+                job.priority,
+                func,
+                arguments,
+                run_at,
+                delay_s,
+                job.max_attempts,
+                meta,
+                self._limits(job) if job.limits else None,
+                unique,
+            ),
         )
 
     def _unique(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from chancy import codec
-from chancy.annotations import Annotations
+from chancy.annotations import ANYTHING, Annotations, Misfit
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 
@@ -50,7 +50,7 @@ class Signature:
 
     __slots__ = (
         "_annotations", "_arguments", "_checked", "_kinds", "_open", "_result", "_result_kinds",
-        "_simple", "_what", "_what_result", "none_fits", "path",
+        "_simple", "_types", "_what", "_what_result", "none_fits", "path",
     )  # fmt: skip
 
     def __init__(self, annotations: Annotations, path: str) -> None:
@@ -59,8 +59,10 @@ class Signature:
         self._what = f"the arguments of {path}"
         self._what_result = f"the result of {path}"
         self._kinds = _Kinds(annotations)
+        # What most values are, looked at first: 0.03 µs for each instead of 0.05.
+        self._types = {one.name: next(iter(one.kinds), None) for one in annotations.parameters}
         rest = annotations.rest
-        self._open = rest is not None and rest.free
+        self._open = rest is not None
         every = [*annotations.parameters, *([] if rest is None else [rest])]
         #: Whether anything is said of the arguments, and whether looking at types may do.
         self._checked = not all(one.free for one in every)
@@ -93,22 +95,38 @@ class Signature:
         :raises InvalidArguments: they do not fit; names the function, the parameter, the reason.
         :raises PayloadTooLarge: the text is over the limit.
         """
-        if self._checked and type(arguments) is dict:
-            kinds = self._kinds
-            for name, value in arguments.items():
-                if type(value) not in kinds[name]:
-                    return self._encode(arguments, limit)
         if self._open and FORMAT in arguments:
             raise InvalidArguments(f"{self.path}: no argument may be called {FORMAT!r}")
+        if not self._simple and type(arguments) is dict:
+            return self._encode(arguments, limit)
+        if self._checked and type(arguments) is dict:
+            types = self._types
+            try:
+                for name, value in arguments.items():
+                    if type(value) is not types[name]:
+                        if self._fit(arguments):
+                            break
+                        return self._encode(arguments, limit)
+            except KeyError:
+                if not self._fit(arguments):
+                    return self._encode(arguments, limit)
         return codec.encode(arguments, what=self._what, limit=limit)
 
-    def _encode(self, arguments: dict[str, Any], limit: int) -> str:
-        from chancy.schemas import Misfit
+    def _fit(self, arguments: dict[str, Any]) -> bool:
+        """Whether values fit by their types alone: all the kinds that each may be of."""
+        kinds = self._kinds
+        for name, value in arguments.items():  # noqa: SIM110  a generator takes twice as long
+            if type(value) not in kinds[name]:
+                return False
+        return True
 
+    def _encode(self, arguments: dict[str, Any], limit: int) -> str:
         schemas = self._arguments or self._argument_schemas()
         try:
             values = schemas.check(arguments)
-            text = codec.encode(schemas.dump(values), what=self._what, limit=limit)
+            text = schemas.write(values, limit)
+            if text is None:
+                text = codec.encode(schemas.dump(values), what=self._what, limit=limit)
             schemas.verify(values, text)
         except Misfit as misfit:
             raise InvalidArguments(f"{self.path}: {misfit}") from misfit.__cause__
@@ -121,30 +139,43 @@ class Signature:
         """
         if not self._simple:
             return self._decode(text)
-        arguments = codec.decode(text)
+        arguments: Any = None
+        try:
+            arguments, end = codec.scan(text)  # a call less than decode
+        except (ValueError, RecursionError):
+            end = -1  # decode says why
+        if end != len(text):
+            arguments = codec.decode(text)
         if type(arguments) is not dict:
             raise InvalidArguments(
                 f"the stored arguments are {type(arguments).__name__}, not an object: jobs are "
                 "called by keyword"
             )
         if self._checked:
-            kinds = self._kinds
-            for name, value in arguments.items():
-                if type(value) not in kinds[name]:
+            types = self._types
+            try:
+                for name, value in arguments.items():
+                    if type(value) is not types[name]:
+                        if self._fit(arguments):
+                            break
+                        return self._decode(text)
+            except KeyError:
+                if not self._fit(arguments):
                     return self._decode(text)
-        if FORMAT in arguments:
-            raise InvalidArguments(self._later("stored arguments"))
+        if self._open and FORMAT in arguments:
+            raise InvalidArguments(f"{self.path}: {self._later('stored arguments')}")
         return arguments
 
     def _decode(self, text: str) -> dict[str, Any]:
-        from chancy.schemas import Misfit
-
         schemas = self._arguments or self._argument_schemas()
         try:
-            return schemas.load(text)
+            arguments = schemas.load(text)
         except Misfit as misfit:
             why = self._later("stored arguments") if f'"{FORMAT}"' in text else str(misfit)
             raise InvalidArguments(f"{self.path}: {why}") from misfit.__cause__
+        if FORMAT in arguments:
+            raise InvalidArguments(f"{self.path}: {self._later('stored arguments')}")
+        return arguments
 
     def encode_result(self, value: object, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
         """The JSON text of what the function returned.
@@ -155,7 +186,8 @@ class Signature:
         try:
             if type(value) is dict and FORMAT in value:
                 raise InvalidArguments(f"{self._what_result}: no key may be called {FORMAT!r}")
-            if type(value) in self._result_kinds:
+            kinds = self._result_kinds
+            if kinds is ANYTHING or type(value) in kinds:
                 return codec.encode(value, what=self._what_result, limit=limit)
             return self._encode_result(value, limit)
         except PayloadTooLarge:
@@ -164,14 +196,17 @@ class Signature:
             raise InvalidResult(str(error)) from error.__cause__
 
     def _encode_result(self, value: object, limit: int) -> str:
-        from chancy.schemas import Misfit
-
         schemas = self._result or self._result_schemas()
         try:
             values = schemas.check({_RESULT: value})
-            dumped = schemas.dump(values)[_RESULT]
-            text = codec.encode(dumped, what=self._what_result, limit=limit)
-            schemas.verify(values, f'{{"{_RESULT}":{text}}}')
+            whole = schemas.write(values, limit)
+            if whole is not None:
+                text = whole[len(_RESULT) + 4 : -1]
+            else:
+                dumped = schemas.dump(values)[_RESULT]
+                text = codec.encode(dumped, what=self._what_result, limit=limit)
+                whole = f'{{"{_RESULT}":{text}}}'
+            schemas.verify(values, whole)
         except Misfit as misfit:
             raise InvalidResult(f"{self.path}: {misfit}") from misfit.__cause__
         return text
@@ -189,8 +224,6 @@ class Signature:
             raise InvalidResult(f"{self.path}: {self._later('stored result')}")
         if type(value) in self._result_kinds:
             return value
-        from chancy.schemas import Misfit
-
         schemas = self._result or self._result_schemas()
         try:
             return schemas.load(json.dumps({_RESULT: value}))[_RESULT]

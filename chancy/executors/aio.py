@@ -28,7 +28,6 @@ from chancy.executors.base import NO_TIES, FindFunction, Ties
 from chancy.executors.host import Host
 from chancy.executors.invocation import (
     Callee,
-    arguments_of,
     awaited,
     call_error,
     callee,
@@ -110,7 +109,7 @@ class AsyncExecutor:
         try:
             called = self._callees.get(claim.func) or self._look_up(claim.func)
             text = claim.arguments
-            arguments = arguments_of(called, text) if text != "{}" else {}
+            arguments = called.signature.decode(text) if text and text != "{}" else {}
             limited = claim.limits is not None or self._limited
             limit_s = self._time_limit(claim, called) if limited else None
         except BaseException as error:
