@@ -1,4 +1,3 @@
-# over 300 lines: the histories of all components, with one cast
 """The tables of plugins: made, changed, taken back and left behind beside the core's."""
 
 from __future__ import annotations
@@ -143,10 +142,8 @@ def test_a_removed_plugin_leaves_its_tables_and_strands_nobody(empty_dsn: str) -
 def test_a_plugin_that_comes_later_is_missing_until_it_is_migrated(dsn: str) -> None:
     found = schema.revisions(dsn)
     assert schema.current(dsn, components=LEDGER)[1].state is State.MISSING
-    with pytest.raises(
-        SchemaMismatch,
-        match=r"component 'ledger' of the plugin 'tests.ledger' .* missing: run `chancy migrate",
-    ):
+    said = r"component 'ledger' of the plugin 'tests.ledger' .* missing: run `chancy migrate"
+    with pytest.raises(SchemaMismatch, match=said):
         schema.check(found, "chancy", LEDGER)
     schema.upgrade(dsn, components=LEDGER)
     schema.check(schema.revisions(dsn), "chancy", LEDGER)
