@@ -143,7 +143,7 @@ class Chancy(BlockingCalls):
         """Store a job. When this returns the job exists, and a worker has been woken.
 
         :param within: a connection in a transaction of the caller's: the job exists if that
-            commits. See ``chancy.postgres.transaction.ACCEPTED``.
+            commits. See ``chancy.postgres.within.ACCEPTED``.
         :param validate: False to push a function that this process cannot import.
         :raises PushError: the job cannot be stored; nothing was written.
         :raises BrokerError: the database did not take it within 15 seconds.

@@ -52,12 +52,13 @@ class Schemas:
         self, parameters: Sequence[Parameter], rest: Parameter | None, call: Callable[[str], str]
     ) -> None:
         self._call = call
-        self._useless = {
+        #: The names whose annotations pydantic can do nothing with, and why.
+        self.useless = {
             one.name: str(one.annotation)
             for one in parameters
             if isinstance(one.annotation, Unresolved)
         }
-        self._parameters = [one for one in parameters if one.name not in self._useless]
+        self._parameters = [one for one in parameters if one.name not in self.useless]
         self._free = {one.name for one in self._parameters if one.free}
         self._open = rest is not None
         self._rest = None if rest is None or rest.free else _rest_of(rest)
@@ -95,10 +96,10 @@ class Schemas:
                 self._adapter([one])
             except Exception as error:
                 said = str(error).splitlines()[0]
-                self._useless[one.name] = (
+                self.useless[one.name] = (
                     f"values of its annotation {shown(one.annotation)} cannot be stored: {said}"
                 )
-        self._parameters = [one for one in self._parameters if one.name not in self._useless]
+        self._parameters = [one for one in self._parameters if one.name not in self.useless]
 
     def _more(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values of further names."""
@@ -247,8 +248,8 @@ class Schemas:
         if len(where) == 1 and error["type"] == "missing":
             return f"missing a required argument: {name!r}"
         if len(where) == 1 and error["type"] == "extra_forbidden":
-            if name in self._useless:
-                return f"{self._call(name)}: {self._useless[name]}"
+            if name in self.useless:
+                return f"{self._call(name)}: {self.useless[name]}"
             return f"got an unexpected keyword argument {name!r}"
         if error["type"] == "missing":
             return f"{self._call(name)}{place}: {error['msg']}"

@@ -197,6 +197,8 @@ class Signature:
 
     def _encode_result(self, value: object, limit: int) -> str:
         schemas = self._result or self._result_schemas()
+        if schemas.useless:
+            return codec.encode(value, what=self._what_result, limit=limit)
         try:
             values = schemas.check({_RESULT: value})
             whole = schemas.write(values, limit)
@@ -225,6 +227,8 @@ class Signature:
         if type(value) in self._result_kinds:
             return value
         schemas = self._result or self._result_schemas()
+        if schemas.useless:
+            return value
         try:
             return schemas.load(json.dumps({_RESULT: value}))[_RESULT]
         except Misfit as misfit:
@@ -244,7 +248,10 @@ class Signature:
 
         with _lock:
             if self._result is None:
-                self._result = Schemas([self._annotations.result], None, lambda _: "the result")
+                made = Schemas([self._annotations.result], None, lambda _: "the result")
+                if made.useless:  # the job has run: what JSON's own rules allow is stored
+                    self._result_kinds = ANYTHING
+                self._result = made
             return self._result
 
     def _later(self, what: str) -> str:

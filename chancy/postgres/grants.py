@@ -17,8 +17,9 @@ from chancy.postgres.statements import quoted
 
 _ALL = "select, insert, update, delete"
 
-# A producer reads what the conflict of a push and its notice need, and no arguments. One that waits
-# for its jobs is a viewer too, and says so in `awaited`.
+# A producer reads what the conflict of a push and its notice need, and no arguments. One that
+# waits for its jobs is a viewer too, and says so in `awaited`. To replace a job that waits takes
+# rights to change jobs, which it is not given: see docs/guides/unique-jobs.md.
 _CORE: Mapping[Kind, Privileges] = {
     Kind.WORKER: {
         "jobs": _ALL,
@@ -26,12 +27,14 @@ _CORE: Mapping[Kind, Privileges] = {
         "workers": _ALL,
         "queues": _ALL,
         "awaited": _ALL,
+        "unique_periods": _ALL,
         "positions": "usage",
     },
     Kind.PRODUCER: {
-        "jobs": "insert, select (id, queue, state)",
+        "jobs": "insert, select (id, queue, state, unique_key)",
         "finished_jobs": "select (id)",
         "awaited": _ALL,
+        "unique_periods": "select, insert, update",
         "positions": "usage",
     },
     Kind.VIEWER: {
@@ -40,16 +43,19 @@ _CORE: Mapping[Kind, Privileges] = {
         "workers": "select",
         "queues": "select",
         "awaited": "select",
+        "unique_periods": "select",
     },
 }
 # For databases in which PUBLIC may not call functions.
 _FUNCTIONS: Mapping[Kind, str] = {
     Kind.WORKER: "all functions in schema {schema}",
-    Kind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean)",
+    Kind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean), {schema}.push, "
+    "{schema}.push_unique, {schema}.push_unique_all, {schema}.push_keyed, {schema}.unique_key, "
+    "{schema}.check_push, {schema}.check_unique, {schema}.new_id",
     Kind.VIEWER: "function {schema}.channel(), {schema}.utc(timestamptz)",
 }
 _DEFAULT: Mapping[Kind, str] = {Kind.WORKER: _ALL, Kind.VIEWER: "select"}
-_CORE_TABLES = ("jobs", "finished_jobs", "workers", "queues", "awaited")
+_CORE_TABLES = ("jobs", "finished_jobs", "workers", "queues", "awaited", "unique_periods")
 
 _TABLES = """\
 do {tag}

@@ -84,31 +84,27 @@ class Notes:
         """
         if not self._completing:
             return stale
+        ended: list[tuple[Claim, Settlement]] = []
         for settlement in settlements:
             claim = self._completing.pop((settlement.id, settlement.lease), None)
-            if claim is None:
-                continue
-            if settlement.state is not State.SUCCEEDED and await self._completed(claim, stale):
-                failure = settlement.failure
-                logger.warning(
-                    "job_completed_before job=%s func=%s: the transaction of complete_in was "
-                    "committed, so the job has succeeded; what came after is only here: %s\n%s",
-                    claim.id,
-                    claim.func,
-                    failure.message if failure else f"it would be {settlement.state}",
-                    failure.trace if failure else "",
-                )
-            stale -= {claim.id}
-        return stale
-
-    async def _completed(self, claim: Claim, stale: frozenset[UUID]) -> bool:
-        if claim.id in stale:
-            return True
+            if claim and (claim.id in stale or settlement.state is not State.SUCCEEDED):
+                ended.append((claim, settlement))
+        if not ended:
+            return stale
         try:
-            job = (await self._broker.get([claim.id])).get(claim.id)
-        except BrokerError:
-            return False  # it is for the log alone
-        return job is not None and job.state is State.SUCCEEDED
+            jobs = await self._broker.get([claim.id for claim, _ in ended])
+        except BrokerError as error:
+            logger.warning("completions_unknown jobs=%d error=%s", len(ended), error)
+            return stale.difference(claim.id for claim, _ in ended)
+        for claim, settlement in ended:
+            job = jobs.get(claim.id)
+            if claim.id in stale and job is not None:
+                continue  # it was rolled back, and another worker has the job
+            stale -= {claim.id}
+            completed = job is None or job.state is State.SUCCEEDED
+            if completed and settlement.state is not State.SUCCEEDED:
+                _tell_completed(claim, settlement)
+        return stale
 
     def take(self, claim: Claim, progress: Progress, interrupt: Interrupt) -> None:
         """Take the word of an attempt. Called in the loop.
@@ -179,13 +175,29 @@ class Notes:
             self._wake.set()
             raise
         # What has been settled meanwhile is not among them any more: its lease has ended well.
-        lost = [word for (id, _), word in self._writing.items() if id in stale]
+        lost = {key: word for key, word in self._writing.items() if key[0] in stale}
         self._writing = {}
-        for word in lost:
-            self._tell(word)
+        if lost:
+            # A child that completes its job says so before the commit, which let this write end.
+            await asyncio.sleep(0)
+        for key, word in lost.items():
+            if key not in self._completing:
+                self._tell(word)
 
     def _tell(self, word: _Word) -> None:
         claim = word.claim
         self._waiting.pop((claim.id, claim.lease), None)
         logger.warning("lease_lost job=%s func=%s: the job is told to stop", claim.id, claim.func)
         word.interrupt(claim, Cancelled("its lease is lost: this worker was taken for dead"))
+
+
+def _tell_completed(claim: Claim, settlement: Settlement) -> None:
+    failure = settlement.failure
+    logger.warning(
+        "job_completed_before job=%s func=%s: the transaction of complete_in was committed, so the "
+        "job has succeeded; what came after is only here: %s\n%s",
+        claim.id,
+        claim.func,
+        failure.message if failure else f"it would be {settlement.state}",
+        failure.trace if failure else "",
+    )

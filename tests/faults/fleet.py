@@ -53,6 +53,7 @@ class Fleet:
         self.leaders = 0
         #: Processes that were frozen for longer than a worker may be silent.
         self.frozen: set[int] = set()
+        self._icy: WorkerProcess | None = None
 
     def _begin(self) -> WorkerProcess:
         return self._start(self._dsn, **self._settings)
@@ -67,9 +68,9 @@ class Fleet:
         return next((worker for worker in self.alive if worker.pid in pids), None)
 
     def choose(self) -> WorkerProcess:
-        """One of those that serve, at random; any if none does."""
+        """One of those that serve, at random; any if none does. Whoever is frozen is to wake up."""
         self.tend()
-        serving = [worker for worker in self.alive if worker.ready]
+        serving = [one for one in self.alive if one.ready and one is not self._icy]
         return self._chance.choice(serving or self.alive)
 
     def tend(self) -> None:
@@ -100,12 +101,13 @@ class Fleet:
         return True
 
     async def freeze(self, worker: WorkerProcess, seconds: float) -> None:
-        """Stop one for so long by SIGSTOP; its children go on. It may be killed meanwhile."""
+        """Stop one for so long by SIGSTOP; its children go on. One at a time."""
         self.frozen |= {worker.pid, *(child.pid for child in worker.family())}
-        # One that has ended meanwhile gets no signal: `Popen` sees to that.
+        self._icy = worker
         worker.signal(signal.SIGSTOP)
         await asyncio.sleep(seconds)
         worker.signal(signal.SIGCONT)
+        self._icy = None
 
     def stop(self) -> list[Report]:
         """End all in good order; returns what they say."""

@@ -43,7 +43,8 @@ class Producer:
     failed: int = 0
 
     def job(self, number: int) -> Job:
-        seconds = self.chance.uniform(0.001, 0.02)
+        # Some are long enough for a worker that is frozen to hold them.
+        seconds = 1.0 if number % 20 == 5 else self.chance.uniform(0.001, 0.02)
         if number % 10 == 0:
             return jobs.stagger.job(str(self.book), number, 1, seconds)
         return jobs.work.job(str(self.book), number, seconds)

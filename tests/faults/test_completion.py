@@ -66,8 +66,10 @@ async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_hav
     paid = tables.ask(dsn, "select number, attempt from payments")
     assert paid == [(7, 1)]
     (tmp_path / "go").touch()
-    zombie.signal(signal.SIGCONT)
+    if executor != "process":  # a child was not frozen; the worker, once it goes on, kills it
+        zombie.signal(signal.SIGCONT)
     await eventually(lambda: raised(tmp_path) == error, timeout=20)
+    zombie.signal(signal.SIGCONT)
     # What the zombie wrote is rolled back; what the other one wrote stays.
     assert tables.ask(dsn, "select number, attempt from payments") == paid
     done = await reference.get()
@@ -75,7 +77,7 @@ async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_hav
     assert (done.state, done.crashes) == (State.SUCCEEDED, 1)
     assert rescuer.stop().outcomes["Lost"] == 1
     report = zombie.stop()
-    assert report.settled == 0
+    assert (report.settled, report.stale) == (0, 1)
     assert "job_completed_before" not in zombie.said()
 
 

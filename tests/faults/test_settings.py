@@ -75,7 +75,7 @@ async def test_workers_meet_no_serialization_failure(
     isolate(dsn, level)
     async with Chancy(dsn) as chancy:
         await chancy.push_many(
-            jobs.stumble.job(book=str(book), number=number, failures=number % 10 == 0)
+            jobs.stumble.job(book=str(book), number=number, failures=int(number % 10 == 0))
             for number in range(0, JOBS, 10)
         )
         await chancy.push_many(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 
 from chancy.postgres.component import Kind
+from tests.architecture.sources import ROOT
 from tests.integration.command import alone, command, started
 from tests.integration.roles import Cast, P, V, W, execute, roles
 from tests.waiting import eventually_sync
@@ -150,7 +152,14 @@ MATRIX: dict[str, set[Kind]] = {
     "select id, queue, state from chancy.jobs": {W, P, V},
     "select arguments from chancy.jobs": {W, V},
     "select errors, meta from chancy.jobs": {W, V},
-    "select unique_key from chancy.jobs": {W, V},
+    "select unique_key from chancy.jobs": {W, P, V},
+    "select chancy.push('q', 'a.b')": {W, P},
+    "select chancy.push('q', 'a.b', unique_key => 'k') from generate_series(1, 2)": {W, P},
+    "select chancy.push('q', 'a.b', unique_key => 'k', unique_period => '1 s')": {W, P},
+    "select chancy.push('q', 'a.b', unique_key => 'k', on_conflict => 'replace')"
+    " from generate_series(1, 2)": {W},
+    "delete from chancy.unique_periods": {W},
+    "select * from chancy.unique_periods": {W, P, V},
     "update chancy.jobs set arguments = '{}'": {W},
     "update chancy.jobs set lease = lease": {W},
     "delete from chancy.jobs": {W},
@@ -235,6 +244,20 @@ def test_who_can_do_what(cast: Cast) -> None:
                 if can != (kind in allowed):
                     wrong.append((kind.value, "can" if can else "cannot", statement))
     assert wrong == []
+
+
+def test_a_producer_that_replaces_is_granted_that_too(cast: Cast) -> None:
+    """The right that the guide names is enough."""
+    cast.grant()
+    guide = (ROOT / "docs/guides/deploying.md").read_text()
+    (grant,) = re.findall(r"`(grant select \(priority.*) to …`", guide)
+    execute(cast.dsn, f"{grant} to {cast.names[P]}")
+    execute(
+        cast.of(P),
+        "select chancy.push('q', 'a.b', jsonb_build_object('n', n), unique_key => 'k',"
+        " on_conflict => 'replace', priority => n) from generate_series(1, 2) as n",
+    )
+    assert execute(cast.dsn, "select arguments, priority from chancy.jobs") == [({"n": 2}, 2)]
 
 
 def test_somebody_else_can_do_nothing(cast: Cast) -> None:

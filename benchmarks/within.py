@@ -1,0 +1,121 @@
+"""Pushes in a transaction of SQLAlchemy against the bare driver.
+
+Run it by ``python -m benchmarks.within [DSN]``.
+
+Without a DSN a server is started for it, with fsync on. The two take turns in every round, so that
+a noisy machine disturbs both; only the ratios count. Each figure is the median of nine rounds. In
+``one transaction`` a thousand jobs are pushed one by one before the commit, in ``one each`` every
+push has a session, a transaction and a commit of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Literal
+
+import asyncpg
+import psycopg
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from benchmarks.jobs import noop
+from chancy import Chancy
+from chancy.embedded import PostgresServer
+
+ROUNDS = 9
+TOGETHER = 1_000
+EACH = 200
+
+Kind = Literal["one transaction", "one each"]
+
+
+async def bare_asyncpg(app: Chancy, connection: asyncpg.Connection, jobs: int) -> None:
+    async with connection.transaction():
+        await push(app, connection, jobs)
+
+
+async def bare_psycopg(app: Chancy, connection: psycopg.AsyncConnection, jobs: int) -> None:
+    async with connection.transaction():
+        await push(app, connection, jobs)
+
+
+async def through_session(app: Chancy, engine: AsyncEngine, jobs: int) -> None:
+    async with AsyncSession(engine) as session, session.begin():
+        await push(app, session, jobs)
+
+
+async def push(app: Chancy, within: object, jobs: int) -> None:
+    for number in range(jobs):
+        await app.push(noop.job(number), within=within)
+
+
+async def took_us(kind: Kind, call: Callable[[int], Awaitable[None]]) -> float:
+    """Microseconds a job."""
+    began = time.perf_counter()
+    if kind == "one transaction":
+        await call(TOGETHER)
+    else:
+        for _ in range(EACH):
+            await call(1)
+    jobs = TOGETHER if kind == "one transaction" else EACH
+    return (time.perf_counter() - began) / jobs * 1e6
+
+
+async def measure(dsn: str) -> dict[tuple[Kind, str], tuple[list[float], list[float]]]:
+    """By kind and driver: the figures of the bare driver, and those of SQLAlchemy over it."""
+    found: dict[tuple[Kind, str], tuple[list[float], list[float]]] = {}
+    kinds: tuple[Kind, ...] = ("one transaction", "one each")
+    async with AsyncExitStack() as opened:
+        app = await opened.enter_async_context(Chancy(dsn))
+        native = await asyncpg.connect(dsn)
+        opened.push_async_callback(native.close)
+        other = await opened.enter_async_context(
+            await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+        )
+        engines = {
+            driver: create_async_engine(dsn.replace("postgresql://", f"postgresql+{driver}://"))
+            for driver in ("asyncpg", "psycopg")
+        }
+        for engine in engines.values():
+            opened.push_async_callback(engine.dispose)
+        pairs: dict[str, tuple[Callable[[int], Awaitable[None]], ...]] = {
+            "asyncpg": (
+                lambda jobs: bare_asyncpg(app, native, jobs),
+                lambda jobs: through_session(app, engines["asyncpg"], jobs),
+            ),
+            "psycopg": (
+                lambda jobs: bare_psycopg(app, other, jobs),
+                lambda jobs: through_session(app, engines["psycopg"], jobs),
+            ),
+        }
+        for number in range(ROUNDS + 1):
+            for kind in kinds:
+                for driver, pair in pairs.items():
+                    figures = found.setdefault((kind, driver), ([], []))
+                    order = (0, 1) if number % 2 else (1, 0)
+                    for side in order:
+                        took = await took_us(kind, pair[side])
+                        if number:  # the first round prepares the statements
+                            figures[side].append(took)
+            await native.execute("truncate chancy.jobs")
+    return found
+
+
+def main(dsn: str) -> None:
+    Chancy(dsn).sync_migrate()
+    print(f"{'µs a job':28}{'bare':>10}{'session':>10}{'ratio':>8}")
+    for (kind, driver), sides in asyncio.run(measure(dsn)).items():
+        bare, session = map(statistics.median, sides)
+        print(f"{kind + ', ' + driver:28}{bare:10,.0f}{session:10,.0f}{session / bare:8.2f}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(sys.argv[1])
+    else:
+        with PostgresServer() as server:
+            main(server.dsn())
