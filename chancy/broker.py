@@ -157,6 +157,13 @@ class Broker(Protocol):
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
+    def check_queue(self, queue: Queue) -> None:
+        """Raise `ConfigurationError` unless it can keep the jobs of such a queue.
+
+        Looks at the settings alone, ``broker_options`` above all, and asks nobody.
+        """
+        ...
+
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.broker import Broker, Capability
@@ -11,8 +11,10 @@ from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.judge import judge
 from chancy.leader import LeaderGate, Unelected
-from chancy.plugin import Panel, Plugin, Runtime, Surrounding
+from chancy.names import check_broker_name
+from chancy.plugin import BrokerContext, Panel, Plugin, Runtime, Surrounding
 from chancy.postgres.component import ordered
+from chancy.queue import DEFAULT_BROKER
 from chancy.settling import Inside
 
 logger = logging.getLogger("chancy.hooks")
@@ -82,6 +84,27 @@ class Hooks:
                     f"the plugin {plugin.get_identifier()!r} requires {_listed(missing)} of the "
                     f"broker; {type(broker).__name__} offers {_listed(offered)}"
                 )
+
+    def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
+        """What makes the brokers that plugins supply, by their names.
+
+        :raises ConfigurationError: a name that cannot be, or that two of them have.
+        """
+        made: dict[str, Callable[[], Broker]] = {}
+        owners = {DEFAULT_BROKER: "the core"}
+        for plugin in self.plugins:
+            if type(plugin).brokers is Plugin.brokers:
+                continue
+            where = f"the plugin {plugin.get_identifier()!r}"
+            for name, make in plugin.brokers(context).items():
+                check_broker_name(name, where)
+                if name in owners:
+                    raise ConfigurationError(
+                        f"{where} supplies a broker {name!r}, and {owners[name]} has one of this "
+                        "name: name one otherwise"
+                    )
+                owners[name], made[name] = where, make
+        return made
 
     def inside(self, broker: Broker) -> tuple[Inside, ...]:
         """What plugins write in the settling transactions of this broker."""

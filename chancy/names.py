@@ -16,6 +16,7 @@ MAX_QUEUE_NAME = 128
 MAX_FUNCTION_PATH = 255
 
 _QUEUE = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+_BROKER = re.compile(r"[a-z][a-z0-9_-]{0,47}")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 _IDENTIFIER_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -36,6 +37,16 @@ def check_queue_name(name: object) -> str:
     raise ConfigurationError(
         f"{shown(name)} cannot be the name of a queue: use 1 to {MAX_QUEUE_NAME} of the "
         "characters A-Z a-z 0-9 _ . : / -"
+    )
+
+
+def check_broker_name(name: object, where: str) -> str:
+    """Return the name, or raise `ConfigurationError` if it cannot be the name of a broker."""
+    if isinstance(name, str) and _BROKER.fullmatch(name):
+        return name
+    raise ConfigurationError(
+        f"{where}: {shown(name)} cannot be the name of a broker: use 1 to 48 of the characters "
+        "a-z 0-9 _ -, beginning with a letter"
     )
 
 

@@ -113,6 +113,19 @@ class CommandLine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerContext:
+    """What an application gives to the brokers that plugins make for it.
+
+    :param schema: of the tables in Postgres, checked but not quoted.
+    :param max_payload: bytes that the arguments, the meta, or the result of a job may take.
+    """
+
+    schema: str
+    clock: Clock
+    max_payload: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """Something that a plugin has to show: rows of data, for a dashboard to lay out.
 
@@ -175,6 +188,17 @@ class Plugin:
     def panels(self) -> Sequence[Panel]:
         """What a dashboard can show of this plugin."""
         return ()
+
+    def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
+        """Other places than Postgres for the jobs of a queue, ``Queue("mail", broker=NAME)``.
+
+        By their names: 1 to 48 of ``a-z 0-9 _ -``, not ``postgres``. Each call of the value makes
+        a broker that shares no connection with the ones before: an application has one for its
+        event loop, and one for the thread of its ``sync_…`` calls. Queues, workers, leadership
+        and history stay in Postgres; such a broker is asked about queues by `Broker.declare` and
+        `Broker.check_queue` alone. An application in which nobody overrides this pays nothing.
+        """
+        return {}
 
     def gate(self, runtime: Runtime) -> LeaderGate | None:
         """Say how it is known whether a worker leads; None: not by this plugin.

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from chancy.errors import ConfigurationError
+from chancy.codec import encode
+from chancy.errors import ConfigurationError, PushError
 from chancy.limits import Limit, LimitType, check_limits
-from chancy.names import check_queue_name, shown
+from chancy.names import check_broker_name, check_queue_name, shown
 from chancy.options import EXECUTORS, ExecutorName, Options, ThreadOptions, check_options
 
 #: The most jobs of one queue that one worker may run at a time.
 MAX_CONCURRENCY = 100_000
+#: The broker of a queue that names none: the one that keeps the queues themselves.
+DEFAULT_BROKER = "postgres"
+#: Bytes of JSON that the options of a broker may take.
+_MOST_OPTIONS = 8_192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +43,9 @@ class Queue:
         takes a limit of time only with ``ThreadOptions(cooperative=True)``; only a ``process``
         queue takes one of memory.
     :param options: of the executor; None takes its defaults.
+    :param broker: where its jobs live: ``postgres``, or the name of a broker that a plugin
+        supplies, as the redis plugin does.
+    :param broker_options: of that broker, as JSON has them; it says which it takes.
     :param paused: claimed by nobody. Declaring an existing queue again leaves this as it is.
     :param resume_at: when a paused queue goes on by itself, by the clock of the database.
     """
@@ -48,6 +58,8 @@ class Queue:
     keep_finished: bool = True
     limits: tuple[Limit, ...] = ()
     options: Options | None = None
+    broker: str = DEFAULT_BROKER
+    broker_options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     paused: bool = False
     resume_at: datetime | None = None
 
@@ -62,6 +74,9 @@ class Queue:
         object.__setattr__(self, "limits", check_limits(self.limits, where))
         if self.options is not None:
             check_options(self.options, self.executor, where)
+        check_broker_name(self.broker, where)
+        options = check_broker_options(self.broker_options, where)
+        object.__setattr__(self, "broker_options", options)
         for limit in self.limits:
             if why := unsupported(limit.type, self.executor, self.options):
                 raise ConfigurationError(f"{where}: {why}")
@@ -140,3 +155,17 @@ def check_tags(value: object, where: str) -> frozenset[str]:
                 f"{where}: the tag pattern {shown(pattern)} is not a regular expression: {error}"
             ) from None
     return patterns
+
+
+def check_broker_options(value: object, where: str) -> dict[str, Any]:
+    """A copy of the options, as JSON gives them back. Their names are the broker's to check."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigurationError(
+            f"{where}: broker_options={shown(value)} must be a dict with texts as keys"
+        )
+    try:
+        text = encode(dict(value), what=f"{where}: broker_options", limit=_MOST_OPTIONS)
+    except PushError as error:
+        raise ConfigurationError(str(error)) from None
+    kept: dict[str, Any] = json.loads(text)
+    return kept

@@ -20,8 +20,9 @@ from chancy.broker import (
     WorkerRecord,
 )
 from chancy.clock import Backoff
-from chancy.errors import BrokerUnavailable
+from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.job import QueuedJob
+from chancy.names import shown
 from chancy.notice import Topic
 from chancy.postgres import rows
 from chancy.postgres.bulk import pieces, store_all
@@ -38,7 +39,7 @@ from chancy.postgres.settlements import Settlements
 from chancy.postgres.statements import Statements
 from chancy.postgres.subscription import PostgresSubscription
 from chancy.postgres.within import bind, fetch_within
-from chancy.queue import Queue
+from chancy.queue import DEFAULT_BROKER, Queue
 from chancy.settling import Inside
 
 
@@ -100,6 +101,13 @@ class PostgresBroker:
         if self._pool is None:
             raise BrokerUnavailable(f"{self!r} is not open: use `async with Chancy(dsn)`")
         return self._pool
+
+    def check_queue(self, queue: Queue) -> None:
+        if queue.broker == DEFAULT_BROKER and queue.broker_options:
+            raise ConfigurationError(
+                f"queue {queue.name!r}: the broker {DEFAULT_BROKER} takes no broker_options, not "
+                f"{', '.join(map(shown, queue.broker_options))}"
+            )
 
     async def open(self) -> None:
         """Open the pool. Raises `BrokerUnavailable` if the server cannot be reached."""

@@ -119,4 +119,6 @@ def declaration(queue: Queue) -> list[object]:
         queue.resume_at,
         encode_limits(queue.limits),
         encode_options(queue.options),
+        queue.broker,
+        json.dumps(queue.broker_options) if queue.broker_options else None,
     ]

@@ -20,7 +20,7 @@ from chancy.postgres.statements import load, quoted
 #: The name of the component of the core.
 CORE_NAME = "core"
 #: The revision of the core that this version of chancy works with.
-HEAD = "0006"
+HEAD = "0007"
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _REVISION = re.compile(r"[A-Za-z0-9_]{1,32}")

@@ -13,10 +13,12 @@ from chancy.broker import QueueCounts, WorkerRecord
 from chancy.errors import ConfigurationError
 from chancy.job import QueuedJob
 from chancy.limits import Limit, limits_from
-from chancy.names import shown
+from chancy.names import check_broker_name, shown
 from chancy.options import ExecutorName, Options, decode_options
 from chancy.queue import (
+    DEFAULT_BROKER,
     Queue,
+    check_broker_options,
     check_concurrency,
     check_executor,
     check_poll_interval,
@@ -101,7 +103,7 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
     """A queue, and what was wrong with its row: each bad field has its default instead."""
     (
         name, executor, concurrency, tags, poll_interval_s, keep_finished, paused, resume_at,
-        limits, options,
+        limits, options, broker, broker_options,
     ) = row  # fmt: skip
     where = f"queue {name!r}"
     wrong: list[str] = []
@@ -125,6 +127,8 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
         keep_finished=keep_finished,
         limits=sound(limits, lambda text, where: _limits(text, where, runs, how), ()),
         options=how,
+        broker=sound(broker, check_broker_name, DEFAULT_BROKER),
+        broker_options=sound(broker_options, _broker_options, {}),
         paused=paused,
         resume_at=_utc(resume_at),
     ), wrong
@@ -143,6 +147,13 @@ def _limits(
     if len(limits) != len(stored or {}):
         raise ConfigurationError(f"{where}: not all of these are limits: {shown(text)}")
     return limits
+
+
+def _broker_options(text: str | None, where: str) -> dict[str, Any]:
+    stored = _object(text)
+    if stored is None and text is not None:
+        raise ConfigurationError(f"{where}: the broker options are not an object: {shown(text)}")
+    return check_broker_options(stored or {}, where)
 
 
 def worker(row: Row) -> WorkerRecord:

@@ -54,8 +54,10 @@ class MemoryBroker:
     def capabilities(self) -> frozenset[Capability]:
         return frozenset({Capability.NOTICES, Capability.UNIQUE})
 
-    async def open(self) -> None:
-        """There is nothing to connect to."""
+    def check_queue(self, queue: Queue) -> None:
+        """It keeps the jobs of any queue."""
+
+    async def open(self) -> None: ...
 
     async def close(self) -> None:
         for subscription in tuple(self._subscriptions):
@@ -295,5 +297,4 @@ class MemoryPulse:
         self._store.beats[self._worker_id] = self._store.clock.now()
         return True
 
-    def close(self) -> None:
-        """There is nothing to let go of."""
+    def close(self) -> None: ...

@@ -1,13 +1,13 @@
--- Stores a queue; $11: also over one that exists, whose pause stays as it is. Index: the primary
+-- Stores a queue; $13: also over one that exists, whose pause stays as it is. Index: the primary
 -- key of queues. Locks: its row. Safe to repeat.
 with stored as (
   insert into {schema}.queues as q (
     name, executor, concurrency, tags, poll_interval_s, keep_finished, paused_at, resume_at,
-    limits, options)
+    limits, options, broker, broker_options)
   values (
     $1::text, $2::text, $3::int, $4::text[], $5::float8, $6::boolean,
     case when $7::boolean then clock_timestamp() end, $8::timestamptz,
-    $9::text::jsonb, $10::text::jsonb)
+    $9::text::jsonb, $10::text::jsonb, $11::text, $12::text::jsonb)
   on conflict (name) do update
   set
     executor = excluded.executor,
@@ -17,8 +17,10 @@ with stored as (
     keep_finished = excluded.keep_finished,
     limits = excluded.limits,
     options = excluded.options,
+    broker = excluded.broker,
+    broker_options = excluded.broker_options,
     updated_at = clock_timestamp()
-  where $11::boolean
+  where $13::boolean
   returning 1)
 select pg_notify({schema}.channel(), 'q:')
 from stored

@@ -9,7 +9,9 @@ select
   paused_at is not null and (resume_at is null or resume_at > clock_timestamp()),
   {schema}.utc(resume_at),
   limits::text,
-  options::text
+  options::text,
+  broker,
+  broker_options::text
 from {schema}.queues
 where $1::text is null
   or name = $1
