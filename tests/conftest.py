@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.postgres_fixtures", "tests.leftovers"]
+pytest_plugins = ["tests.postgres_fixtures", "tests.leftovers", "tests.redis_fixtures"]

@@ -13,6 +13,8 @@ import pytest
 _GRACE_SECONDS = 1.0
 # These serve the whole interpreter once it has used multiprocessing.
 _LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+#: Ids of processes that serve the whole run, whichever test first asked for them.
+lasting: set[int] = set()
 
 
 def _children() -> dict[int, str]:
@@ -20,7 +22,8 @@ def _children() -> dict[int, str]:
     for child in psutil.Process().children(recursive=True):
         try:
             command = " ".join(child.cmdline()) or child.name()
-            if child.status() != psutil.STATUS_ZOMBIE and not any(x in command for x in _LASTING):
+            ours = child.pid in lasting or any(x in command for x in _LASTING)
+            if child.status() != psutil.STATUS_ZOMBIE and not ours:
                 found[child.pid] = command
         except psutil.NoSuchProcess:
             continue

@@ -1,0 +1,163 @@
+"""How Redis is reached: settings, errors, scripts and keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+
+import pytest
+import redis.exceptions as redis_errors
+from redis.asyncio import RedisCluster
+
+from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
+from chancy.plugins.redis import RedisPlugin, RedisSettings
+from chancy.plugins.redis.client import (
+    AsyncClient,
+    broker_error,
+    command,
+    command_sync,
+    connect,
+    connect_sync,
+    translated,
+)
+from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.scripts import Call, Script, run_all, run_all_sync
+from tests.redis_fixtures import RedisServer
+from tests.waiting import eventually
+
+ECHO = Script("echo", "redis.call('set', KEYS[1], ARGV[1]) return {KEYS[1], ARGV[1]}")
+KEYS = [Keys("t:").tag(name) for name in ("a", "b", "c", "d")]
+
+
+@pytest.fixture(params=["alone", "cluster"])
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[AsyncClient]:
+    clustered = request.param == "cluster"
+    url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
+    made = connect(RedisSettings(url=url, cluster=clustered))
+    yield made
+    await made.aclose()
+
+
+async def flush_scripts(client: AsyncClient) -> None:
+    clustered = isinstance(client, RedisCluster)
+    await command(client, "SCRIPT FLUSH", **({"target_nodes": "primaries"} if clustered else {}))
+
+
+async def test_a_script_is_sent_where_it_is_missing(client: AsyncClient) -> None:
+    for _ in range(2):
+        await flush_scripts(client)
+        for key in KEYS:
+            assert await ECHO.run(client, [key], ["x"]) == [key.encode(), b"x"]
+
+
+async def test_scripts_go_together_also_where_they_are_missing(client: AsyncClient) -> None:
+    broken = Script("broken", "return redis.call('incr', KEYS[1])")
+    calls = [Call(ECHO, [key], [key]) for key in KEYS]
+    for _ in range(2):
+        await flush_scripts(client)
+        answers = await run_all(client, [*calls, Call(broken, [KEYS[0]])])
+        assert answers[:-1] == [[key.encode()] * 2 for key in KEYS]
+        assert isinstance(answers[-1], redis_errors.ResponseError)
+
+
+def test_threads_run_scripts_too(redis_url: str) -> None:
+    with closing(connect_sync(RedisSettings(url=redis_url))) as client:
+        command_sync(client, "SCRIPT FLUSH")
+        assert run_all_sync(client, [Call(ECHO, ["k"], [1])]) == [[b"k", b"1"]]
+        command_sync(client, "SCRIPT FLUSH")
+        assert ECHO.run_sync(client, ["k"], [2]) == [b"k", b"2"]
+
+
+async def test_a_server_that_went_away_is_unavailable(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    server = own_redis()
+    client = connect(RedisSettings(url=server.url, timeout_s=0.2))
+    try:
+        assert await client.ping()
+        server.freeze()
+        with pytest.raises(BrokerUnavailable), translated():
+            await client.ping()
+        server.thaw()
+        server.kill()
+        with pytest.raises(BrokerUnavailable), translated():
+            await client.ping()
+        server.start()
+
+        async def answers() -> bool:
+            with translated():
+                return bool(await client.ping())
+
+        await eventually(answers)
+    finally:
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis_errors.ConnectionError("gone"),
+        redis_errors.TimeoutError("late"),
+        redis_errors.BusyLoadingError("LOADING"),
+        redis_errors.ReadOnlyError("READONLY"),
+        redis_errors.MovedError("1 127.0.0.1:1"),
+        redis_errors.AskError("1 127.0.0.1:1"),
+        redis_errors.ClusterDownError("CLUSTERDOWN"),
+        redis_errors.TryAgainError("TRYAGAIN"),
+        redis_errors.MasterDownError("MASTERDOWN"),
+        redis_errors.ResponseError("UNBLOCKED force unblock"),
+        OSError("no route"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_that_pass_are_told_apart(error: Exception) -> None:
+    assert isinstance(broker_error(error), BrokerUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "retryable"),
+    [
+        (redis_errors.OutOfMemoryError("command not allowed"), "53200", True),
+        (redis_errors.AuthenticationError("WRONGPASS"), "28000", False),
+        (redis_errors.ResponseError("WRONGTYPE"), "XX000", False),
+    ],
+)
+def test_refusals_are_told_apart(error: Exception, state: str, retryable: bool) -> None:
+    found = broker_error(error)
+    assert isinstance(found, StatementFailed)
+    assert (found.sqlstate, found.retryable) == (state, retryable)
+    assert broker_error(ValueError("ours")) is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"url": "http://host"},
+        {"url": "redis://host:port"},
+        {"url": "unix://"},
+        {"cluster": True, "url": "redis://host/3"},
+        {"cluster": True, "url": "unix:///a"},
+        {"prefix": "a{b}"},
+        {"timeout_s": 0},
+        {"timeout_s": float("inf")},
+        {"max_connections": 1},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="RedisPlugin"):
+        RedisPlugin(**values)  # type: ignore[arg-type]
+
+
+def test_a_password_is_not_shown() -> None:
+    settings = RedisPlugin(url="redis://me:secret@host:1/2").settings
+    assert settings.shown_url == "redis://…@host:1/2"
+    assert "secret" not in repr(settings)
+    with pytest.raises(ConfigurationError) as caught:
+        RedisPlugin(url="redis://me:secret@host:port/2")
+    assert "secret" not in str(caught.value)
+
+
+def test_keys_of_a_shard_share_their_tag() -> None:
+    assert Keys("chancy:").tag("mail", 2) == "{chancy:mail:2}"
+    assert Keys("chancy:").plain("workers") == "chancy:workers"
