@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from pathlib import Path
 
 from chancy import current_job, job
 from tests.faults import book as books
@@ -33,10 +34,14 @@ async def hold(book: str, number: int) -> int:
 
 
 @job(queue="load")
-async def outlast(book: str, number: int, first_s: float, again_s: float) -> int:
-    """Takes another time when it is run again."""
+async def outlast(book: str, number: int, first_s: float, until: str) -> int:
+    """Run again, it goes on until there is a file ``until``."""
     books.write(book, number, "begin")
-    await asyncio.sleep(first_s if books.begun(book, number) == 1 else again_s)
+    if books.begun(book, number) == 1:
+        await asyncio.sleep(first_s)
+    else:
+        while not Path(until).exists():
+            await asyncio.sleep(0.05)
     books.write(book, number, "end")
     return number
 

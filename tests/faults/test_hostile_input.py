@@ -265,8 +265,8 @@ async def test_hostile_names_in_rows_are_inert(
     worker.wait_until_ready()
     await chancy.push(jobs.work.job(book=str(book), number=1))
     await eventually(lambda: tables.states(dsn)[State.SUCCEEDED] == 1)
-    found = await chancy.get_jobs(named)
-    assert {job.state for job in found.values()} <= {State.SCHEDULED, State.PENDING}
+    live = {State.SCHEDULED, State.PENDING, State.RUNNING}
+    assert {job.state for job in (await chancy.get_jobs(named)).values()} <= live
     assert (await chancy.counts())["'; drop table chancy.jobs; --"].pending == 1
     assert "odd" in [queue.name for queue in await chancy.get_queues()]
     worker.stop()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from pathlib import Path
 
 from chancy import Chancy
 from tests.faults import jobs, ledger, oracles, tables
@@ -20,16 +21,16 @@ JOBS = 600
 
 
 async def test_a_frozen_worker_settles_nothing_of_what_others_run(
-    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
+    chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, tmp_path: Path
 ) -> None:
     """SIGSTOP for three times the timeout of the heartbeat, with every slot taken. When it goes on
     its jobs run elsewhere at that moment: without the lease in the fence it would end them."""
     ledger.open_ledger(dsn)
     zombie = start_worker(dsn, concurrency=HELD, heartbeat_timeout_s=TIMEOUT_S)
     zombie_id = await asyncio.to_thread(zombie.wait_until_ready)
-    again_s = 4 * TIMEOUT_S
+    until = tmp_path / "the zombie has spoken"
     await chancy.push_many(
-        jobs.outlast.job(str(book), number, 1.0, again_s) for number in range(HELD)
+        jobs.outlast.job(str(book), number, 1.0, str(until)) for number in range(HELD)
     )
     await eventually(lambda: len(book.count("begin")) == HELD)
     with Sampler(dsn) as sampler:
@@ -52,6 +53,7 @@ async def test_a_frozen_worker_settles_nothing_of_what_others_run(
         )
         zombie.signal(signal.SIGCONT)
         await eventually(lambda: "settlements_stale" in zombie.said())
+        until.touch()
         await eventually(lambda: tables.live(dsn) == 0, timeout=60.0)
     sampler.check(at_least=20)
     lost = sum(worker.stop().outcomes["Lost"] for worker in takers)
