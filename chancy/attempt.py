@@ -21,6 +21,7 @@ MAX_TRACE = 16_000
 MAX_NOTE = 1_000
 MAX_NOTES = 10
 MAX_CAUSES = 10
+MAX_HOST = 255
 _MAX_TYPES = 20
 
 
@@ -56,6 +57,7 @@ class Failure:
     :param trace: the traceback as text, at most `MAX_TRACE` characters, the middle cut out.
     :param notes: what was added to the exception by ``add_note``, at most `MAX_NOTES`.
     :param causes: the exceptions behind it, nearest first, at most `MAX_CAUSES`: type and text.
+    :param host: the machine, of an attempt whose worker died there; at most `MAX_HOST` characters.
     """
 
     types: tuple[str, ...]
@@ -63,6 +65,7 @@ class Failure:
     trace: str = ""
     notes: tuple[str, ...] = ()
     causes: tuple[tuple[str, str], ...] = ()
+    host: str | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -104,6 +107,8 @@ class Failure:
             data["notes"] = list(self.notes)
         if self.causes:
             data["causes"] = [list(cause) for cause in self.causes]
+        if self.host is not None:
+            data["host"] = self.host
         return data
 
     @classmethod
@@ -115,6 +120,7 @@ class Failure:
             trace=str(data["trace"]),
             notes=tuple(map(str, data.get("notes", ()))),
             causes=tuple((str(name), str(text)) for name, text in data.get("causes", ())),
+            host=None if data.get("host") is None else str(data["host"]),
         )
 
 
@@ -245,10 +251,14 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The process that ran the attempt died without a word."""
+    """The process that ran the attempt died without a word.
+
+    :param host: the machine it was on, where somebody else tells of its death and knows it.
+    """
 
     why: str
     elapsed_s: float = 0.0
+    host: str | None = None
 
 
 Outcome = Returned | Raised | TimedOut | MemoryExceeded | Cancelled | Snoozed | Released | Lost

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from chancy.attempt import (
+    MAX_HOST,
     Cancelled,
     Claim,
     Failure,
@@ -19,6 +21,7 @@ from chancy.attempt import (
     Settlement,
     Snoozed,
     TimedOut,
+    storable,
 )
 from chancy.states import State
 
@@ -68,8 +71,8 @@ def judge(claim: Claim, outcome: Outcome) -> Settlement:
             return _later(claim, until)._replace(refund=True, meta=meta)
         case Released():
             return Settlement(claim.id, claim.lease, State.PENDING, refund=True)
-        case Lost(why):
-            return _lost(claim, why)
+        case Lost(why, host=host):
+            return _lost(claim, why, host)
         case _:
             assert_never(outcome)
 
@@ -78,11 +81,13 @@ def _failed(claim: Claim, failure: Failure) -> Settlement:
     return Settlement(claim.id, claim.lease, State.FAILED, failure=failure)
 
 
-def _lost(claim: Claim, why: str) -> Settlement:
+def _lost(claim: Claim, why: str, host: str | None) -> Settlement:
     crashes = claim.crashes + 1
     for_good = crashes >= MAX_CRASHES
     ending = "it fails for good" if for_good else "it is run again"
     failure = Failure.named("chancy.Lost", f"crash {crashes} of {MAX_CRASHES}: {why}; {ending}")
+    if host is not None:
+        failure = replace(failure, host=storable(host, MAX_HOST))
     state = State.FAILED if for_good else State.PENDING
     return Settlement(
         claim.id, claim.lease, state, failure=failure, refund=not for_good, crashed=True

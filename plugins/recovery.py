@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from chancy.attempt import Lost
+from chancy.attempt import Claim, Lost
 from chancy.broker import WorkerRecord
 from chancy.clock import Clock
 from chancy.leader import elected
@@ -25,6 +26,8 @@ _LOOKS = 4
 _RARELY = 3
 #: Looks of a worker that does not lead within a heartbeat timeout.
 _LOOKS_OF_OTHERS = 3
+#: The most workers whose machines are remembered, those that were seen last.
+_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Recovery(Plugin):
     def __init__(self, *, sweep_s: float = 5.0, batch: int = 500) -> None:
         self.sweep_s = sweep_s
         self.batch = batch
+        # A sweep forgets a dead worker before it asks what that one held.
+        self._hosts: OrderedDict[UUID, str] = OrderedDict()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -96,7 +101,9 @@ class Recovery(Plugin):
         led, due = False, clock.monotonic()
         while True:
             asked = clock.monotonic()
-            silence.look(await runtime.broker.workers(), asked)
+            workers = await runtime.broker.workers()
+            silence.look(workers, asked)
+            self._remember(workers)
             leads = runtime.leader.leading
             if clock.monotonic() >= due or (leads and (not led or silence.heard)):
                 await self.sweep(runtime, silent_s=_FOREVER_S if silence.doubtful else None)
@@ -121,12 +128,22 @@ class Recovery(Plugin):
             orphans = await runtime.broker.orphans(silent_s=silent_s, limit=self.batch)
             if not orphans:
                 return rescued
-            settlements = []
-            for claim in orphans:
-                lost = Lost(f"worker {claim.worker_id} died or fell silent while it ran the job")
-                settlements.append(runtime.judge(claim, lost))
+            settlements = [runtime.judge(claim, self._lost(claim)) for claim in orphans]
             stale = await runtime.settle(settlements)
             rescued += len(orphans) - len(stale)
             logger.warning("rescued jobs=%d stale=%d", len(orphans) - len(stale), len(stale))
             if len(orphans) < self.batch:
                 return rescued
+
+    def _remember(self, workers: Sequence[WorkerRecord]) -> None:
+        for worker in workers:
+            self._hosts[worker.id] = worker.host
+            self._hosts.move_to_end(worker.id)
+        while len(self._hosts) > _REMEMBERED:
+            self._hosts.popitem(last=False)
+
+    def _lost(self, claim: Claim) -> Lost:
+        host = self._hosts.get(claim.worker_id)
+        where = "" if host is None else f" on {host}"
+        why = f"worker {claim.worker_id}{where} died or fell silent while it ran the job"
+        return Lost(why, host=host)

@@ -77,7 +77,7 @@ class DeadLetter:
     :param errors: the failures of its attempts, the last one at the end; those that
         `DeadLetters.find` gives have the last one alone.
     :param worker_id: who ran the last attempt; ``host``: where that was, if the worker still had
-        its row then.
+        its row then, or whoever found it dead had seen it before.
     :param replayed_as: the id of the job that it became when it was last replayed.
     :param replays: how often it was.
     """

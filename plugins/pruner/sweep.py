@@ -14,6 +14,7 @@ from chancy.broker import SqlStore
 from chancy.plugins.pruner.rule import Prune
 from chancy.postgres.patterns import exact, like, matches
 from chancy.postgres.statements import load
+from chancy.states import State
 
 #: Jobs that one statement looks at, and removes at most. 1,000 take 10 to 20 ms.
 STEP = 1_000
@@ -25,6 +26,9 @@ MAX_QUEUES = 10_000
 #: Jobs that finished within this time stay, whatever the rules say: somebody may be waiting for
 #: them, and a settlement whose answer was lost is looked up among them.
 YOUNG = timedelta(minutes=1)
+#: The same where a rule means failed jobs, too: a sweep that finds out what has failed, such as
+#: that of dead letters, comes by every 30 s, and without a leader every 6 minutes.
+YOUNG_FAILED = timedelta(minutes=10)
 #: Before every job.
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -170,7 +174,8 @@ class Sweep:
 
 
 def _begun(rule: Prune, now: datetime) -> _Walk:
-    before = now - max(rule.older_than or YOUNG, YOUNG)
+    young = YOUNG_FAILED if rule.state in (None, State.FAILED) else YOUNG
+    before = now - max(rule.older_than or young, young)
     if rule.keep_last:
         # Those that are too young count among the last ones.
         return _Walk(before=before, until=now)

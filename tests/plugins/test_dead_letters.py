@@ -87,16 +87,16 @@ async def test_a_job_that_kills_its_process_is_kept_with_the_signal(
     assert one.host
 
 
-async def test_a_job_whose_workers_die_names_the_worker(dsn: str) -> None:
+async def test_a_job_whose_workers_die_names_the_worker_and_its_machine(dsn: str) -> None:
     async with Chancy(dsn) as chancy:
         reference = await chancy.push(jobs.note.job("lost"))
         execute(dsn, "update chancy.jobs set crashes = 2")
-        dead = orphan(dsn, silent="1 hour", registered=False)
-        async with Worker(chancy, queues=[]):
+        dead = orphan(dsn, silent="0 s")
+        async with Worker(chancy, queues=[], heartbeat_s=0.1, heartbeat_timeout_s=0.3):
             assert (await reference.wait(10)).state is State.FAILED
         one = await letter(chancy, reference.id)
-    assert (one.reason, one.crashes, one.worker_id) == ("crashed", 3, dead)
-    assert str(dead) in one.message
+    assert (one.reason, one.crashes, one.worker_id, one.host) == ("crashed", 3, dead, "gone")
+    assert f"worker {dead} on gone died" in one.message
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from chancy import Chancy, Queue, State
 from chancy.broker import SqlStore
 from chancy.plugins.pruner import Prune
+from chancy.plugins.pruner.rule import FinalState
 from chancy.plugins.pruner.sweep import Sweep
 from tests import jobs
 from tests.plugins.finished import HOUR, ages, fill, left
@@ -101,15 +102,24 @@ async def test_the_last_ones_stay_of_each_queue_and_of_those_that_are_meant(
     # Both conditions must hold, and the young ones count among the last.
     assert await turn(store, Prune(keep_last=3, older_than=timedelta(minutes=10.5))) == 15 - 5
     assert ages(connection) == [*range(1, 6)]
-    assert await turn(store, Prune(keep_last=0)) == 5
+    assert await turn(store, Prune(state="succeeded", keep_last=0)) == 5
 
 
-async def test_jobs_that_finished_this_minute_stay(
-    store: SqlStore, connection: psycopg.Connection[Any]
+@pytest.mark.parametrize(
+    ("state", "minutes"), [("succeeded", 1), ("cancelled", 1), ("failed", 10), (None, 10)]
+)
+async def test_jobs_that_finished_this_minute_stay_and_where_some_failed_ten(
+    state: FinalState | None,
+    minutes: int,
+    store: SqlStore,
+    connection: psycopg.Connection[Any],
 ) -> None:
-    fill(connection, 5, first=timedelta(minutes=-1.5))
-    assert await turn(store, Prune(keep_last=0), Prune(older_than=timedelta())) == 3
-    assert ages(connection) == [1, 2]
+    """What has failed is looked for by the sweep of dead letters."""
+    given = State.SUCCEEDED if state is None else State.parse(state)
+    fill(connection, 15, state=given, first=timedelta(minutes=-0.5))
+    rules = Prune(state=state, keep_last=0), Prune(state=state, older_than=timedelta())
+    assert await turn(store, *rules) == 15 - minutes
+    assert ages(connection) == [*range(1, minutes + 1)]
 
 
 async def test_unfinished_jobs_are_never_touched(
@@ -188,7 +198,7 @@ async def test_many_that_finished_at_one_moment_are_not_stepped_over(
     store: SqlStore, connection: psycopg.Connection[Any]
 ) -> None:
     fill(connection, 50)
-    connection.execute("update chancy.finished_jobs set finished_at = now() - interval '5 min'")
+    connection.execute("update chancy.finished_jobs set finished_at = now() - interval '15 min'")
     connection.execute("update chancy.finished_jobs set state = 5 where pos % 2 = 0")
     assert await turn(store, Prune(state="failed", older_than=timedelta())) == 25
     assert await turn(store, Prune(keep_last=5)) == 20

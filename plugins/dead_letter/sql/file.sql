@@ -10,7 +10,8 @@ insert into {schema}.dead_letters as d (
   errors, worker_id, host, pushed_at, died_at, reason, error)
 select distinct on (f.id)
   f.id, f.queue, f.priority, f.func, f.arguments, f.max_attempts, f.unique_key, f.limits, f.meta,
-  f.attempt, f.crashes, f.errors, f.worker_id, w.host, f.pushed_at, f.finished_at,
+  f.attempt, f.crashes, f.errors, f.worker_id,
+  coalesce(f.errors -> -1 ->> 'host', w.host), f.pushed_at, f.finished_at,
   {schema}.dead_letters_reason(f.errors), left(f.errors -> -1 -> 'types' ->> 0, 255)
 from unnest($1::uuid[]) as u (id)
 cross join lateral (
