@@ -1,0 +1,3 @@
+"""Ordered, partitioned streams of events, and the processors that work through them."""
+
+from __future__ import annotations

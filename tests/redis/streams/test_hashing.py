@@ -1,0 +1,187 @@
+"""Partitions: the same for one key, everywhere and for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum, StrEnum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chancy.errors import ConfigurationError, InvalidArguments
+from chancy.plugins.redis.streams.hashing import find_hasher, key_bytes, route_of
+from chancy.plugins.redis.streams.record import Record
+
+
+class Shape(StrEnum):
+    ROUND = "round"
+
+
+class Number(Enum):
+    ONE = 1
+
+
+class Customer(Record):
+    name: str
+    number: int = 0
+    nick: str | None = None
+
+    def key(self) -> str:
+        return f"{self.name}/{self.number}"
+
+
+def by_first_letter(key: str) -> int:
+    return ord(key[0]) - ord("a")
+
+
+class Own:
+    name = "own-1"
+
+    def hash(self, key: str) -> int:
+        return len(key)
+
+
+@pytest.mark.row("R04")
+@pytest.mark.parametrize(
+    ("hasher", "numbers"),
+    [
+        # Never change these: events of one key would move, and lose their order.
+        (None, [3421780262, 1532655789, 1790921346]),
+        ("crc32", [3421780262, 1532655789, 1790921346]),
+        ("blake2", [9111887879481234737, 10358217578130537872, 16667848380713045890]),
+        ("xxh64", [10139926970967174787, 11948966515561655149, 1750302349509622455]),
+    ],
+)
+def test_the_numbers_of_keys_never_change(hasher: str | None, numbers: list[int]) -> None:
+    found = find_hasher(hasher)
+    assert [found.hash(key) for key in ("123456789", "ä/ö", 7)] == numbers
+    assert found.hash(b"123456789") == found.hash(123456789) == numbers[0]
+
+
+@pytest.mark.row("R03")
+def test_one_key_has_one_partition() -> None:
+    route = route_of(Customer, "name")
+    names = [f"customer-{number}" for number in range(100)]
+    first = [route.partition(Customer(name=name), 16) for name in names]
+    again = [route.partition(Customer(name=name, number=9), 16) for name in names]
+    assert first == again
+    assert set(first) <= set(range(16))
+
+
+@pytest.mark.row("R03")
+@pytest.mark.parametrize("hasher", ["crc32", "blake2", "xxh64"])
+@pytest.mark.parametrize("text", ["{}", "user:{}", "{:08}"])
+def test_keys_spread_evenly(hasher: str, text: str) -> None:
+    route = route_of(Customer, "name", hasher)
+    records = (Customer(name=text.format(number)) for number in range(16_000))
+    counts = Counter(route.partition(record, 16) for record in records)
+    assert len(counts) == 16
+    # 1,000 each; random ones would leave 850 to 1,150 once in 100,000 times.
+    assert min(counts.values()) > 850
+    assert max(counts.values()) < 1_150
+
+
+@pytest.mark.row("R04")
+def test_another_process_finds_the_same_partition() -> None:
+    """Also where Python shuffles its own hashes."""
+    program = (
+        "from chancy.plugins.redis.streams.hashing import find_hasher\n"
+        "print([find_hasher(n).hash('ä') for n in (None, 'blake2', 'xxh64')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == str([find_hasher(n).hash("ä") for n in (None, "blake2", "xxh64")])
+
+
+@pytest.mark.row("R03")
+def test_own_hashers() -> None:
+    route = route_of(Customer, "name", by_first_letter)
+    assert [route.partition(Customer(name=name), 3) for name in ("ada", "bob", "cy", "di")] == [
+        *(0, 1, 2, 0)
+    ]
+    assert route.name == f"{__name__}.by_first_letter"
+    assert route_of(Customer, "name", Own()).name == "own-1"
+    assert route_of(Customer, "name", Own()).partition(Customer(name="abcd"), 3) == 1
+
+
+@pytest.mark.row("R02")
+def test_a_function_gives_the_key() -> None:
+    route = route_of(Customer, Customer.key)
+    assert route.key(Customer(name="a", number=2)) == "a/2"
+    assert route.partition(Customer(name="a", number=2), 8) == find_hasher(None).hash("a/2") % 8
+
+
+@pytest.mark.row("R02")
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        ("nome", "partition_by='nome': Customer has no such attribute; it has name, number, nick"),
+        (7, "partition_by=7 must be the name of an attribute of Customer, or a function"),
+    ],
+)
+def test_a_key_that_no_record_has_is_refused(by: Any, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        route_of(Customer, by)
+
+
+@pytest.mark.parametrize(
+    ("key", "data"),
+    [
+        ("ä", "ä".encode()),
+        (b"\xff", b"\xff"),
+        (-7, b"-7"),
+        (10**30, b"1" + b"0" * 30),
+        (UUID(int=5), b"00000000-0000-0000-0000-000000000005"),
+        (Shape.ROUND, b"round"),
+        (Number.ONE, b"1"),
+        ("\ud800", b"\xed\xa0\x80"),
+    ],
+)
+def test_keys_as_bytes(key: object, data: bytes) -> None:
+    assert key_bytes(key) == data
+
+
+@pytest.mark.parametrize("key", [None, True, 1.5, ("a", 1), [1], object()])
+def test_keys_that_have_no_one_form_are_refused(key: object) -> None:
+    with pytest.raises(InvalidArguments, match="cannot be the key of an event"):
+        key_bytes(key)
+
+
+def test_a_record_without_a_key_names_what_it_is_partitioned_by() -> None:
+    with pytest.raises(InvalidArguments, match="Customer, partitioned by nick: None cannot be"):
+        route_of(Customer, "nick").partition(Customer(name="a"), 4)
+    with pytest.raises(InvalidArguments, match=r"by name with the hasher .*letter.* IndexError"):
+        route_of(Customer, "name", by_first_letter).partition(Customer(name=""), 4)
+
+
+@pytest.mark.parametrize(
+    ("hasher", "reason"),
+    [
+        ("md5", "there is no hasher 'md5': use crc32, blake2, xxh64, "),
+        (7, "7 is no hasher"),
+        (lambda key: 1, "has no name that could be kept with the stream"),
+    ],
+)
+def test_what_cannot_be_a_hasher_is_refused(hasher: Any, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        find_hasher(hasher)
+
+
+@given(st.text() | st.integers() | st.binary() | st.uuids(), st.integers(1, 4096))
+def test_every_key_has_a_partition(key: Any, partitions: int) -> None:
+    def own(record: Customer) -> Any:
+        return key
+
+    by: Callable[[Customer], Any] = own
+    assert 0 <= route_of(Customer, by).partition(Customer(name="a"), partitions) < partitions

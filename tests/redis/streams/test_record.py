@@ -1,0 +1,188 @@
+"""Records: what they may have, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import BaseModel, Field, create_model
+
+from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
+from chancy.plugins.redis.streams.codec import coding_of
+from chancy.plugins.redis.streams.encoding import UnreadableRecord
+from chancy.plugins.redis.streams.record import Record
+
+
+class Item(Record):
+    name: str
+    count: int = Field(gt=0)
+
+
+class Order(Record):
+    order_id: int
+    items: list[Item] = Field(default_factory=list)
+    at: datetime = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class Tick(Record, primitive=True):
+    symbol: str
+    price: float
+    size: int = 1
+    open: bool = True
+    raw: bytes = b""
+
+
+class Plain(BaseModel):
+    """A record need not be one of ours."""
+
+    text: str
+
+
+@pytest.mark.row("R01")
+def test_nested_records_come_back_equal() -> None:
+    coding = coding_of(Order)
+    order = Order(order_id=7, items=[Item(name="ä", count=2), Item(name="b", count=1)])
+    fields = coding.encode(order)
+    assert coding.decode(fields) == order
+    assert isinstance(coding.decode(fields).items[0], Item)
+
+
+@pytest.mark.row("R01")
+def test_attributes_of_a_primitive_record_are_fields() -> None:
+    coding = coding_of(Tick)
+    tick = Tick(symbol="é", price=0.1, size=-3, open=False, raw=b"\xff\x00")
+    fields = coding.encode(tick)
+    assert fields == [
+        *(b"symbol", "é".encode()),
+        *(b"price", b"0.1"),
+        *(b"size", b"-3"),
+        *(b"open", b"0"),
+        *(b"raw", b"\xff\x00"),
+    ]
+    assert coding.decode(fields) == tick
+    assert coding.name == "primitive"
+
+
+@pytest.mark.parametrize("price", [float("inf"), float("-inf"), 1e308, 5e-324, -0.0])
+def test_numbers_of_primitive_records_are_exact(price: float) -> None:
+    coding = coding_of(Tick)
+    assert coding.decode(coding.encode(Tick(symbol="a", price=price))).price == price
+
+
+@pytest.mark.row("R01")
+@pytest.mark.parametrize("kind", [list[int], datetime, int | None, Item])
+def test_a_primitive_record_has_scalars_only(kind: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"Bad\.wrong is of the type .*primitive=True"):
+        create_model("Bad", __base__=Record, __cls_kwargs__={"primitive": True}, wrong=(kind, ...))
+
+
+def test_a_primitive_record_has_its_own_names() -> None:
+    with pytest.raises(ConfigurationError, match=r"Named\.name has the alias 'n'"):
+        create_model("Named", __base__=Tick, name=(str, Field(alias="n")))
+
+
+def test_a_record_below_a_primitive_one_is_primitive() -> None:
+    class Trade(Tick):
+        buyer: int
+
+    assert coding_of(Trade).name == "primitive"
+    with pytest.raises(ConfigurationError, match=r"Wrong\.buyers"):
+        create_model("Wrong", __base__=Tick, buyers=(list[int], ...))
+
+
+def test_any_model_of_pydantic_is_a_record() -> None:
+    coding = coding_of(Plain)
+    assert coding.decode(coding.encode(Plain(text="x"))) == Plain(text="x")
+
+
+def test_what_is_no_model_is_no_record() -> None:
+    with pytest.raises(ConfigurationError, match="must be a pydantic model"):
+        coding_of(dict)  # type: ignore[type-var]
+
+
+def test_what_does_not_fit_is_named_by_its_field() -> None:
+    coding = coding_of(Order)
+    with pytest.raises(InvalidArguments, match=r"no Order: items\.0\.count: .*greater than 0"):
+        coding.check({"order_id": 1, "items": [{"name": "a", "count": 0}]})
+    with pytest.raises(InvalidArguments, match="no Order: order_id: Field required"):
+        coding.check_json("{}")
+    assert coding.check({"order_id": "1"}) == coding.check_json('{"order_id": 1}')
+
+
+def test_values_are_not_told() -> None:
+    with pytest.raises(InvalidArguments) as refused:
+        coding_of(Order).check({"order_id": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_record_that_was_changed_since_is_refused() -> None:
+    item = Item(name="a", count=1)
+    item.count = 0
+    with pytest.raises(InvalidArguments, match=r"no Item: count: .*greater than 0"):
+        coding_of(Item).encode(item)
+    item.count = "many"  # type: ignore[assignment]
+    with pytest.raises(InvalidArguments, match=r"no Item: count: .*integer"):
+        coding_of(Item).encode(item)
+    tick = Tick(symbol="a", price=1.0)
+    tick.size = "b"  # type: ignore[assignment]
+    with pytest.raises(InvalidArguments, match=r"no Tick: size: .*integer"):
+        coding_of(Tick).encode(tick)
+
+
+def test_another_record_is_refused() -> None:
+    with pytest.raises(InvalidArguments, match=r"Item\(.*\) is no Order"):
+        coding_of(Order).encode(Item(name="a", count=1))  # type: ignore[arg-type]
+
+
+def test_a_record_that_could_not_be_read_again_is_refused() -> None:
+    class Secret(Record):
+        shown: str
+        hidden: str = Field(exclude=True)
+
+    with pytest.raises(
+        InvalidArguments, match=r"could not be read again .* hidden: Field required"
+    ):
+        coding_of(Secret).encode(Secret(shown="a", hidden="b"))
+
+
+def test_a_large_record_is_refused() -> None:
+    coding = coding_of(Plain, max_bytes=100)
+    coding.encode(Plain(text="x" * 80))
+    with pytest.raises(PayloadTooLarge, match="a Plain takes 111 bytes as json, the limit is 100"):
+        coding.encode(Plain(text="x" * 100))
+
+
+@pytest.mark.row("R23")
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ([b"data.json", b"{"], "no Order: the record: Invalid JSON"),
+        ([b"data.json", b'{"order_id": "x"}'], "no Order: order_id: "),
+        ([b"data.json", b"\xff"], "no Order: the record: Invalid JSON"),
+        ([b"data.json.gzip", b"no gzip"], "cannot be read as Order: error: "),
+        ([b"data.pickle", b"x"], r"written as 'pickle'.*there is no codec 'pickle'.*reads="),
+        ([b"data.json.brotli", b"x"], r"there is no compressor 'brotli'"),
+        ([b"order_id", b"1"], r"has the fields 'order_id', none of which is an encoded Order"),
+        ([b"a", b"1", b"b", b"2"], r"has the fields 'a, b'"),
+        ([], "has the fields ''"),
+    ],
+)
+def test_what_cannot_be_read_says_why(fields: list[bytes], reason: str) -> None:
+    with pytest.raises(UnreadableRecord, match=reason):
+        coding_of(Order).decode(fields)
+
+
+def test_a_record_that_became_primitive_reads_what_it_was() -> None:
+    class Was(Record):
+        symbol: str
+        price: float
+
+    written = coding_of(Was).encode(Was(symbol="a", price=1.5))
+    assert coding_of(Tick).decode(written) == Tick(symbol="a", price=1.5)
+
+
+def test_a_primitive_record_takes_no_codec() -> None:
+    with pytest.raises(ConfigurationError, match="Tick is a primitive record, which is stored"):
+        coding_of(Tick, codec="json")
+    with pytest.raises(ConfigurationError, match="without codec"):
+        coding_of(Tick, compressor="gzip")
