@@ -1,0 +1,286 @@
+"""Workflows as they are described: steps, and which wait for which. Nothing here is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, Literal, Self
+from uuid import UUID
+
+from chancy.errors import PushError
+from chancy.identity import new_id
+from chancy.job import Job
+from chancy.names import shown
+from chancy.plugins.workflow.sources import Each, Many, One, Source, sources_of
+
+#: The longest name of a workflow and of a step, in characters.
+MAX_NAME = 100
+#: Steps that a workflow may have, those that are added while it runs included.
+MAX_STEPS = 50_000
+#: Ways from one step to another that a description may have.
+MAX_EDGES = 500_000
+#: How the names of steps that undo others begin.
+UNDO = "undo "
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f{}\"\\]{1,100}")
+
+
+class OnFailure(IntEnum):
+    """What becomes of the workflow when a step has failed for good."""
+
+    #: It fails. What runs goes on to its end, and nothing else begins.
+    FAIL = 0
+    #: The step counts as done, with None as its result.
+    IGNORE = 1
+    #: What was done is undone: see ``undo`` of `Workflow.add`.
+    COMPENSATE = 2
+
+
+Policy = OnFailure | Literal["fail", "ignore", "compensate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step.
+
+    :param job: None for one that waits for a signal.
+    :param after: the steps that it waits for.
+    """
+
+    name: str
+    job: Job[Any] | None
+    after: tuple[str, ...] = ()
+    on_failure: OnFailure = OnFailure.FAIL
+    undo: Job[Any] | None = None
+
+
+@dataclass(slots=True)
+class Workflow:
+    """Steps that run in an order, and pass on what they return.
+
+    ``add`` and its like give the workflow itself, so that calls can follow each other. Only
+    ``push`` of the plugin looks at it as a whole, and writes anything.
+
+    :param name: 1 to 100 characters, for people; any number of workflows may have it.
+    :param id: makes a repeated push of the same workflow a no-op.
+    :raises PushError: the name cannot be one.
+    """
+
+    name: str
+    id: UUID = field(default_factory=new_id)
+    _steps: dict[str, Step] = field(default_factory=dict[str, Step], init=False)
+    #: The names that stand for several steps, as that of a sub-workflow does for its last ones.
+    _groups: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]], init=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "a workflow")
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[Step]:
+        """The steps in the order in which they were added."""
+        return iter(self._steps.values())
+
+    def add(
+        self,
+        job: Job[Any],
+        name: str | None = None,
+        *,
+        after: str | Iterable[str] = (),
+        on_failure: Policy = OnFailure.FAIL,
+        undo: Job[Any] | None = None,
+    ) -> Self:
+        """Add a step.
+
+        :param name: the name of its function unless given.
+        :param after: the steps that it waits for, by name; they may be added later. Those that its
+            arguments name by `From` and `Each` need not be said again.
+        :param on_failure: what becomes of the workflow if it fails for good.
+        :param undo: run if this step has succeeded and the workflow compensates; its arguments may
+            name this step and those that this one waits for.
+        :raises PushError: the name is taken or cannot be one.
+        """
+        if not isinstance(job, Job):
+            raise PushError(f"step {shown(name)}: {shown(job)} is not a Job: use function.job(…)")
+        if undo is not None and not isinstance(undo, Job):
+            raise PushError(f"step {shown(name)}: undo={shown(undo)} is not a Job")
+        name = self._free(job.func.rpartition(".")[2] if name is None else name)
+        policy = _policy(on_failure, name)
+        self._put(Step(name=name, job=job, after=_names(after), on_failure=policy, undo=undo))
+        return self
+
+    def wait_for(self, name: str, *, after: str | Iterable[str] = ()) -> Self:
+        """Add a step that waits for the signal of its name; its result is what comes with it.
+
+        :raises PushError: the name is taken or cannot be one.
+        """
+        self._put(Step(name=self._free(name), job=None, after=_names(after)))
+        return self
+
+    def include(
+        self, other: Workflow, name: str | None = None, *, after: str | Iterable[str] = ()
+    ) -> Self:
+        """Add the steps of another workflow, each called ``NAME/STEP``.
+
+        ``after=NAME`` then waits for all its last steps; `From` takes NAME if there is one.
+
+        :param name: the name of the other unless given.
+        :param after: what its first steps wait for.
+        :raises PushError: a name is taken or cannot be one.
+        """
+        name = self._free(other.name if name is None else name)
+        before = _names(after)
+        known = {*other._steps, *other._groups}
+        for step in other:
+            own = (*step.after, *_mentioned(step))
+            first = not any(one in known for one in own)
+            self._put(_renamed(step, name, known, before if first else ()))
+        for group, steps in other._groups.items():
+            self._groups[f"{name}/{group}"] = tuple(f"{name}/{one}" for one in steps)
+        self._groups[name] = tuple(f"{name}/{one}" for one in other.last())
+        return self
+
+    def last(self) -> tuple[str, ...]:
+        """The steps that no other waits for."""
+        waited = {one for step in self for one in self.before(step)}
+        return tuple(name for name in self._steps if name not in waited)
+
+    def before(self, step: Step) -> tuple[str, ...]:
+        """The steps that one waits for, each once; names that are no steps as they are."""
+        found: dict[str, None] = {}
+        for name in (*step.after, *_mentioned(step)):
+            for one in self._groups.get(name, (name,)):
+                found[one] = None
+        return tuple(found)
+
+    def stands_for(self, name: str) -> tuple[str, ...]:
+        """The steps that a name means: its own, or the last ones of a sub-workflow."""
+        return self._groups.get(name, (name,))
+
+    def _free(self, name: object) -> str:
+        checked = check_name(name, "a step")
+        if checked in self._steps or checked in self._groups:
+            raise PushError(
+                f"workflow {self.name!r}: there are two steps {checked!r}: name one otherwise"
+            )
+        return checked
+
+    def _put(self, step: Step) -> None:
+        if len(self._steps) >= MAX_STEPS:
+            raise PushError(
+                f"workflow {self.name!r}: step {step.name!r} is one more than the {MAX_STEPS:,} "
+                "that a workflow may have: push jobs for the rest, or another workflow"
+            )
+        self._steps[self._free(step.name)] = step
+
+
+def chain(name: str, *jobs: Job[Any]) -> Workflow:
+    """A workflow whose steps run one after the other. ``From()`` is what the one before gave."""
+    made = Workflow(name)
+    before: tuple[str, ...] = ()
+    for step_name, job in _numbered(jobs):
+        made.add(job, step_name, after=before)
+        before = (step_name,)
+    return made
+
+
+def group(name: str, jobs: Iterable[Job[Any]]) -> Workflow:
+    """A workflow whose steps run at once, in no order."""
+    made = Workflow(name)
+    for step_name, job in _numbered(jobs):
+        made.add(job, step_name)
+    return made
+
+
+def chord(name: str, jobs: Iterable[Job[Any]], then: Job[Any]) -> Workflow:
+    """A group, and a step behind all of it. ``Each()`` is the list of what they gave."""
+    made = group(name, jobs)
+    steps = tuple(step.name for step in made)
+    (last, _), *_ = _numbered([then])
+    taken = last in steps
+    return made.add(then, f"then {last}"[:MAX_NAME] if taken else last, after=steps)
+
+
+def check_name(name: object, what: str) -> str:
+    """Return the name, or raise `PushError` if it cannot be one."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise PushError(
+            f"{shown(name)} cannot be the name of {what}: use 1 to {MAX_NAME} characters, no "
+            'control characters, and none of { } " \\'
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise PushError(f"{shown(name)} cannot be the name of {what}: it is no text") from None
+    if what == "a step" and name.startswith(UNDO):
+        raise PushError(f"step {name!r}: names that begin with {UNDO!r} are those of undo=")
+    return name
+
+
+def _numbered(jobs: Iterable[Job[Any]]) -> Sequence[tuple[str, Job[Any]]]:
+    """Names for steps: that of the function, with a number where it comes again."""
+    found: list[tuple[str, Job[Any]]] = []
+    seen: dict[str, int] = {}
+    for job in jobs:
+        if not isinstance(job, Job):
+            raise PushError(f"{shown(job)} is not a Job: use function.job(…)")
+        name = job.func.rpartition(".")[2]
+        seen[name] = seen.get(name, 0) + 1
+        found.append((name if seen[name] == 1 else f"{name} {seen[name]}", job))
+    return found
+
+
+def _names(after: str | Iterable[str]) -> tuple[str, ...]:
+    return (after,) if isinstance(after, str) else tuple(after)
+
+
+def _policy(given: object, name: str) -> OnFailure:
+    if isinstance(given, OnFailure):
+        return given
+    if isinstance(given, str) and given.upper() in OnFailure.__members__:
+        return OnFailure[given.upper()]
+    raise PushError(
+        f"step {name!r}: on_failure={shown(given)} must be 'fail', 'ignore' or 'compensate'"
+    )
+
+
+def _mentioned(step: Step) -> Iterator[str]:
+    from chancy.plugins.workflow.sources import named
+
+    if step.job is not None:
+        yield from named(sources_of(step.job))
+
+
+def _renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) -> Step:
+    def new(name: str) -> str:
+        return f"{prefix}/{name}" if name in known else name
+
+    def job_of(job: Job[Any] | None) -> Job[Any] | None:
+        if job is None:
+            return None
+        changed: dict[str, Source] = {}
+        for parameter, source in sources_of(job).items():
+            match source:
+                case One(step=str(name), path=path):
+                    changed[parameter] = One(new(name), path)
+                case Many(steps=steps, prefix=str(start), path=path):
+                    changed[parameter] = Many(steps, f"{prefix}/{start}", path)
+                case Many(steps=steps, prefix=None, path=path):
+                    changed[parameter] = Many(tuple(map(new, steps)), None, path)
+                case One():
+                    pass
+        return job.with_arguments(**changed)
+
+    return replace(
+        step,
+        name=new(step.name),
+        after=(*map(new, step.after), *before),
+        job=job_of(step.job),
+        undo=job_of(step.undo),
+    )
+
+
+__all__ = ["Each", "OnFailure", "Step", "Workflow", "chain", "chord", "group"]

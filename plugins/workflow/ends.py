@@ -1,0 +1,138 @@
+"""The ends of steps: which settlements are of workflows, and how they are told to the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from chancy.attempt import Claim, Settlement
+from chancy.plugins.workflow.store import statement
+from chancy.states import State
+
+#: The key of a job's meta that says which step it is.
+KEY = "workflow"
+#: How the meta of a job of a step looks, as jsonb is written.
+_MARK = f'"{KEY}": {{'
+#: Characters of the message of a failure that stay with the step.
+MAX_MESSAGE = 1_000
+#: Steps of which this process has seen the attempt end, and not yet what was made of it; at most.
+MAX_NOTED = 20_000
+
+
+class Place(NamedTuple):
+    """Which step a job is.
+
+    :param again: it is the replay of a dead letter.
+    """
+
+    workflow: UUID
+    step: str
+    run: int
+    again: bool
+
+
+class End(NamedTuple):
+    """How a step ended.
+
+    :param state: a final one.
+    :param result: JSON text.
+    :param error: JSON text of the failure.
+    """
+
+    place: Place
+    job: UUID
+    state: int
+    result: str | None
+    error: str | None
+
+
+def place_of(meta: str | None) -> Place | None:
+    """The step that a job with this meta is; None if it is none, or says nonsense."""
+    if meta is None or _MARK not in meta:
+        return None
+    try:
+        data = json.loads(meta)
+        said = data[KEY]
+        replayed = isinstance(data.get("dead_letters"), dict)
+        return Place(UUID(said["id"]), str(said["step"]), int(said["run"]), replayed)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+class Noted(NamedTuple):
+    place: Place
+    at: float
+
+
+class Notes:
+    """The steps whose attempts have ended in this process, until they are settled.
+
+    A settlement does not say which step its job is, and the claim does. So plain jobs cost a look
+    at their meta, and no question to the database. What is left here after a while was settled
+    without being told, or goes on: the plugin's service looks at it.
+    """
+
+    def __init__(self) -> None:
+        self._noted: dict[UUID, Noted] = {}
+
+    def __len__(self) -> int:
+        return len(self._noted)
+
+    def note(self, claim: Claim, at: float) -> None:
+        """Take note of an attempt that has ended. The oldest is given up when there are too many:
+        the sweep finds it."""
+        place = place_of(claim.meta)
+        if place is not None:
+            self._noted[claim.id] = Noted(place, at)
+            if len(self._noted) > MAX_NOTED:
+                self._noted.pop(next(iter(self._noted)), None)
+
+    def ends(self, batch: Iterable[Settlement]) -> list[End]:
+        """The ends of steps among settlements."""
+        noted = self._noted
+        found = [
+            _end(noted[one.id].place, one) for one in batch if one.id in noted
+        ]  # fmt: skip
+        found.sort(key=_order)
+        return found
+
+    def forget(self, ids: Iterable[UUID]) -> None:
+        for id in ids:
+            self._noted.pop(id, None)
+
+    def older(self, than: float) -> dict[UUID, Place]:
+        """Those that were noted before."""
+        return {id: one.place for id, one in self._noted.items() if one.at < than}
+
+
+def _order(end: End) -> tuple[int, str]:
+    return end.place.workflow.int, end.place.step
+
+
+def _end(place: Place, settlement: Settlement) -> End:
+    error = None
+    if settlement.failure is not None and settlement.state is not State.SUCCEEDED:
+        failure = settlement.failure
+        kind = failure.types[0] if failure.types else ""
+        error = json.dumps({"type": kind, "message": failure.message[:MAX_MESSAGE]})
+    return End(place, settlement.id, int(settlement.state), settlement.result, error)
+
+
+def advancing(schema: str, ends: Sequence[End]) -> tuple[Any, ...]:
+    """The statement, with its parameters, that takes ends and starts what they let go on."""
+    alone = any(one.state != State.SUCCEEDED or one.place.again for one in ends)
+    results: list[str | None] = [one.result for one in ends]
+    errors: list[str | None] = [one.error for one in ends]
+    return (
+        statement("advance", schema),
+        [one.place.workflow for one in ends],
+        [one.place.step for one in ends],
+        [one.place.run for one in ends],
+        [one.job for one in ends],
+        [one.state for one in ends],
+        results if any(one is not None for one in results) else None,
+        errors if any(one is not None for one in errors) else None,
+        alone,
+    )

@@ -1,0 +1,35 @@
+"""Workflows: their steps, what joins wait for, and signals."""
+
+from alembic import context
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+FUNCTIONS = (
+    "push",
+    "insert",
+    "advance",
+    "turn",
+    "lock",
+    "resume",
+    "fail",
+    "compensate",
+    "finish",
+    "start",
+    "arguments",
+    "value",
+)
+
+
+def upgrade() -> None:
+    context.config.attributes["run_folder"](__file__)
+
+
+def downgrade() -> None:
+    run = context.config.attributes["run"]
+    for function in FUNCTIONS:
+        run(f"drop function {{schema}}.workflows_{function}")
+    for table in ("workflows_signals", "workflows_joins", "workflows_steps", "workflows"):
+        run(f"drop table {{schema}}.{table}")

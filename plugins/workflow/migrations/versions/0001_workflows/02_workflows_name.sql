@@ -1,0 +1,1 @@
+create index workflows_name on {schema}.workflows (name, id)

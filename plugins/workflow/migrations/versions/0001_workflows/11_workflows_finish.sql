@@ -1,0 +1,23 @@
+-- Ends those of the given workflows whose last step has ended; tells those who wait for them.
+-- Index: the primary keys. Locks: the workflows by id. Safe to repeat.
+create function {schema}.workflows_finish(p_ids uuid[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_ended uuid[];
+begin
+  with ended as (
+    update {schema}.workflows w
+    set state = case w.state when 1 then 4 else 7 end, finished_at = clock_timestamp()
+    from (select distinct u.id from unnest(p_ids) as u (id) order by u.id) as u
+    where w.id = u.id and w.state in (1, 2)
+      and exists (
+        select from {schema}.workflows_joins j
+        where j.workflow_id = w.id and j.name = '' and j.missing <= 0)
+    returning w.id)
+  select array_agg(e.id) into v_ended from ended e;
+  perform {schema}.tell_finished(a.id)
+  from {schema}.awaited a where a.id = any (v_ended);
+end
+$$

@@ -1,0 +1,24 @@
+-- What becomes of a workflow that has failed or compensates when one of its steps has ended: it
+-- begins to be undone once nothing runs, or goes on once nothing has failed any more.
+-- Index: the primary keys. Locks: the workflow; as its callees. Safe to repeat.
+create function {schema}.workflows_turn(p_id uuid) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_state smallint;
+  v_undoing boolean;
+begin
+  select w.state, w.undoing into v_state, v_undoing from {schema}.workflows w where w.id = p_id;
+  if v_state = 2 and not v_undoing then
+    perform {schema}.workflows_compensate(p_id);
+  elsif v_state = 5 and not exists (
+    select from {schema}.workflows_steps s
+    where s.workflow_id = p_id and s.state in (5, 6) and (s.undoes is not null or not v_undoing)) then
+    update {schema}.workflows w
+    set state = case when v_undoing then 2 else 1 end, finished_at = null, error = null
+    where w.id = p_id;
+    perform {schema}.workflows_resume(p_id);
+  end if;
+end
+$$

@@ -1,0 +1,100 @@
+"""Holds what steps return against what others take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chancy.annotations import Annotations
+from chancy.errors import PushError
+from chancy.job import DECORATED, Job
+from chancy.names import shown
+from chancy.plugins.workflow.description import OnFailure, Step
+from chancy.plugins.workflow.fit import fits, items_of, kinds, part_of
+from chancy.plugins.workflow.sources import One, Source
+from chancy.registry import Registry
+
+
+class Types:
+    """The annotations of the functions of one workflow."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._found: dict[str, Annotations] = {}
+        self._passed: set[tuple[object, ...]] = set()
+
+    def of(self, func: str) -> Annotations:
+        """What a function says. Raises `PushError` unless this process can import it."""
+        found = self._found.get(func)
+        if found is None:
+            self._registry.check(func)
+            function = DECORATED.get(func) or self._registry.find(func)
+            found = self._found[func] = Annotations.of(function)
+        return found
+
+    def check(
+        self, job: Job[Any], parameter: str, source: Source, steps: Mapping[str, Step]
+    ) -> None:
+        """Raise `PushError` if a parameter cannot take what it is to be given."""
+        said = self.of(job.func)
+        wanted: Any = None
+        for one in said.parameters:
+            if one.name == parameter:
+                wanted = one.annotation
+                break
+        else:
+            if said.rest is None:
+                raise PushError(f"{job.func} has no parameter {parameter!r}")
+            wanted = said.rest.annotation
+        if isinstance(source, One):
+            self._check_one(job.func, parameter, wanted, source, source.step, steps)
+            return
+        whole = wanted
+        wanted = items_of(whole)
+        if wanted is None:
+            if not fits(list, whole) and kinds(whole) != {"array"}:
+                raise PushError(
+                    f"parameter {parameter!r} of {job.func} is {_text(whole)}, and Each gives a list"
+                )
+            wanted = Any
+        for name in source.steps:
+            self._check_one(job.func, parameter, wanted, source, name, steps)
+
+    def _check_one(
+        self,
+        func: str,
+        parameter: str,
+        wanted: Any,
+        source: Source,
+        name: str | None,
+        steps: Mapping[str, Step],
+    ) -> None:
+        step = steps.get(name or "")
+        if step is None or step.job is None:  # one that is there already, or a signal
+            return
+        ignored = step.on_failure is OnFailure.IGNORE
+        case = (func, parameter, step.job.func, source.path, ignored)
+        if case in self._passed:
+            return
+        given = self.of(step.job.func).result.annotation
+        try:
+            part = part_of(given, source.path)
+        except LookupError as error:
+            raise PushError(
+                f"parameter {parameter!r}: step {name!r} returns {_text(given)}: {error.args[0]}"
+            ) from None
+        if ignored and not fits(type(None), wanted):
+            raise PushError(
+                f"parameter {parameter!r} of {func} is {_text(wanted)}, and step {name!r} gives "
+                "None when its failure is ignored: let the parameter take None"
+            )
+        if not fits(part, wanted):
+            raise PushError(
+                f"parameter {parameter!r} of {func} is {_text(wanted)}, and step {name!r} "
+                f"({step.job.func}) gives {_text(part)}"
+            )
+        self._passed.add(case)
+
+
+def _text(annotation: Any) -> str:
+    return annotation.__qualname__ if isinstance(annotation, type) else shown(annotation)
