@@ -44,11 +44,14 @@ _encode = _chunks()
 scan: Callable[[str], tuple[Any, int]] = json.JSONDecoder().raw_decode
 
 
-def encode(value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
+def encode(
+    value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD, any_keys: bool = False
+) -> str:
     """Encode a value as JSON text.
 
     :param what: how an error names the value, for example ``arguments of mail.send``.
     :param limit: bytes of UTF-8 that the text may have.
+    :param any_keys: whether numbers, True, False and None may be keys: they come back as text.
     :raises InvalidArguments: names the place and the reason: NaN or infinity, a character that
         Postgres cannot store, a type that JSON does not have, or nesting too deep.
     :raises PayloadTooLarge: the text is over the limit.
@@ -56,6 +59,8 @@ def encode(value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
     try:
         text = "".join(_encode(value, 0))
         size = len(text) if text.isascii() else len(text.encode())
+        if not any_keys and text.find("{", 1) > 0 and not _has_text_keys(value):
+            raise TypeError("a key is not text")
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
         place, reason = _fault(value, "", 0) or ("", str(error))
         raise InvalidArguments(f"{what}{place} cannot be stored as JSON: {reason}") from None
@@ -83,6 +88,21 @@ def decode(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidArguments(f"the stored JSON cannot be decoded: {error}") from None
+
+
+def _has_text_keys(value: Any) -> bool:
+    """Whether all keys are text. The encoder makes text of numbers, True, False and None."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                return False
+        value = value.values()
+    elif isinstance(value, str):
+        return True
+    for item in value:
+        if isinstance(item, dict | list | tuple) and not _has_text_keys(item):
+            return False
+    return True
 
 
 def _fault(value: Any, place: str, depth: int) -> tuple[str, str] | None:

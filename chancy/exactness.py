@@ -7,7 +7,6 @@ before it is written, which takes as long again: see `chancy.schemas`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import Any
 
 _LEAVES = frozenset(
@@ -27,8 +26,15 @@ _JSON = {
 }  # fmt: skip
 #: What changes a value on its way, or leaves it out.
 _CHANGED = frozenset(
-    {"serialization", "serialization_exclude", "serialization_exclude_if", "init", "init_only"}
-)
+    {
+        "serialization", "serialization_exclude", "serialization_exclude_if", "init_only",
+        "strip_whitespace", "to_lower", "to_upper",
+    }
+)  # fmt: skip
+#: How bytes are written, and how they are read.
+_BYTES = frozenset({"ser_json_bytes", "val_json_bytes"})
+#: Configurations that change values, by how they begin.
+_CHANGING = ("ser_json", "val_json", "val_temporal", "str_", "validate_by_alias")
 _CHANGED_OBJECTS = frozenset({"post_init", "custom_init", "computed_fields", "extras_schema"})
 #: Schemas of parts, and of containers: where their parts are.
 _PARTS = {
@@ -55,7 +61,7 @@ class Exactness:
     def exact(self, schema: Schema) -> bool:
         """Whether every value that fits comes back from JSON equal, and of its type."""
         kind = schema["type"]
-        if _CHANGED & schema.keys() or not _keeps_objects(schema):
+        if not _CHANGED.isdisjoint(schema) or not _keeps_objects(schema):
             return False
         match kind:
             case "definition-ref":
@@ -128,17 +134,19 @@ def mentions(schema: object, *kinds: str) -> bool:
 
 
 def _is_plain(value: object) -> bool:
-    if isinstance(value, Enum):
-        value = value.value
     return value is None or type(value) in (bool, int, str)
 
 
 def _keeps_objects(schema: Schema) -> bool:
     """Whether an object is stored with all that it has, under names that are read again."""
+    if schema.get("init") is False:
+        return False
     if any(schema.get(key) for key in _CHANGED_OBJECTS):
         return False
     config = schema.get("config") or {}
-    if any(key.startswith(("ser_json", "val_json", "val_temporal")) for key in config):
+    if any(key.startswith(_CHANGING) for key in config.keys() - _BYTES):
+        return False
+    if len({config.get(key) for key in _BYTES}) > 1:
         return False
     if "allow" in (schema.get("extra_behavior"), config.get("extra_fields_behavior")):
         return False

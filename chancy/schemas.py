@@ -7,8 +7,8 @@ needs it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import GenericAlias
 from typing import Any, Literal, NotRequired, Required
 
 import typing_extensions
@@ -18,6 +18,8 @@ from pydantic_core import CoreConfig, SchemaSerializer
 from chancy.annotations import Misfit, Parameter, Unresolved
 from chancy.exactness import Exactness, Schema, mentions
 from chancy.names import shown
+from chancy.proofs import Proof, Proofs, never
+from chancy.sameness import Sameness, uneven
 
 #: Values are of the types that are asked for, and are not made to be. What has a configuration
 #: of its own, a model for example, goes by that.
@@ -33,10 +35,17 @@ _WRITING = CoreConfig(ser_json_bytes="base64")
 # Type checkers know it as a form of syntax.
 _make_typed_dict: Callable[[str, dict[str, Any]], Any] = vars(typing_extensions)["TypedDict"]
 
+#: Schemas of what a user's own function may have changed.
+_ALTERING = (
+    "function-before", "function-after", "function-wrap", "function-plain", "chain", "custom",
+)  # fmt: skip
 #: Errors that a message tells of.
 _TOLD = 3
 #: Levels of lists and objects that are read again before they are written.
 _DEEP = 190
+_NONE: tuple[str, ...] = ()
+#: For further keywords.
+_SAME = Sameness(arrays_differ=False, enums_differ=True)
 #: The name for all further keywords.
 _REST = "rest"
 
@@ -108,38 +117,33 @@ class Schemas:
         return {name: value for name, value in values.items() if name not in self._known}
 
     def _judge(self, schema: Schema, definitions: Sequence[Schema]) -> None:
-        exactness = Exactness(definitions)
-        # Names whose values are read back, or only if they are not of the very class.
-        self._doubtful: set[str] = set()
-        self._classes: dict[str, type] = {}
-        self._moments: list[str] = []
-        self._floats = mentions(schema, "float", "any") or any(
-            mentions(one, "float", "any") for one in definitions
-        )
-        # Only of objects, which may have been changed since they were made, can it be that
-        # they are no longer of their types; to say so takes 0.6 µs.
-        objects = ("model", "dataclass")
-        changing = mentions(schema, *objects) or any(mentions(one, *objects) for one in definitions)
-        self._warnings: Literal[False, "error"] = "error" if changing else False
+        exactness, proofs = Exactness(definitions), Proofs(definitions)
+        # What says whether values have to be read back, for names of which they may have to be;
+        # and those whose values a validator of the user's may have changed.
+        self._proofs: list[tuple[str, Proof]] = []
+        self._altered: set[str] = set()
+        self._same: dict[str, Sameness] = {}
+        self._floats = mentions([schema, *definitions], "float", "any")
         # pydantic reads 200 levels of lists and objects, and there may be more.
         self._deep = bool(self._free or definitions) or mentions(schema, "any")
         for name, field in schema["fields"].items():
             if name in self._free:
                 continue
-            part = field["schema"]
-            inner = part["schema"] if part["type"] == "nullable" else part
-            if not exactness.exact(field):
-                self._doubtful.add(name)
-            elif inner["type"] in ("model", "dataclass"):
-                self._classes[name] = inner["cls"]
-            elif inner["type"] in ("datetime", "time"):
-                self._moments.append(name)
-        self._certain = not (self._doubtful or self._classes or self._deep or self._rest)
+            parts = [field, *definitions]
+            proof = proofs.of(field) if exactness.exact(field) else never
+            if proof is not None:
+                self._proofs.append((name, proof))
+            if mentions(parts, *_ALTERING):
+                self._altered.add(name)
+            self._same[name] = Sameness(
+                arrays_differ=mentions(parts, "tuple") and not mentions(parts, "any"),
+                enums_differ=mentions(parts, "enum"),
+            )
 
     def check(self, values: dict[str, Any]) -> dict[str, Any]:
         """The values as their annotations have them. Raises `Misfit`."""
         try:
-            found: dict[str, Any] = self._validator.validate_python(values)
+            found: dict[str, Any] = self._validator.validate_python(values, strict=True)
         except Exception as error:
             raise self._misfit(error) from _cause(error)
         if self._rest is not None and (more := self._more(found)):
@@ -156,17 +160,26 @@ class Schemas:
             found |= self._rest.load(json.dumps({_REST: more}))[_REST]
         return found
 
+    def doubts(self, given: Mapping[str, Any]) -> Collection[str]:
+        """The names of values that may come back from JSON as other ones."""
+        found = _NONE
+        for name, proof in self._proofs:
+            if name in given and not proof(given[name]):
+                found = (*found, name)
+        if self._rest is not None:
+            found = (*found, *self._more(given))
+        return found
+
     def write(self, values: dict[str, Any], limit: int) -> str | None:
         """Checked values as JSON text, the quick way; None if `dump` has to look at them.
 
-        pydantic writes null for NaN where a model does not say otherwise, and any character.
+        pydantic writes null for NaN where a model does not say otherwise, and any character. What
+        an object holds that is not of its types is found by `verify`: to be warned takes 0.6 µs.
         """
-        if self._moments:
-            self._check_moments(values)
         if self._open or self._free:
             return None
         try:
-            text = self._writer.to_json(values, by_alias=True, warnings=self._warnings)
+            text = self._writer.to_json(values, by_alias=True, warnings=False)
         except Exception:
             return None
         if len(text) > limit or b"\\u0000" in text:
@@ -195,37 +208,29 @@ class Schemas:
         except Exception as error:
             raise Misfit(self._unwritable(values, error)) from None
 
-    def _check_moments(self, values: Mapping[str, Any]) -> None:
-        for name in self._moments:
-            value = values.get(name)
-            offset = value.utcoffset() if isinstance(value, datetime | time) else None
-            if offset and (offset.seconds % 60 or offset.microseconds):
-                raise Misfit(
-                    f"{self._call(name)}: {value!r} has an offset of {offset}, and what is "
-                    "stored has hours and minutes: use .astimezone(timezone.utc)"
-                )
+    def verify(
+        self,
+        given: Mapping[str, Any],
+        values: Mapping[str, Any],
+        doubts: Collection[str],
+        text: str,
+    ) -> None:
+        """Raise `Misfit` if a value would come back from the text as another one.
 
-    def verify(self, values: Mapping[str, Any], text: str) -> None:
-        """Raise `Misfit` if a checked value would come back from the text as another one."""
-        if self._certain:
-            return
-        doubtful = [name for name in self._doubtful if name in values]
-        for name, kind in self._classes.items():
-            if type(values.get(name)) not in (kind, type(None)):
-                doubtful.append(name)
-        if self._rest is not None:
-            doubtful += self._more(values)
-        if not doubtful and not (self._deep and text.count("[") + text.count("{") > _DEEP):
+        :param given: the values before they were checked.
+        """
+        if not doubts and not (self._deep and text.count("[") + text.count("{") > _DEEP):
             return
         try:
             back = self.load(text)
         except Misfit as misfit:
             raise Misfit(f"{misfit}: this is what would come back from JSON") from None
-        for name in doubtful:
-            if not _same(values[name], back[name]):
+        for name in doubts:
+            value = values[name] if name in self._altered else given[name]
+            if not self._same.get(name, _SAME)(value, back[name]):
                 raise Misfit(
-                    f"{self._call(name)}: {shown(values[name])} would come back from JSON as "
-                    f"{shown(back[name])}: give it an annotation, or a value, that tells them apart"
+                    f"{self._call(name)}: {shown(value)} would come back from JSON as "
+                    f"{shown(back[name])}: {_advice(value)}"
                 )
 
     def _misfit(self, error: Exception) -> Misfit:
@@ -278,22 +283,17 @@ def _brief(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _object_of(values: Any) -> Any:
-    return dict[str, values]
-
-
 def _rest_of(rest: Parameter) -> Schemas:
     """Of further keywords, which are all of one type."""
-    every = Parameter(_REST, _object_of(rest.annotation), True, frozenset())
+    of_all: Any = GenericAlias(dict, (str, rest.annotation))
+    every = Parameter(_REST, of_all, True, frozenset())
     return Schemas([every], None, lambda _: f"parameter **{rest.name}")
 
 
-def _same(one: object, other: object) -> bool:
-    """Whether a value came back: equal, of its type. JSON has one array for list and tuple."""
-    match one, other:
-        case dict(), dict():
-            return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-        case list() | tuple(), list() | tuple() if type(one) in (list, tuple):
-            return len(one) == len(other) and all(map(_same, one, other))
-        case _:
-            return type(one) is type(other) and one == other
+def _advice(value: object) -> str:
+    if (moment := uneven(value)) is not None:
+        return (
+            f"{moment!r} has an offset of {moment.utcoffset()}, and what is stored has hours and "
+            "minutes: use .astimezone(timezone.utc)"
+        )
+    return "give it an annotation, or a value, that tells them apart"

@@ -124,10 +124,11 @@ class Signature:
         schemas = self._arguments or self._argument_schemas()
         try:
             values = schemas.check(arguments)
+            doubts = schemas.doubts(arguments)
             text = schemas.write(values, limit)
             if text is None:
                 text = codec.encode(schemas.dump(values), what=self._what, limit=limit)
-            schemas.verify(values, text)
+            schemas.verify(arguments, values, doubts, text)
         except Misfit as misfit:
             raise InvalidArguments(f"{self.path}: {misfit}") from misfit.__cause__
         return text
@@ -188,19 +189,25 @@ class Signature:
                 raise InvalidArguments(f"{self._what_result}: no key may be called {FORMAT!r}")
             kinds = self._result_kinds
             if kinds is ANYTHING or type(value) in kinds:
-                return codec.encode(value, what=self._what_result, limit=limit)
+                return self._plain_result(value, limit)
             return self._encode_result(value, limit)
         except PayloadTooLarge:
             raise
         except InvalidArguments as error:
             raise InvalidResult(str(error)) from error.__cause__
 
+    def _plain_result(self, value: object, limit: int) -> str:
+        """By JSON's own rules, numbers as keys too: the job has run, and what reads it knows."""
+        return codec.encode(value, what=self._what_result, limit=limit, any_keys=True)
+
     def _encode_result(self, value: object, limit: int) -> str:
         schemas = self._result or self._result_schemas()
         if schemas.useless:
-            return codec.encode(value, what=self._what_result, limit=limit)
+            return self._plain_result(value, limit)
         try:
-            values = schemas.check({_RESULT: value})
+            given = {_RESULT: value}
+            values = schemas.check(given)
+            doubts = schemas.doubts(given)
             whole = schemas.write(values, limit)
             if whole is not None:
                 text = whole[len(_RESULT) + 4 : -1]
@@ -208,7 +215,7 @@ class Signature:
                 dumped = schemas.dump(values)[_RESULT]
                 text = codec.encode(dumped, what=self._what_result, limit=limit)
                 whole = f'{{"{_RESULT}":{text}}}'
-            schemas.verify(values, whole)
+            schemas.verify(given, values, doubts, whole)
         except Misfit as misfit:
             raise InvalidResult(f"{self.path}: {misfit}") from misfit.__cause__
         return text
