@@ -7,12 +7,12 @@ import functools
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 from uuid import UUID
 
+from chancy.assembly import Assembly, StandIn
 from chancy.blocking import BlockingCalls, BlockingStore, BlockingWait
 from chancy.broker import (
     CHUNK,
@@ -28,11 +28,11 @@ from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.composition import compose
 from chancy.diagnosis import Reason, diagnose
 from chancy.errors import ConfigurationError
-from chancy.finishes import Finishes
+from chancy.homes import check_move
 from chancy.hooks import Hooks
 from chancy.intake import Intake, chunks
 from chancy.job import Job, QueuedJob, R
-from chancy.plugin import Plugin
+from chancy.plugin import BrokerContext, Plugin
 from chancy.postgres import schema as tables
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.component import Component
@@ -40,24 +40,7 @@ from chancy.postgres.drivers.base import Connection
 from chancy.queue import Queue
 from chancy.reference import Reference, References, reference_to
 from chancy.registry import Registry
-
-
-class Waiting(Protocol):
-    """What waits for jobs: `Finishes`, or what stands in."""
-
-    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
-    async def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandIn:
-    """What an application uses instead of its database."""
-
-    broker: Broker
-    clock: Clock
-    finishes: Waiting
-    store: BlockingStore
-    waiting: BlockingWait
+from chancy.routing import RoutedBroker
 
 
 class Chancy(BlockingCalls):
@@ -110,10 +93,15 @@ class Chancy(BlockingCalls):
         self._make_broker = functools.partial(
             PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
         )
-        self.broker: Broker = broker or self._make_broker(self.dsn, pool_size=pool_size)
-        self._finishes: Waiting = Finishes(self.broker, self.clock)
+        context = BrokerContext(schema=schema, clock=self.clock, max_payload=max_payload)
+        self._assembly = Assembly(self.hooks.brokers(context), self.clock, self.queues)
+        #: The broker that keeps queues and workers, without what plugins put beside it.
+        self.control = broker or self._make_broker(self.dsn, pool_size=pool_size)
+        self.broker, self._finishes = self._assembly.make(self.control)
         self._instead: StandIn | None = None
-        self.hooks.check_broker(self.broker)
+        self.hooks.check_broker(self.control)
+        for queue in self.queues:
+            self.broker.check_queue(queue)
 
     @property
     def dsn(self) -> str:
@@ -158,7 +146,9 @@ class Chancy(BlockingCalls):
         """Store any number of jobs in their order, all or none of them.
 
         The jobs are taken from the iterable 1,000 at a time, so that a generator of millions
-        needs little memory. They are in one transaction, ``within`` or one of their own.
+        needs little memory. They are in one transaction, ``within`` or one of their own. Where
+        their queues live in several brokers, this is true of the jobs of each broker: if one of
+        them refuses its own, those of others may be stored; see `chancy.routing.RoutedBroker`.
         """
         references = References[R](self)
         prepared = self._prepared(jobs, references, validate=validate)
@@ -218,7 +208,13 @@ class Chancy(BlockingCalls):
         """Store a queue if there is none of its name; with ``upsert`` change its settings.
 
         Workers follow within a second. An existing queue's pause stays as it is.
+
+        :raises ConfigurationError: its broker is not supplied here, or cannot keep such a queue,
+            or would change while the one it has holds unfinished jobs that nobody would run.
         """
+        self.broker.check_queue(queue)
+        if upsert and not self._routed:
+            check_move(await self.broker.queues(), queue, None)
         return await self.broker.declare(queue, upsert=upsert)
 
     async def get_queues(self) -> Sequence[Queue]:
@@ -246,7 +242,7 @@ class Chancy(BlockingCalls):
 
     async def check_tables(self) -> None:
         """Raise `SchemaMismatch` unless all tables are at the revisions of this code."""
-        broker = self.broker
+        broker = self.control
         if not isinstance(broker, PostgresBroker):
             return
         components = self.hooks.components
@@ -254,38 +250,38 @@ class Chancy(BlockingCalls):
         tables.check(found, self.schema, components)
 
     def _postgres(self, what: str) -> PostgresBroker:
-        if not isinstance(self.broker, PostgresBroker):
-            raise ConfigurationError(f"{what} needs the Postgres broker, not {self.broker!r}")
-        return self.broker
+        if not isinstance(self.control, PostgresBroker):
+            raise ConfigurationError(f"{what} needs the Postgres broker, not {self.control!r}")
+        return self.control
 
     @contextmanager
     def replaced(self, by: StandIn) -> Generator[None]:
         """Use something else instead of the database for a while. For tests, which
         `chancy.testing.sandbox` makes easy."""
         before = self.broker, self.clock, self._finishes, self._sync, self._background
+        control, self.control = self.control, by.broker
         self.broker, self.clock, self._finishes = by.broker, by.clock, by.finishes
         self._sync, self._background, self._instead = by.store, by.waiting, by
         try:
             yield
         finally:
             self.broker, self.clock, self._finishes, self._sync, self._background = before
-            self._instead = None
+            self._instead, self.control = None, control
 
     # For the calls without an event loop
 
     def _open_blocking(self) -> tuple[BlockingStore, BlockingWait]:
         if self._instead is not None:
             return self._instead.store, self._instead.waiting
-        from chancy.postgres.background import Background
         from chancy.postgres.sync import SyncPostgresBroker
-
-        def make() -> tuple[PostgresBroker, Finishes]:
-            broker = self._make_broker(self.dsn, pool_size=2)
-            return broker, Finishes(broker, self.clock)
 
         sync = SyncPostgresBroker(self.dsn, schema=self.schema, pool_size=self._pool_size)
         sync.open()
-        return sync, Background(make)
+        return self._assembly.make_blocking(sync, lambda: self._make_broker(self.dsn, pool_size=2))
+
+    @property
+    def _routed(self) -> bool:
+        return isinstance(self.broker, RoutedBroker)
 
     def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
         return self._intake.prepare(job, validate=validate)

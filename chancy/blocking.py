@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
 
-from chancy.broker import PreparedJob
+from chancy.broker import Broker, PreparedJob
 from chancy.errors import ConfigurationError
+from chancy.homes import check_move
 from chancy.job import Job, QueuedJob
 from chancy.postgres import schema as tables
 from chancy.postgres.component import Component
@@ -26,10 +26,10 @@ class BlockingStore(Protocol):
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]: ...
     def push_many(
-        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]: ...
-    def transaction(self) -> AbstractContextManager[object]: ...
     def get(self, id: UUID) -> QueuedJob | None: ...
+    def queues(self) -> Sequence[Queue]: ...
     def declare(self, queue: Queue, *, upsert: bool = False) -> Queue: ...
     def close(self) -> None: ...
 
@@ -72,6 +72,13 @@ class BlockingCalls:
     def _open_blocking(self) -> tuple[BlockingStore, BlockingWait]:
         raise NotImplementedError
 
+    broker: Broker
+
+    @property
+    def _routed(self) -> bool:
+        """Whether plugins have put brokers beside Postgres."""
+        raise NotImplementedError
+
     def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
         raise NotImplementedError
 
@@ -111,18 +118,9 @@ class BlockingCalls:
     ) -> References[R]:
         """`push_many` for code without an event loop."""
         references = References[R](self)
-        with self._sync_transaction(within) as transaction:
-            prepared = self._prepared(jobs, references, validate=validate)
-            references.replace(self._sync_broker.push_many(prepared, within=transaction))
+        prepared = self._prepared(jobs, references, validate=validate)
+        references.replace(self._sync_broker.push_many(prepared, within=within))
         return references
-
-    @contextmanager
-    def _sync_transaction(self, within: object | None) -> Generator[Any]:
-        if within is not None:
-            yield within
-        else:
-            with self._sync_broker.transaction() as transaction:
-                yield transaction
 
     def sync_get_job(self, id: UUID) -> QueuedJob | None:
         """`get_job` for code without an event loop."""
@@ -139,6 +137,9 @@ class BlockingCalls:
 
     def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         """`declare` for code without an event loop."""
+        self.broker.check_queue(queue)
+        if upsert and not self._routed:
+            check_move(self._sync_broker.queues(), queue, None)
         return self._sync_broker.declare(queue, upsert=upsert)
 
     def sync_migrate(self) -> None:

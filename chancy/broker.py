@@ -318,6 +318,23 @@ class Broker(Protocol):
 
 
 @runtime_checkable
+class BlockingPush(Protocol):
+    """A broker of a plugin that threads without an event loop push to themselves.
+
+    What is made for the ``sync_…`` calls is used by these two calls alone, from any thread. Pushes
+    to a broker that is none go through a loop in a thread beside it, and not ``within``.
+    """
+
+    def push_blocking(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        """`Broker.push`; connects when it is called first."""
+        ...
+
+    def close_blocking(self) -> None: ...
+
+
+@runtime_checkable
 class SqlStore(Protocol):
     """A broker that keeps its jobs in Postgres: plugins run statements of their own on it."""
 

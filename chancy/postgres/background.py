@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
 from chancy.job import QueuedJob
@@ -29,36 +29,46 @@ class Opened(Protocol):
     async def close(self) -> None: ...
 
 
-class Background:
+B = TypeVar("B", bound=Opened)
+
+
+class Background(Generic[B]):
     """A thread with an event loop, begun by the first who waits. From any thread.
 
     :param make: makes the broker and what waits for its jobs; called in the loop.
     """
 
-    def __init__(self, make: Callable[[], tuple[Opened, Finishes]]) -> None:
+    def __init__(self, make: Callable[[], tuple[B, Finishes]]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = 0
-        self._made: tuple[Opened, Finishes] | None = None
+        self._made: tuple[B, Finishes] | None = None
 
     def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.reference.Reference.wait`."""
-        waiting = self._submit(self._wait(id, timeout_s))
+
+        async def work(broker: B, finishes: Finishes) -> QueuedJob:
+            return await finishes.wait(id, timeout_s)
+
+        return self.run(work)
+
+    def run(self, work: Callable[[B, Finishes], Awaitable[T]]) -> T:
+        """Have something done in the loop, and wait for it."""
+        doing = self._submit(self._run(work))
         try:
-            return waiting.result()
+            return doing.result()
         except BaseException:
-            waiting.cancel()
+            doing.cancel()
             raise
 
-    async def _wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+    async def _run(self, work: Callable[[B, Finishes], Awaitable[T]]) -> T:
         if self._made is None:
-            broker, finishes = self._make()
-            self._made = broker, finishes
+            self._made = self._make()
         broker, finishes = self._made
         await broker.open()
-        return await finishes.wait(id, timeout_s)
+        return await work(broker, finishes)
 
     def _submit(self, work: Awaitable[T]) -> Future[T]:
         async def awaited() -> T:

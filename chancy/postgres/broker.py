@@ -103,7 +103,12 @@ class PostgresBroker:
         return self._pool
 
     def check_queue(self, queue: Queue) -> None:
-        if queue.broker == DEFAULT_BROKER and queue.broker_options:
+        if queue.broker != DEFAULT_BROKER:
+            raise ConfigurationError(
+                f"queue {queue.name!r} has the broker {queue.broker!r}, which no plugin of this "
+                f"application supplies: pass the plugin, or broker={DEFAULT_BROKER!r}"
+            )
+        if queue.broker_options:
             raise ConfigurationError(
                 f"queue {queue.name!r}: the broker {DEFAULT_BROKER} takes no broker_options, not "
                 f"{', '.join(map(shown, queue.broker_options))}"

@@ -73,9 +73,12 @@ class SyncPostgresBroker:
         return stand_ins(self.sql, statement, rows)
 
     def push_many(
-        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `Broker.push_many`; in the caller's transaction alone."""
+        """See `Broker.push_many`."""
+        if within is None:
+            with self.transaction() as own:
+                return self.push_many(chunks, within=own)
         found: dict[UUID, UUID] = {}
         for chunk in gathered(chunks):
             found |= self.push(chunk, within=within)
@@ -112,6 +115,9 @@ class SyncPostgresBroker:
         """A session of the pool in a transaction, to be passed as ``within``."""
         with self._errors(), self._pool.connection() as connection, connection.transaction():
             yield connection
+
+    def queues(self) -> list[Queue]:
+        return [rows.queue(row)[0] for row in self.fetch(self.sql.queues, None)]
 
     def get(self, id: UUID) -> QueuedJob | None:
         found = self.fetch(self.sql.get, [id])

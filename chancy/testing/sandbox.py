@@ -20,7 +20,8 @@ from uuid import UUID
 
 from pydantic_core import to_jsonable_python
 
-from chancy.app import Chancy, StandIn
+from chancy.app import Chancy
+from chancy.assembly import StandIn
 from chancy.attempt import Claim
 from chancy.broker import WorkerRecord
 from chancy.errors import JobError, WaitTimeout

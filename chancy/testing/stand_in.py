@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -88,15 +87,15 @@ class SandboxStore:
         return _to_its_end(self._broker.push(jobs))
 
     def push_many(
-        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
         return _to_its_end(self._broker.push_many(chunks))
 
-    def transaction(self) -> AbstractContextManager[object]:
-        return nullcontext(self)
-
     def get(self, id: UUID) -> QueuedJob | None:
         return at_once(self._broker.get([id])).get(id)
+
+    def queues(self) -> Sequence[Queue]:
+        return at_once(self._broker.queues())
 
     def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         return at_once(self._broker.declare(queue, upsert=upsert))

@@ -1,0 +1,198 @@
+"""The brokers of an application, put together from Postgres and what plugins supply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from chancy.blocking import BlockingStore, BlockingWait
+from chancy.broker import BlockingPush, Broker, PreparedJob
+from chancy.clock import Clock
+from chancy.errors import BrokerError, PushError
+from chancy.finishes import Finishes
+from chancy.homes import Homes
+from chancy.job import QueuedJob
+from chancy.postgres.background import Background
+from chancy.postgres.background import Finishes as BackgroundFinishes
+from chancy.queue import DEFAULT_BROKER, Queue
+from chancy.routing import routed
+from chancy.sorting import Sorting, check_part
+from chancy.waits import Waits
+
+if TYPE_CHECKING:
+    from chancy.postgres.sync import SyncPostgresBroker
+
+
+class Waiting(Protocol):
+    """What waits for jobs: `Finishes`, `Waits`, or what stands in."""
+
+    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """What an application uses instead of its database."""
+
+    broker: Broker
+    clock: Clock
+    finishes: Waiting
+    store: BlockingStore
+    waiting: BlockingWait
+
+
+class Assembly:
+    """Makes what an application works on, once for its event loop and once for its threads.
+
+    :param planes: what makes the brokers of plugins. Without any nothing is routed.
+    :param queues: of the application.
+    """
+
+    def __init__(
+        self, planes: Mapping[str, Callable[[], Broker]], clock: Clock, queues: Iterable[Queue]
+    ) -> None:
+        self._planes = planes
+        self._clock = clock
+        self._queues = tuple(queues)
+
+    def make(self, control: Broker) -> tuple[Broker, Waiting]:
+        """The broker of an event loop, and what waits for its jobs."""
+        if not self._planes:
+            return control, Finishes(control, self._clock)
+        planes = {name: make() for name, make in self._planes.items()}
+        broker = routed(control, planes, self._clock, self._queues)
+        return broker, Waits(broker.planes, self._clock)
+
+    def make_blocking(
+        self, store: SyncPostgresBroker, make_control: Callable[[], Broker]
+    ) -> tuple[BlockingStore, BlockingWait]:
+        """What threads without an event loop call."""
+
+        def make() -> tuple[Broker, BackgroundFinishes]:
+            return self.make(make_control())
+
+        background = Background(make)
+        if not self._planes:
+            return store, background
+        planes = {name: make() for name, make in self._planes.items()}
+        homes = Homes(self._queues, planes)
+        return RoutedStore(store, planes, background, homes, self._clock), background
+
+
+class RoutedStore:
+    """Pushes from threads without an event loop to the brokers of the queues.
+
+    :param planes: made for this alone; only those that are a `BlockingPush` are used. To others
+        it is pushed in the loop of ``background``.
+    """
+
+    def __init__(
+        self,
+        control: SyncPostgresBroker,
+        planes: Mapping[str, Broker],
+        background: Background[Broker],
+        homes: Homes,
+        clock: Clock,
+    ) -> None:
+        self._control = control
+        self._planes = planes
+        self._background = background
+        self._homes = homes
+        self._clock = clock
+
+    def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        """See `chancy.routing.RoutedBroker.push`."""
+        self._find_homes([job.queue for job in jobs])
+        parts: dict[str, list[PreparedJob]] = {}
+        for job in jobs:
+            parts.setdefault(self._homes.of(job.queue), []).append(job)
+        for name, part in parts.items():
+            self._check(name, part, within)
+        found: dict[UUID, UUID] = {}
+        for name, part in parts.items():
+            found.update(self._push_to(name, [part], within))
+        return found
+
+    def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        """See `chancy.routing.RoutedBroker.push_many`."""
+        self._find_homes([])
+
+        def check(name: str, part: Sequence[PreparedJob]) -> None:
+            self._check(name, part, within)
+
+        sorting = Sorting(chunks, self._homes.of, check, lambda name, part: None)
+        found: dict[UUID, UUID] = {}
+        if (first := sorting.begin()) is not None:
+            found.update(self._push_to(first, sorting.stream(first), within))
+        for name, part in sorting.rest():
+            found.update(self._push_to(name, part, within))
+        return found
+
+    def _find_homes(self, queues: Iterable[str]) -> None:
+        now = self._clock.monotonic()
+        if self._homes.fresh(now):
+            return
+        try:
+            self._homes.learn(self._control.queues(), now)
+        except BrokerError:
+            if not self._homes.read and not all(map(self._homes.own, queues)):
+                raise
+
+    def _check(self, name: str, part: Sequence[PreparedJob], within: object | None) -> None:
+        if name == DEFAULT_BROKER:
+            return
+        plane = self._planes[name]
+        check_part(name, plane, part, within)
+        if within is not None and not isinstance(plane, BlockingPush):
+            raise PushError(
+                f"queue {part[0].queue!r} has the broker {name!r}, which takes within= from code "
+                "with an event loop alone: use push"
+            )
+
+    def _push_to(
+        self, name: str, chunks: Iterable[Sequence[PreparedJob]], within: object | None
+    ) -> Mapping[UUID, UUID]:
+        if name == DEFAULT_BROKER:
+            if isinstance(chunks, list) and len(chunks) == 1:
+                return self._control.push(chunks[0], within=within)
+            return self._control.push_many(chunks, within=within)
+        plane = self._planes[name]
+        jobs = [job for chunk in chunks for job in chunk]
+        if isinstance(plane, BlockingPush):
+            return plane.push_blocking(jobs, within=within)
+
+        async def push(broker: Broker, _: object) -> Mapping[UUID, UUID]:
+            return await broker.push(jobs)
+
+        return self._background.run(push)
+
+    def queues(self) -> Sequence[Queue]:
+        return self._control.queues()
+
+    def get(self, id: UUID) -> QueuedJob | None:
+        found = self._control.get(id)
+        if found is not None:
+            return found
+
+        async def get(broker: Broker, _: object) -> QueuedJob | None:
+            return (await broker.get([id])).get(id)
+
+        return self._background.run(get)
+
+    def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        async def declare(broker: Broker, _: object) -> Queue:
+            return await broker.declare(queue, upsert=upsert)
+
+        return self._background.run(declare)
+
+    def close(self) -> None:
+        for plane in self._planes.values():
+            if isinstance(plane, BlockingPush):
+                plane.close_blocking()
+        self._control.close()

@@ -1,0 +1,101 @@
+"""Jobs by id, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from chancy.broker import Broker, Cancellation, JobFilter, Place, QueueCounts
+from chancy.job import QueuedJob
+from chancy.planes import Planes, away
+
+_Got = Coroutine[Any, Any, Mapping[UUID, QueuedJob]]
+
+#: A count that stands for that many or more; see `QueueCounts`.
+_COUNT_CAP = 100_001
+
+
+class Lookup:
+    """The calls of a `chancy.broker.Broker` about jobs that exist, over several brokers.
+
+    :raises BrokerUnavailable: from the calls about ids, if a broker is away that may have what
+        the others do not.
+    """
+
+    def __init__(self, planes: Planes) -> None:
+        self.planes = planes
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        found = dict.fromkeys(ids, Cancellation.UNKNOWN)
+
+        async def ask(broker: Broker, wanted: list[UUID]) -> Collection[UUID]:
+            answers = await broker.cancel(wanted)
+            found.update(answers)
+            return {id for id, what in answers.items() if what is not Cancellation.UNKNOWN}
+
+        await self.planes.walk(ids, ask)
+        return found
+
+    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        hurried: set[UUID] = set()
+
+        async def ask(broker: Broker, wanted: list[UUID]) -> Collection[UUID]:
+            hurried.update(await broker.hurry(wanted))
+            return hurried
+
+        await self.planes.walk(ids, ask)
+        return frozenset(hurried)
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._get(ids, lambda broker, wanted: broker.get(wanted))
+
+    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._get(ids, lambda broker, wanted: broker.expect(wanted))
+
+    async def _get(
+        self, ids: Sequence[UUID], get: Callable[[Broker, list[UUID]], _Got]
+    ) -> Mapping[UUID, QueuedJob]:
+        found: dict[UUID, QueuedJob] = {}
+
+        async def ask(broker: Broker, wanted: list[UUID]) -> Collection[UUID]:
+            found.update(await get(broker, wanted))
+            return found
+
+        await self.planes.walk(ids, ask)
+        return found
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        for name, broker in await self.planes.there():
+            with away(name):
+                await broker.forget(ids)
+
+    async def place(self, id: UUID) -> Place | None:
+        found: list[Place] = []
+
+        async def ask(broker: Broker, _: list[UUID]) -> Collection[UUID]:
+            place = await broker.place(id)
+            found.extend([] if place is None else [place])
+            return [] if place is None else [id]
+
+        await self.planes.walk([id], ask)
+        return found[0] if found else None
+
+    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
+        """See `Broker.find`. What is in planes that are away is left out, which is logged."""
+        found: list[QueuedJob] = []
+        for name, broker in await self.planes.there():
+            with away(name):
+                found += await broker.find(wanted)
+        found.sort(key=lambda job: job.id, reverse=True)
+        return found[: wanted.limit]
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        """See `Broker.counts`. What is in planes that are away is left out, which is logged."""
+        found: dict[str, QueueCounts] = {}
+        for name, broker in await self.planes.there():
+            with away(name):
+                for queue, here in (await broker.counts()).items():
+                    pairs = zip(found.get(queue, QueueCounts()), here, strict=True)
+                    found[queue] = QueueCounts(*(min(a + b, _COUNT_CAP) for a, b in pairs))
+        return found

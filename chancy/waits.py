@@ -1,0 +1,99 @@
+"""Waiting for the end of jobs that may be in one broker or another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from uuid import UUID
+
+from chancy.broker import Broker
+from chancy.clock import Clock
+from chancy.errors import BrokerError, BrokerUnavailable
+from chancy.finishes import Finishes
+from chancy.job import QueuedJob
+from chancy.planes import Planes
+
+#: Seconds after which a broker that is away is asked again.
+_AGAIN_S = 1.0
+
+
+class Waits:
+    """Tells when jobs are finished: with one `Finishes` for each broker, so that the outage of one
+    leaves those who wait for jobs of another alone."""
+
+    def __init__(self, planes: Planes, clock: Clock) -> None:
+        self._planes = planes
+        self._clock = clock
+        self._finishes = {name: Finishes(one, clock) for name, one in planes.all.items()}
+
+    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+        """Wait until a job is finished; see `chancy.reference.Reference.wait`.
+
+        A job that is nowhere yet is waited for everywhere.
+        """
+        name = self._planes.plane_of_job(id) or await self._find(id)
+        if name is not None:
+            await self._planes.ready(name)
+            return await self._finishes[name].wait(id, timeout_s)
+        return await self._wait_everywhere(id, timeout_s)
+
+    async def _find(self, id: UUID) -> str | None:
+        """The broker that has a job; None if none of those that can be asked has."""
+        names = {broker: name for name, broker in self._planes.all.items()}
+        found: list[str] = []
+
+        async def ask(broker: Broker, ids: list[UUID]) -> Collection[UUID]:
+            there = await broker.get(ids)
+            found.extend([names[broker]] if there else [])
+            return there
+
+        try:
+            await self._planes.walk([id], ask)
+        except BrokerUnavailable:
+            return None
+        return found[0] if found else None
+
+    async def _wait_everywhere(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+        """Those that are away are asked again and again, unless none can be asked."""
+        began = self._clock.monotonic()
+        waiting = {self._start(name, id, timeout_s, 0.0): name for name in self._finishes}
+        tasks, away = set(waiting), set[str]()
+        try:
+            while True:
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    name = waiting.pop(task)
+                    tasks.discard(task)
+                    try:
+                        return task.result()
+                    except BrokerError:
+                        away.add(name)
+                        if len(away) == len(self._finishes):
+                            raise
+                        left_s = timeout_s
+                        if timeout_s is not None:
+                            left_s = timeout_s - (self._clock.monotonic() - began)
+                        again = self._start(name, id, left_s, _AGAIN_S)
+                        waiting[again] = name
+                        tasks.add(again)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(
+        self, name: str, id: UUID, timeout_s: float | None, pause_s: float
+    ) -> asyncio.Task[QueuedJob]:
+        return asyncio.create_task(self._wait_at(name, id, timeout_s, pause_s))
+
+    async def _wait_at(
+        self, name: str, id: UUID, timeout_s: float | None, pause_s: float
+    ) -> QueuedJob:
+        await self._clock.sleep(pause_s)
+        await self._planes.ready(name)
+        return await self._finishes[name].wait(id, timeout_s)
+
+    async def close(self) -> None:
+        """Let those who still wait know that nobody looks any more."""
+        for finishes in self._finishes.values():
+            await finishes.close()
