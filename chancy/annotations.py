@@ -100,7 +100,8 @@ class Annotations:
             annotation = _resolved(parameter.annotation, scope)
             required = parameter.default is parameter.empty
             if parameter.kind is parameter.VAR_KEYWORD:
-                if get_origin(annotation) is typing.Unpack:
+                # typing and typing_extensions each have one of their own.
+                if getattr(get_origin(annotation), "_name", None) == "Unpack":
                     parameters += _unpacked(get_args(annotation)[0], scope)
                 else:
                     rest = _parameter(parameter.name, annotation, required=False)

@@ -1,0 +1,153 @@
+"""Types of arguments that an application could have."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing_extensions import TypedDict
+
+T = TypeVar("T")
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Tone(enum.StrEnum):
+    WARM = "warm"
+
+
+class Mixed(enum.Enum):
+    ONE = 1
+    PAIR = (1, 2)
+
+
+class Item(BaseModel):
+    name: str
+    price: Decimal
+    due: datetime | None = None
+
+
+class GiftItem(Item):
+    card: str = ""
+
+
+class Order(BaseModel):
+    id: int
+    items: list[Item]
+    color: Color = Color.RED
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: int = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
+
+
+class Node(BaseModel):
+    name: str
+    children: list[Node] = []
+
+
+class Box(BaseModel, Generic[T]):
+    content: T
+
+
+class Bounded(BaseModel):
+    amount: int = Field(gt=0)
+
+
+class Doubling(BaseModel):
+    """What is read is not what was written."""
+
+    amount: int
+
+    @field_validator("amount")
+    @classmethod
+    def double(cls, amount: int) -> int:
+        return 2 * amount
+
+
+class Named(BaseModel):
+    """Written and read by another name."""
+
+    id: int = Field(alias="orderId")
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    id: int
+
+
+class Hiding(BaseModel):
+    id: int
+    secret: str = Field(default="", exclude=True)
+
+
+class Loose(BaseModel):
+    anything: Any
+
+
+@dataclass
+class Point:
+    x: float
+    y: float
+    at: datetime | None = None
+
+
+@dataclass
+class Point3(Point):
+    z: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    ends: tuple[Point, Point]
+    tags: frozenset[str] = frozenset()
+
+
+@dataclass
+class Money:
+    amount: Decimal
+
+
+@dataclass
+class Amount:
+    n: Annotated[int, Field(gt=0)]
+
+
+@dataclass
+class Derived:
+    x: int
+    square: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.square = self.x**2
+
+
+class Address(TypedDict):
+    street: str
+    since: date
+    zip: NotRequired[str]
+
+
+class Span(NamedTuple):
+    begin: date
+    days: int
