@@ -91,7 +91,8 @@ class Cron(Plugin):
             )
             return
         entries = Entries(runtime.broker)
-        firing = Firing(entries, keep=self.keep_ticks)
+        names = [entry.name for entry in self.entries]
+        firing = Firing(entries, keep=self.keep_ticks, names=names)
         clock, leader = runtime.clock, runtime.leader
         declare_at = clock.monotonic()
         while True:

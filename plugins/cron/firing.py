@@ -154,18 +154,20 @@ class Firing:
     is the server's, and an entry that has moved on since it was read is left alone.
 
     :param keep: ticks of each entry that stay in the history.
+    :param names: entries that this process has in its code: for it they do not lapse.
     """
 
-    def __init__(self, entries: Entries, *, keep: int) -> None:
+    def __init__(self, entries: Entries, *, keep: int, names: Sequence[str] = ()) -> None:
         self._entries = entries
         self._keep = keep
+        self._names = names
 
     async def step(self) -> float:
         """Fire what is due, of at most `BATCH` entries; returns seconds until the next look.
 
         :raises BrokerError: the server is away, or refuses for another reason than an entry.
         """
-        rows, wait_s = await self._entries.due(BATCH)
+        rows, wait_s = await self._entries.due(BATCH, self._names)
         if not rows:
             return max(wait_s or 0.0, _SHORTEST_S) if wait_s is not None else float("inf")
         # Away from the loop: the ticks of an outage may take seconds to work out.

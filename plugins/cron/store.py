@@ -138,9 +138,14 @@ class Entries:
 
     # What the firing of ticks needs
 
-    async def due(self, limit: int) -> tuple[list[Sequence[Any]], float | None]:
-        """Rows of entries to look at, and seconds until the next of the others; None: none."""
-        rows = await self._fetch("due", limit)
+    async def due(
+        self, limit: int, names: Sequence[str] = ()
+    ) -> tuple[list[Sequence[Any]], float | None]:
+        """Rows of entries to look at, and seconds until the next of the others; None: none.
+
+        :param names: entries that are not looked at as lapsed.
+        """
+        rows = await self._fetch("due", limit, list(names))
         return [row[:-1] for row in rows if row[0] is not None], rows[0][-1]
 
     async def fire(self, *columns: Sequence[object]) -> Sequence[Sequence[Any]]:

@@ -4,18 +4,20 @@ tick back, so that no clock has to be changed."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from chancy import BrokerUnavailable, Chancy, JobFilter
 from chancy.plugins.cron import Misfire, Overlap, firing
 from chancy.plugins.cron.firing import TICKS, Firing, Plan, columns, plan
 from chancy.plugins.cron.schedule import Schedule, jitter_s
-from chancy.plugins.cron.store import Entries
+from chancy.plugins.cron.store import Entries, statement
 from tests.plugins.crons import (
     EVERY_SECOND,
     ago,
@@ -244,3 +246,28 @@ async def test_a_thousand_entries_of_one_moment(dsn: str) -> None:
         )
         await clock.fire()
     assert len(pushed(dsn)) == 1_000
+
+
+def test_what_is_due_is_found_by_the_index(dsn: str) -> None:
+    """Of 10,000 entries, with a full table of them on other times, a few pages are read."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into chancy.cron_entries (name, expression, func, next_at)"
+            " select 'e' || n, '@daily', 'a.b', now() + interval '1 day' - n * interval '1 s'"
+            " from generate_series(1, 10000) as n"
+        )
+        connection.execute(
+            "insert into chancy.cron_entries (name, expression, func)"
+            " select 'due' || n, '@daily', 'a.b' from generate_series(1, 20) as n"
+        )
+        connection.execute("vacuum analyze chancy.cron_entries")
+        text = statement("due", "chancy").replace("$1::int", "200").replace("$2", "'{e1}'")
+        plan = connection.execute(
+            f"explain (analyze, buffers, costs off, timing off) {text}".encode()
+        ).fetchall()
+    shown = "\n".join(row[0] for row in plan)
+    assert "Seq Scan" not in shown, shown
+    assert shown.count("cron_entries_next") >= 2, shown
+    touched = re.search(r"Buffers: shared hit=(\d+)", shown)
+    assert touched is not None
+    assert int(touched[1]) < 60, shown

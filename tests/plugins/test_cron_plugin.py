@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import psycopg
 import pytest
 
 from chancy import Chancy, Job, Plugin, Queue, State, Worker
@@ -145,6 +144,19 @@ async def test_a_deployment_takes_entries_over_and_the_old_ones_lapse(cron_dsn: 
     assert sources == {"added": "code", "both": "code", "gone": "lapsed"}
 
 
+async def test_what_a_worker_has_does_not_lapse_for_it_when_the_server_is_set(
+    cron_dsn: str,
+) -> None:
+    """The clock of the server is put forward by hours, or both were suspended."""
+    cron = Cron(entry("mine"))
+    app = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    async with app, Worker(app, queues=[]):
+        await eventually(lambda: names(cron_dsn) == ["mine"])
+        execute(cron_dsn, "update chancy.cron_entries set lapses_at = now() - interval '2 h'")
+        ago(cron_dsn, "mine", "1 hour")
+        await eventually(lambda: pushed(cron_dsn))
+
+
 async def test_a_removed_entry_stays_away_until_a_worker_starts_with_it(cron_dsn: str) -> None:
     cron = Cron(entry(), lapse_s=1.0)
     chancy = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
@@ -266,30 +278,3 @@ def test_the_guide_has_every_column_and_parameter(cron_dsn: str) -> None:
     assert fields == list(Entry.__dataclass_fields__)
     parameters = {cell.strip("`") for cell in guide.column("What the plugin takes")}
     assert parameters == {"entries", "poll_s", "keep_ticks", "lapse_s"}
-
-
-def test_what_is_due_is_found_by_the_index(cron_dsn: str) -> None:
-    """Of 10,000 entries, with a full table of them on other times, a few pages are read."""
-    from chancy.plugins.cron.store import statement
-
-    with psycopg.connect(cron_dsn, autocommit=True) as connection:
-        connection.execute(
-            "insert into chancy.cron_entries (name, expression, func, next_at)"
-            " select 'e' || n, '@daily', 'a.b', now() + interval '1 day' - n * interval '1 s'"
-            " from generate_series(1, 10000) as n"
-        )
-        connection.execute(
-            "insert into chancy.cron_entries (name, expression, func)"
-            " select 'due' || n, '@daily', 'a.b' from generate_series(1, 20) as n"
-        )
-        connection.execute("vacuum analyze chancy.cron_entries")
-        text = statement("due", "chancy").replace("$1::int", "200")
-        plan = connection.execute(
-            f"explain (analyze, buffers, costs off, timing off) {text}".encode()
-        ).fetchall()
-    shown = "\n".join(row[0] for row in plan)
-    assert "Seq Scan" not in shown, shown
-    assert shown.count("cron_entries_next") >= 2, shown
-    touched = re.search(r"Buffers: shared hit=(\d+)", shown)
-    assert touched is not None
-    assert int(touched[1]) < 60, shown

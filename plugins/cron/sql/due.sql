@@ -1,12 +1,13 @@
 -- Entries that have a tick to fire or whose next tick is not worked out, at most $1, and in each
 -- row the server's time and the seconds until the next one of the others. One row of nulls if
--- nothing is due. Not those that have lapsed.
+-- nothing is due. Not those that have lapsed, but for those of the names $2: who asks has them in
+-- its code, and the clock of the server has been set, or nobody could say so for a while.
 -- Index: cron_entries_next. No locks. Safe to repeat.
 with active as not materialized (
   select *
   from {schema}.cron_entries
   where paused_at is null
-    and (lapses_at is null or lapses_at > statement_timestamp()))
+    and (lapses_at is null or lapses_at > statement_timestamp() or name = any($2::text[])))
 select
   e.name,
   e.revision,
