@@ -1,0 +1,194 @@
+"""The consumer: runs a processor's function over one partition, and does what its policy says."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import os
+import signal
+from typing import Any
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.invocation import HandlingFailed, Invocation
+from chancy.plugins.redis.streams.lane import Lane
+from chancy.plugins.redis.streams.meter import Meter
+from chancy.plugins.redis.streams.ownership import Ownership, described
+from chancy.plugins.redis.streams.policy import Halt, Ignore, Last, Policy, Quarantine, Retry
+from chancy.plugins.redis.streams.processor import Processor
+
+logger = logging.getLogger("chancy.redis.streams")
+
+
+class End(enum.Enum):
+    """Why a consumer has ended."""
+
+    CLOSED = "closed"
+    HALTED = "halted"
+    PARKED = "parked"
+
+
+class Consumer:
+    """Works through a lane until it is over, or its policy ends it."""
+
+    def __init__(
+        self, processor: Processor[Any], lane: Lane[Any], ownership: Ownership, meter: Meter
+    ) -> None:
+        self._processor = processor
+        self._lane = lane
+        self._ownership = ownership
+        self._meter = meter
+        self._invocation = Invocation(processor, lane)
+        self._backoff = Backoff(base_s=0.1, cap_s=10.0)
+        self._failures = 0
+        self._failing = ""
+
+    async def run(self) -> End:
+        """Run the function again and again until the lane is over. Cancel it to interrupt."""
+        lane = self._lane
+        try:
+            while not lane.over:
+                done = self._meter.acked
+                try:
+                    await self._invocation.run()
+                except HandlingFailed as failure:
+                    await self._try_again("middleware_failed", failure.error)
+                except Exception as error:
+                    self._meter.failed += 1
+                    end = await self._failed(error)
+                    if end is not None:
+                        return end
+                else:
+                    await self._returned(progress=self._meter.acked > done)
+        finally:
+            await self._invocation.close()
+        return End.CLOSED
+
+    async def _returned(self, *, progress: bool) -> None:
+        """It ends by itself only when its events do: otherwise it is begun again."""
+        if self._lane.over:
+            return
+        if progress:
+            self._backoff.reset()
+        await self._try_again("processor_returned", None)
+
+    async def _failed(self, error: Exception) -> End | None:
+        lane = self._lane
+        first = lane.taken[0].xid if lane.taken else ""
+        self._failures = self._failures + 1 if first == self._failing else 1
+        self._failing = first
+        logger.error(
+            "processor_failed processor=%s partition=%d event=%s failures=%d error=%s",
+            self._processor.id,
+            lane.number,
+            first or "none",
+            self._failures,
+            described(error),
+            exc_info=error,
+        )
+        if lane.lost:
+            return End.CLOSED
+        return await self._decide(self._processor.options.policy, error)
+
+    async def _decide(self, policy: Policy, error: Exception) -> End | None:
+        match policy:
+            case Retry():
+                if self._failures > policy.times:
+                    return await self._give_up(policy.then, error)
+                self._lane.put_back()
+                await self._pause(policy.pause_s(self._failures))
+                return None
+            case Halt() | Quarantine() | Ignore():
+                return await self._give_up(policy, error)
+
+    async def _give_up(self, policy: Last, error: Exception) -> End | None:
+        match policy:
+            case Halt():
+                self._halt(policy)
+                return End.HALTED
+            case Quarantine():
+                return await self._park(error)
+            case Ignore():
+                if not self._lane.taken:
+                    # There is nothing that could be left out.
+                    await self._try_again("processor_failed_early", error)
+                elif not policy.keep:
+                    self._lane.finish()
+                else:
+                    await self._bury(error)
+                return None
+
+    def _halt(self, policy: Halt) -> None:
+        self._lane.put_back()
+        logger.critical(
+            "partition_halted processor=%s partition=%d: nothing of it is worked on until the "
+            "next owner, the next start, or `chancy redis stream resume`",
+            self._processor.id,
+            self._lane.number,
+        )
+        if policy.exit:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _park(self, error: Exception) -> End:
+        lane = self._lane
+        while not lane.lost:
+            try:
+                if await self._ownership.park(lane, error):
+                    logger.critical(
+                        "partition_quarantined processor=%s partition=%d: nothing of it is worked "
+                        "on until `chancy redis stream resume`",
+                        self._processor.id,
+                        lane.number,
+                    )
+                    return End.PARKED
+                self._meter.fenced += 1
+                lane.lose()
+            except BrokerError as away:
+                await self._wait_for_redis("quarantine", away)
+        return End.CLOSED
+
+    async def _bury(self, error: Exception) -> None:
+        """Write what failed to the dead letters; it is acknowledged only with that."""
+        lane = self._lane
+        ids = [event.xid for event in lane.taken]
+        while not lane.lost:
+            try:
+                written = await self._ownership.bury(lane, ids, error)
+            except BrokerError as away:
+                await self._wait_for_redis("dead_letter", away)
+                continue
+            if written is None:
+                self._meter.fenced += 1
+                lane.lose()
+                return
+            self._meter.dead += written
+            self._meter.acked += len(ids)
+            lane.taken.clear()
+            return
+
+    async def _wait_for_redis(self, what: str, error: BrokerError) -> None:
+        pause_s = self._backoff.next_s()
+        logger.warning("stream_%s_waits next_try_s=%.1f error=%s", what, pause_s, error)
+        await asyncio.sleep(pause_s)
+
+    async def _try_again(self, event: str, error: BaseException | None) -> None:
+        self._lane.put_back()
+        pause_s = self._backoff.next_s()
+        logger.warning(
+            "%s processor=%s partition=%d next_try_s=%.1f error=%s",
+            event,
+            self._processor.id,
+            self._lane.number,
+            pause_s,
+            described(error) if error else "none",
+        )
+        await self._pause(pause_s)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless the lane ends first."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._lane.ended.wait()
+        except TimeoutError:
+            return

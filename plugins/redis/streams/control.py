@@ -1,0 +1,71 @@
+"""Control: hears what the members of a processor tell each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.processor import Processor
+
+logger = logging.getLogger("chancy.redis.streams")
+
+_BLOCK_MS = 4_000
+
+
+class Control:
+    """Reads the control stream from where it has left off, so that nothing is missed.
+
+    :param heard: called with the reason of each message: join, leave, dead, plan, released, resume.
+    """
+
+    def __init__(self, link: Link, processor: Processor[Any], heard: Callable[[str], None]) -> None:
+        self._reader = link.reader()
+        self._processor = processor
+        self._ctl = processor.stream.keys.ctl(processor.name)
+        self._heard = heard
+
+    async def serve(self, last: str) -> None:
+        """Read until cancelled, beginning behind a message."""
+        backoff = Backoff(base_s=0.1, cap_s=2.0)
+        try:
+            while True:
+                try:
+                    found = await self._reader.read(
+                        "XREAD",
+                        "COUNT",
+                        100,
+                        "BLOCK",
+                        _BLOCK_MS,
+                        "STREAMS",
+                        self._ctl,
+                        last,
+                        block_ms=_BLOCK_MS,
+                    )
+                    backoff.reset()
+                except BrokerError as error:
+                    pause_s = backoff.next_s()
+                    logger.warning(
+                        "stream_control_failed processor=%s next_try_s=%.1f error=%s",
+                        self._processor.id,
+                        pause_s,
+                        error,
+                    )
+                    await asyncio.sleep(pause_s)
+                    # Whatever was said meanwhile: the stream may have begun anew, with lower ids.
+                    last = "0-0"
+                    continue
+                for _, messages in found or ():
+                    for xid, fields in messages:
+                        last = xid.decode()
+                        self._hear(fields)
+        finally:
+            await self._reader.close()
+
+    def _hear(self, fields: list[bytes]) -> None:
+        said = dict(zip(fields[::2], fields[1::2], strict=True))
+        self._heard(said.get(b"reason", b"").decode(errors="replace"))

@@ -1,0 +1,46 @@
+"""An event: an entry of a partition's log, as a processor sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+R = TypeVar("R")
+
+
+class Event(Generic[R]):
+    """One entry of a log. Its record is decoded when it is asked for.
+
+    :ivar partition: the number of its partition.
+    :ivar xid: the id that Redis gave the entry, such as ``1700000000000-0``.
+    :ivar fields: name, value, name, value … as they are stored.
+    :ivar recovering: a former owner of the partition had it too, and may have worked on it.
+    """
+
+    __slots__ = ("_decode", "fields", "partition", "recovering", "xid")
+
+    def __init__(
+        self,
+        partition: int,
+        xid: str,
+        fields: Sequence[bytes],
+        recovering: bool,
+        decode: Callable[[Sequence[bytes]], R],
+    ) -> None:
+        self.partition = partition
+        self.xid = xid
+        self.fields = fields
+        self.recovering = recovering
+        self._decode = decode
+
+    @property
+    def data(self) -> Mapping[bytes, bytes]:
+        """The stored fields by name."""
+        return dict(zip(self.fields[::2], self.fields[1::2], strict=True))
+
+    def record(self) -> R:
+        """Decode the record; raises what the codec raises."""
+        return self._decode(self.fields)
+
+    def __repr__(self) -> str:
+        return f"Event({self.xid} of partition {self.partition})"

@@ -1,0 +1,126 @@
+"""The executor: a processor in one worker, from its join to its leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.agreement import agree
+from chancy.plugins.redis.streams.control import Control
+from chancy.plugins.redis.streams.heartbeat import Heartbeat
+from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.maintenance import Maintenance
+from chancy.plugins.redis.streams.membership import Membership, Standing
+from chancy.plugins.redis.streams.ownership import Ownership
+from chancy.plugins.redis.streams.processor import Processor
+from chancy.plugins.redis.streams.runner import Runner
+
+logger = logging.getLogger("chancy.redis.streams")
+
+
+class Executor:
+    """One member of the group of a processor: heartbeat, maintenance, control and runner.
+
+    :param link: of the running loop.
+    """
+
+    def __init__(self, link: Link, processor: Processor[Any]) -> None:
+        self._link = link
+        self.processor = processor
+        self.member = uuid.uuid4().hex
+        self._membership = Membership(link, processor, self.member)
+        self._ownership = Ownership(link, processor, self.member)
+        self.runner = Runner(link, processor, self._ownership, self._membership)
+        self._joining = asyncio.Event()
+        self._version = 0
+
+    async def serve(self) -> None:
+        """Work until cancelled; then hand everything over, within the grace period.
+
+        :raises ConfigurationError: the stream is kept with another number of partitions or hasher.
+        """
+        await agree(self.processor.stream)
+        standing = await self._membership.change("join")
+        logger.info(
+            "processor_joined processor=%s member=%s plan=%d",
+            self.processor.id,
+            self.member,
+            standing.version,
+        )
+        heartbeat = Heartbeat(
+            self._link.settings,
+            self.processor,
+            self.member,
+            self._ownership,
+            lanes=lambda: self.runner.lanes,
+            heard=self._stands,
+        )
+        heartbeat.start()
+        services = asyncio.create_task(self._serve(standing.last), name=self.processor.id)
+        try:
+            await services
+        finally:
+            # The runner's loops go on until everything is given back.
+            heartbeat.leave()
+            await self._leave()
+            services.cancel()
+            await asyncio.wait([services])
+            await heartbeat.stop()
+
+    async def _serve(self, last: str) -> None:
+        control = Control(self._link, self.processor, self._heard)
+        maintenance = Maintenance(
+            self._link, self.processor, self._membership, lambda: self.runner.lanes
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(control.serve(last), name="control")
+            group.create_task(maintenance.serve(), name="maintenance")
+            group.create_task(self._rejoin(), name="rejoin")
+            # A fleet that starts at once settles with one plan.
+            await asyncio.sleep(self.processor.options.join_delay_s)
+            group.create_task(self.runner.serve(), name="runner")
+
+    async def _leave(self) -> None:
+        """Leave the plan first, so that the others are ready for what is given back."""
+        try:
+            await self._membership.change("leave")
+        except BrokerError as error:
+            logger.warning(
+                "processor_not_left processor=%s error=%s: the others find it gone in %.0f s",
+                self.processor.id,
+                error,
+                self.processor.options.lease_s,
+            )
+        await self.runner.release_all()
+        logger.info("processor_left processor=%s member=%s", self.processor.id, self.member)
+
+    def _heard(self, reason: str) -> None:
+        if reason == "resume":
+            self.runner.resume()
+        else:
+            self.runner.changed.set()
+
+    def _stands(self, standing: Standing) -> None:
+        if not standing.belongs:
+            self._joining.set()
+        elif standing.version != self._version:
+            self._version = standing.version
+            self.runner.changed.set()
+
+    async def _rejoin(self) -> None:
+        """Join again when the others have dropped this member, or all data is gone."""
+        backoff = Backoff(base_s=0.1, cap_s=5.0)
+        while True:
+            await self._joining.wait()
+            try:
+                await self._membership.change("join")
+                self._joining.clear()
+                backoff.reset()
+                logger.warning("processor_joined_again processor=%s", self.processor.id)
+                self.runner.changed.set()
+            except BrokerError:
+                await asyncio.sleep(backoff.next_s())

@@ -1,0 +1,196 @@
+"""A lane: a partition while this worker owns it, between the fetcher and the processor."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from chancy.plugins.redis.streams.event import Event
+
+R = TypeVar("R")
+
+#: Milliseconds for which acknowledgements wait for others to go along.
+FLUSH_S = 0.005
+
+
+class Lane(Generic[R]):
+    """What is known of an owned partition, and the events of it that wait in memory.
+
+    The processor takes from ``buffer`` and adds to ``acked``, in the loop or in a thread: both
+    are deques, so neither needs a lock. All else belongs to the loop.
+
+    :ivar deadline: when the lease ends at the latest, on this machine's monotonic clock: from
+        then on nothing more is handed out. Reads and acknowledgements are checked by Redis.
+    :ivar taken: events that the processor has and has not acknowledged.
+    :ivar cursor: the id behind which pending entries are read; None: new ones.
+    :ivar last: the id of the last entry that was read.
+    :ivar inherited: a former owner had what is read by the cursor.
+    :ivar more: there may be something to read.
+    :ivar fetching: an exchange is under way; ``still`` is set otherwise.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        epoch: int,
+        deadline: float,
+        *,
+        prefetch: int,
+        pending: int,
+        last: str,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.deadline = deadline
+        self.prefetch = prefetch
+        self.low = prefetch // 2
+        self.buffer: deque[Event[R]] = deque()
+        self.taken: deque[Event[R]] = deque()
+        self.acked: deque[str] = deque()
+        self.cursor: str | None = "0-0" if pending else None
+        self.inherited = pending > 0
+        self.last = last
+        self.more = True
+        self.fetching = False
+        self.still = asyncio.Event()
+        self.still.set()
+        self.flush = False
+        self.closing = False
+        self.lost = False
+        self.starving = False
+        #: Asks the fetcher to look at this lane; of the fetcher, in the loop.
+        self.poke: Callable[[Lane[R]], None] = _nobody
+        #: Set when nothing more is handed out.
+        self.ended = asyncio.Event()
+        #: Told the deadline whenever it changes, 0 when it is over; from any thread.
+        self.mirror: Callable[[float], None] = _nowhere
+        self._arrived = asyncio.Event()
+        self._asked = False
+        self._loop = loop
+
+    # For the processor's side, in the loop or in a thread
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more may be handed out."""
+        return self.closing or time.monotonic() >= self.deadline
+
+    def finish(self) -> None:
+        """Acknowledge all that was taken. Called when the processor asks for more."""
+        self.finish_some(len(self.taken))
+
+    def finish_some(self, count: int) -> None:
+        """Acknowledge the first ones of those that were taken."""
+        taken, acked = self.taken, self.acked
+        if not acked and count:
+            self._loop.call_soon_threadsafe(self._flush_soon)
+        for _ in range(count):
+            acked.append(taken.popleft().xid)
+        if len(self.buffer) <= self.low and not self._asked:
+            self._asked = True
+            self._loop.call_soon_threadsafe(self._ask)
+
+    def put_back(self) -> None:
+        """Let what was taken come again, first and in order."""
+        self.buffer.extendleft(reversed(self.taken))
+        self.taken.clear()
+
+    async def filled(self, wanted: int = 1, timeout_s: float | None = None) -> bool:
+        """Wait until so many events are there, at most so long; False if there will be no more."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while len(self.buffer) < wanted and not self.over:
+            self._arrived.clear()
+            self.starving = not self.buffer
+            self.poke(self)
+            left = self.deadline - time.monotonic()
+            if until is not None:
+                left = min(left, until - time.monotonic())
+            if left <= 0:
+                break
+            try:
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
+            except TimeoutError:
+                continue
+        self.starving = False
+        return not self.over
+
+    def filled_blocking(self, wanted: int = 1, timeout_s: float | None = None) -> bool:
+        """`filled`, for a thread."""
+        waiting = asyncio.run_coroutine_threadsafe(self.filled(wanted, timeout_s), self._loop)
+        return waiting.result()
+
+    def widen(self, wanted: int) -> None:
+        """Let at least so many events wait in memory: as many as a batch needs."""
+        self.prefetch = max(self.prefetch, wanted)
+        self.low = max(self.low, wanted - 1)
+
+    # For the fetcher's side, in the loop
+
+    @property
+    def room(self) -> int:
+        """How many events are wanted."""
+        have = len(self.buffer)
+        return self.prefetch - have if have <= self.low else 0
+
+    def begin(self) -> None:
+        """An exchange begins."""
+        self.fetching = True
+        self.still.clear()
+
+    def end(self) -> None:
+        """It has ended."""
+        self.fetching = False
+        self.still.set()
+
+    def arrive(self) -> None:
+        """Wake the processor: something has come, or the lane closes."""
+        self._asked = False
+        self._arrived.set()
+
+    def close(self) -> None:
+        """Hand out nothing more; what is being worked on may end."""
+        self.closing = True
+        self.ended.set()
+        self.mirror(0.0)
+        self._arrived.set()
+
+    def extended(self, deadline: float) -> None:
+        """The lease ends later. From any thread."""
+        if not self.lost:
+            self.deadline = max(self.deadline, deadline)
+            if not self.closing:
+                self.mirror(self.deadline)
+            if self.closing:
+                self.mirror(0.0)  # it was closed meanwhile
+
+    def lose(self) -> None:
+        """Another owns the partition now, or may."""
+        self.lost = True
+        self.deadline = 0.0
+        self.close()
+
+    def _flush_soon(self) -> None:
+        if self.starving:
+            self._flush()
+        else:
+            self._loop.call_later(FLUSH_S, self._flush)
+
+    def _flush(self) -> None:
+        self.flush = True
+        self.poke(self)
+
+    def _ask(self) -> None:
+        self.poke(self)
+
+
+def _nobody(_: Lane[R]) -> None:
+    """Nobody fetches yet."""
+
+
+def _nowhere(_: float) -> None:
+    """Nobody else has to know."""

@@ -1,0 +1,138 @@
+"""The way to Redis that streams take: their scripts, one or many in a round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from chancy.plugins.redis.client import AsyncClient, broker_error, command, connect, translated
+from chancy.plugins.redis.scripts import Call as ScriptCall
+from chancy.plugins.redis.scripts import Script, Value, load_folder, run_all
+from chancy.plugins.redis.settings import RedisSettings
+
+#: What Redis answers: bytes, whole numbers, None, and lists of them.
+Reply = Any
+_SINGLE = {"single_connection_client": True}
+
+
+@functools.cache
+def scripts() -> Mapping[str, Script]:
+    """The scripts of streams by name."""
+    return load_folder(resources.files("chancy.plugins.redis.streams") / "lua")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A script of ``lua/`` with what it is given. All keys share one hash tag."""
+
+    script: str
+    keys: Sequence[Value]
+    args: Sequence[Value] = ()
+
+
+class Link:
+    """A client of Redis or of a cluster, one for each event loop; it connects at the first use."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @property
+    def prefix(self) -> str:
+        """What all keys begin with."""
+        return self.settings.prefix
+
+    @property
+    def clustered(self) -> bool:
+        """Whether keys of different tags may be on different servers."""
+        return self.settings.cluster
+
+    @property
+    def client(self) -> AsyncClient:
+        """That of the running loop."""
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            client = self._clients[loop] = connect(self.settings)
+        return client
+
+    async def call(self, script: str, keys: Sequence[Value], args: Sequence[Value] = ()) -> Reply:
+        """Run ``lua/<script>.lua``.
+
+        :raises BrokerUnavailable: Redis is away; the outcome is unknown.
+        :raises StatementFailed: it refused.
+        """
+        with translated():
+            return await scripts()[script].run(self.client, keys, args)
+
+    async def call_many(self, calls: Sequence[Call]) -> Sequence[Reply | Exception]:
+        """Run scripts in one round trip for each server; an error takes the place of an answer."""
+        if not calls:
+            return ()
+        known = scripts()
+        with translated():
+            answers = await run_all(
+                self.client, [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
+            )
+        return [
+            (broker_error(answer) or answer) if isinstance(answer, Exception) else answer
+            for answer in answers
+        ]
+
+    async def command(self, *parts: Value) -> Reply:
+        """Send a plain command; its first key decides the server."""
+        with translated():
+            return await command(self.client, *parts)
+
+    def reader(self) -> Reader:
+        """A connection of its own for reads that block."""
+        return Reader(self)
+
+    async def close(self) -> None:
+        """Close the connections of the running loop; the next use makes new ones."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+
+class Reader:
+    """A connection on which a command may block; only one at a time."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._client: AsyncClient | None = None
+        self._id: int | None = None
+
+    async def read(self, *parts: Value, block_ms: int) -> Reply:
+        """Send a command that blocks for up to so many milliseconds."""
+        settings = self._link.settings
+        try:
+            with translated():
+                if self._client is None:
+                    more: dict[str, Any] = {} if settings.cluster else _SINGLE
+                    timeout_s = settings.timeout_s + block_ms / 1000
+                    self._client = connect(settings, socket_timeout=timeout_s, **more)
+                    if not settings.cluster:
+                        self._id = await command(self._client, "CLIENT", "ID")
+                return await command(self._client, *parts)
+        except BaseException:
+            # The next one gets a connection that owes no answer.
+            await self.close()
+            raise
+
+    async def unblock(self) -> None:
+        """End the command that blocks now, as if its time were over. Not in a cluster."""
+        if self._id is not None:
+            await self._link.command("CLIENT", "UNBLOCK", self._id)
+
+    async def close(self) -> None:
+        client, self._client, self._id = self._client, None, None
+        if client is not None:
+            await client.aclose()

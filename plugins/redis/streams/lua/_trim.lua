@@ -1,0 +1,49 @@
+-- Trim a log towards a size without dropping what a group has not acknowledged; gives how many
+-- entries went. A log without any group keeps everything.
+local function trim(log, size)
+  local excess = redis.call('XLEN', log) - size
+  if excess <= 0 then
+    return 0
+  end
+  local groups = redis.call('XINFO', 'GROUPS', log)
+  if #groups == 0 then
+    return 0
+  end
+  -- The first entry that must stay: the least of the first pending ones and of those to be read.
+  local function parts(id)
+    local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+    return tonumber(ms), tonumber(seq)
+  end
+  local function before(one, other)
+    local a, b = parts(one)
+    local c, d = parts(other)
+    return a < c or (a == c and b < d)
+  end
+  local floor
+  for _, one in ipairs(groups) do
+    local fields = {}
+    for at = 1, #one, 2 do
+      fields[one[at]] = one[at + 1]
+    end
+    local first
+    if fields['pending'] > 0 then
+      first = redis.call('XPENDING', log, fields['name'])[2]
+    else
+      local ms, seq = parts(fields['last-delivered-id'])
+      first = string.format('%.0f-%.0f', ms, seq + 1)
+    end
+    if not floor or before(first, floor) then
+      floor = first
+    end
+  end
+  if excess >= 200 then
+    -- Whole nodes of a hundred entries or so: removing single ones would rewrite a node each time.
+    return redis.call('XTRIM', log, 'MINID', '~', floor, 'LIMIT', excess)
+  end
+  local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', excess + 1)
+  local keep = oldest[#oldest][1]
+  if #oldest > excess and before(keep, floor) then
+    floor = keep
+  end
+  return redis.call('XTRIM', log, 'MINID', floor)
+end

@@ -1,0 +1,51 @@
+-- Take a partition that is free, whose lease has ended, or that is ours. Safe to repeat: each time
+-- begins a new epoch, in which what was pending is ours, in order.
+-- KEYS own log park stat; ARGV group member lease_ms start
+-- {'busy', ms left} | {'parked'} | {'owned', epoch, pending, id last delivered}
+--@include _now
+local own, log, park, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local group, member, lease_ms, start = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+if redis.call('EXISTS', park) == 1 then
+  return {'parked'}
+end
+local now = now_ms()
+local found = redis.call('HMGET', own, 'owner', 'until')
+if found[1] and found[1] ~= member and tonumber(found[2]) > now then
+  return {'busy', tonumber(found[2]) - now}
+end
+local made = redis.pcall('XGROUP', 'CREATE', log, group, start, 'MKSTREAM')
+if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
+  return made
+end
+local epoch = redis.call('HINCRBY', own, 'epoch', 1)
+redis.call('HSET', own, 'owner', member, 'until', now + lease_ms)
+-- As many as former owners had in memory, hundreds; the loop ends with them.
+local consumer = 'e' .. epoch
+redis.call('XGROUP', 'CREATECONSUMER', log, group, consumer)
+local pending, cursor = 0, '0-0'
+repeat
+  local moved = redis.call(
+    'XAUTOCLAIM', log, group, consumer, 0, cursor, 'COUNT', 1000, 'JUSTID')
+  cursor = moved[1]
+  pending = pending + #moved[2]
+  if moved[3] and #moved[3] > 0 then
+    -- Entries that were dropped from the log although somebody had them. Redis 6.2 moves them.
+    redis.call('HINCRBY', stat, 'lost:' .. group, #moved[3])
+  end
+until cursor == '0-0'
+for _, one in ipairs(redis.call('XINFO', 'CONSUMERS', log, group)) do
+  if one[2] ~= consumer then
+    redis.call('XGROUP', 'DELCONSUMER', log, group, one[2])
+  end
+end
+local last = '0-0'
+for _, one in ipairs(redis.call('XINFO', 'GROUPS', log)) do
+  local fields = {}
+  for at = 1, #one, 2 do
+    fields[one[at]] = one[at + 1]
+  end
+  if fields['name'] == group then
+    last = fields['last-delivered-id']
+  end
+end
+return {'owned', epoch, pending, last}

@@ -1,0 +1,35 @@
+-- Write entries to the dead letters and acknowledge them: both, or neither. A repetition after an
+-- answer that was lost writes nothing twice, because what is not pending is left out.
+-- KEYS own log dead stat; ARGV group member epoch most error id…
+-- {'lost'} | {'ok', written}
+--@include _now
+--@include _mine
+local own, log, dead, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local group, most, reason = ARGV[1], tonumber(ARGV[4]), ARGV[5]
+if not mine(own, ARGV[2], ARGV[3]) then
+  return {'lost'}
+end
+local written, now = 0, now_ms()
+for at = 6, #ARGV do
+  local id = ARGV[at]
+  if #redis.call('XPENDING', log, group, id, id, 1) == 1 then
+    local entry = redis.call('XRANGE', log, id, id)[1]
+    if entry then
+      local fields = entry[2]
+      fields[#fields + 1] = '_xid'
+      fields[#fields + 1] = id
+      fields[#fields + 1] = '_error'
+      fields[#fields + 1] = reason
+      fields[#fields + 1] = '_at'
+      fields[#fields + 1] = now
+      redis.call('XADD', dead, '*', unpack(fields))
+      written = written + 1
+    end
+    redis.call('XACK', log, group, id)
+  end
+end
+local excess = redis.call('XLEN', dead) - most
+if excess > 0 then
+  redis.call('HINCRBY', stat, 'letters_dropped:' .. group, redis.call('XTRIM', dead, 'MAXLEN', most))
+end
+return {'ok', written}

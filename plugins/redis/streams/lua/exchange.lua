@@ -1,0 +1,42 @@
+-- Acknowledge and read in one step, if the partition is still owned. Safe to repeat with a cursor:
+-- what an answer that was lost has delivered is pending, and read behind the cursor.
+-- KEYS own log stat; ARGV group member epoch count cursor id…
+-- cursor: '>' for new entries, or the id behind which pending ones are read
+-- {'lost'} | {'ok', entries, ids of entries that are gone}
+--@include _now
+--@include _mine
+local own, log, stat = KEYS[1], KEYS[2], KEYS[3]
+local group, member, epoch = ARGV[1], ARGV[2], ARGV[3]
+local count, cursor = tonumber(ARGV[4]), ARGV[5]
+if not mine(own, member, epoch) then
+  return {'lost'}
+end
+for at = 6, #ARGV, 1000 do
+  redis.call('XACK', log, group, unpack(ARGV, at, math.min(at + 999, #ARGV)))
+end
+if count == 0 then
+  return {'ok', {}, {}}
+end
+local read = redis.call(
+  'XREADGROUP', 'GROUP', group, 'e' .. epoch, 'COUNT', count, 'STREAMS', log, cursor)
+if not read then
+  return {'ok', {}, {}}
+end
+local entries = read[1][2]
+if cursor == '>' then
+  return {'ok', entries, {}}
+end
+-- Pending entries may have been dropped from the log meanwhile: those are done with.
+local kept, gone = {}, {}
+for _, entry in ipairs(entries) do
+  if entry[2] then
+    kept[#kept + 1] = entry
+  else
+    gone[#gone + 1] = entry[1]
+  end
+end
+if #gone > 0 then
+  redis.call('XACK', log, group, unpack(gone))
+  redis.call('HINCRBY', stat, 'lost:' .. group, #gone)
+end
+return {'ok', kept, gone}

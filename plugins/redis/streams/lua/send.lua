@@ -1,0 +1,62 @@
+-- Append events to a log: all of them, or none where there is no room. Not safe to repeat.
+-- What every group has acknowledged goes first; then the oldest go, if they may, and are counted.
+-- KEYS log stat
+-- ARGV size full ('block' | 'drop_oldest') answer ('ids' | 'count') given ('1': each has an id)
+--      width (fields of an event, names and values), then for each event: id if given, fields…
+-- ids or their number | false: no room
+--@include _trim
+local log, stat = KEYS[1], KEYS[2]
+local size, answer, given, width = tonumber(ARGV[1]), ARGV[3], ARGV[4] == '1', tonumber(ARGV[5])
+local step = width + (given and 1 or 0)
+local count = (#ARGV - 5) / step
+
+local function least(id)
+  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(seq)
+end
+
+if given and redis.call('EXISTS', log) == 1 then
+  -- Before anything is written: a script that fails keeps what it has done.
+  local info = redis.call('XINFO', 'STREAM', log)
+  for at = 1, #info, 2 do
+    if info[at] == 'last-generated-id' then
+      local ms, seq = least(info[at + 1])
+      local first_ms, first_seq = least(ARGV[6])
+      if first_ms < ms or (first_ms == ms and first_seq <= seq) then
+        return redis.error_reply('STALEID the log is at ' .. info[at + 1])
+      end
+    end
+  end
+end
+
+local over = redis.call('XLEN', log) + count - size
+if over > 0 then
+  -- More than must go, so that the next ones need not look again.
+  over = over - trim(log, math.max(0, size - count - math.min(1000, math.floor(size / 10))))
+  if over > 0 then
+    if ARGV[2] == 'block' then
+      return false
+    end
+    redis.call('HINCRBY', stat, 'dropped', redis.call('XTRIM', log, 'MAXLEN', size - count))
+  end
+end
+
+local ids = {}
+local at = 6
+for number = 1, count do
+  local id = '*'
+  if given then
+    id = ARGV[at]
+    at = at + 1
+  end
+  if width == 2 then
+    ids[number] = redis.call('XADD', log, id, ARGV[at], ARGV[at + 1])
+  else
+    ids[number] = redis.call('XADD', log, id, unpack(ARGV, at, at + width - 1))
+  end
+  at = at + width
+end
+if answer == 'ids' then
+  return ids
+end
+return count

@@ -1,0 +1,28 @@
+"""What a processor has done in this process, counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts since the start of the worker, for one processor.
+
+    :ivar read: events that were read from the log, those that came again too.
+    :ivar acked: events that were acknowledged, dead letters included.
+    :ivar failed: runs of the function that failed.
+    :ivar dead: events that became dead letters.
+    :ivar fenced: reads and acknowledgements that were refused because another owned the partition,
+        or might have.
+    :ivar gone: pending events that had been dropped from the log.
+    :ivar rebalances: plans by which this worker has got or given partitions.
+    """
+
+    read: int = 0
+    acked: int = 0
+    failed: int = 0
+    dead: int = 0
+    fenced: int = 0
+    gone: int = 0
+    rebalances: int = 0

@@ -1,0 +1,261 @@
+"""The runner: owns the partitions that the plan gives this member, and gives up the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.consumer import Consumer, End
+from chancy.plugins.redis.streams.fetcher import Fetcher
+from chancy.plugins.redis.streams.lane import Lane
+from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.membership import Membership, Plan
+from chancy.plugins.redis.streams.meter import Meter
+from chancy.plugins.redis.streams.ownership import Busy, Ownership, Parked
+from chancy.plugins.redis.streams.processor import Processor
+from chancy.plugins.redis.streams.waiter import Waiter
+
+logger = logging.getLogger("chancy.redis.streams")
+
+#: Seconds at least and at most until a partition that another owns is tried again.
+_SOON_S, _LATE_S = 0.05, 1.0
+
+
+class Runner:
+    """The lanes of a processor in this worker, each with its consumer."""
+
+    def __init__(
+        self, link: Link, processor: Processor[Any], ownership: Ownership, membership: Membership
+    ) -> None:
+        self._processor = processor
+        self._ownership = ownership
+        self._membership = membership
+        self.meter = Meter()
+        self._lanes: dict[int, Lane[Any]] = {}
+        self._consumers: dict[int, asyncio.Task[End]] = {}
+        self._leaving: dict[int, asyncio.Task[None]] = {}
+        self._waits_since: dict[int, float] = {}
+        self._alarmed: set[int] = set()
+        self._retry_s: float | None = None
+        #: Partitions that are quarantined for this processor, as far as this worker has seen.
+        self.parked: set[int] = set()
+        #: Partitions whose policy has halted them here.
+        self.halted: set[int] = set()
+        self._told: set[int] = set()
+        #: Set when the plan may have changed, or a lane has ended.
+        self.changed = asyncio.Event()
+        self._waiter = Waiter(link, processor.stream.keys, self._lanes.values)
+        self._fetcher = Fetcher(link, processor, membership.member, self._waiter, self.meter)
+
+    @property
+    def lanes(self) -> Sequence[Lane[Any]]:
+        """The lanes that are owned now. From any thread."""
+        return list(self._lanes.values())
+
+    async def serve(self) -> None:
+        """Follow the plan until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._waiter.serve(), name="waiter")
+            group.create_task(self._fetcher.serve(), name="fetcher")
+            group.create_task(self._follow(), name="runner")
+
+    async def _follow(self) -> None:
+        version = 0
+        while True:
+            self.changed.clear()
+            try:
+                plan = await self._membership.plan()
+                if plan.version != version:
+                    version = plan.version
+                    self.meter.rebalances += 1
+                await self.follow(plan)
+            except BrokerError as error:
+                logger.warning(
+                    "stream_plan_unknown processor=%s error=%s", self._processor.id, error
+                )
+            check_s = self._processor.options.check_s
+            pause_s = check_s if self._retry_s is None else min(check_s, self._retry_s)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def follow(self, plan: Plan) -> None:
+        """Begin to release what is not ours by the plan, and acquire what is."""
+        assigned = plan.of(self._membership.member)
+        for number, lane in list(self._lanes.items()):
+            if lane.lost or number not in assigned:
+                self._release(lane)
+        self._retry_s = None
+        wanted = [
+            number
+            for number in sorted(assigned)
+            if number not in self._lanes and number not in self._leaving
+        ]
+        for number in list(self._waits_since):
+            if number not in wanted:
+                del self._waits_since[number]
+                self._alarmed.discard(number)
+        if wanted:
+            await self._acquire(wanted)
+
+    async def _acquire(self, wanted: Collection[int]) -> None:
+        claims = await self._ownership.acquire(wanted)
+        acquired = []
+        for number, claim in claims.items():
+            match claim:
+                case Lane():
+                    self._begin(claim)
+                    acquired.append(number)
+                case Busy(left_s=left_s):
+                    self._wait_for(number, left_s)
+                case Parked():
+                    if number not in self.parked:
+                        self.parked.add(number)
+                        logger.warning(
+                            "partition_is_quarantined processor=%s partition=%d: "
+                            "`chancy redis stream resume` lifts that",
+                            self._processor.id,
+                            number,
+                        )
+                case BrokerError():
+                    logger.warning(
+                        "partition_not_acquired processor=%s partition=%d error=%s",
+                        self._processor.id,
+                        number,
+                        claim,
+                    )
+                    self._retry_s = _LATE_S
+        if acquired:
+            logger.info(
+                "partitions_acquired processor=%s partitions=%s",
+                self._processor.id,
+                ",".join(map(str, acquired)),
+            )
+
+    def _begin(self, lane: Lane[Any]) -> None:
+        self.parked.discard(lane.number)
+        self._waits_since.pop(lane.number, None)
+        self._lanes[lane.number] = lane
+        self._fetcher.add(lane)
+        self._consume(lane)
+
+    def _consume(self, lane: Lane[Any]) -> None:
+        consumer = Consumer(self._processor, lane, self._ownership, self.meter)
+        name = f"{self._processor.id} {lane.number}"
+        task = asyncio.create_task(consumer.run(), name=name)
+        self._consumers[lane.number] = task
+        task.add_done_callback(lambda task: self._ended(lane, task))
+
+    def _ended(self, lane: Lane[Any], task: asyncio.Task[End]) -> None:
+        if task.cancelled() or self._lanes.get(lane.number) is not lane:
+            return
+        if task.exception() is not None:
+            logger.error(
+                "consumer_failed processor=%s partition=%d",
+                self._processor.id,
+                lane.number,
+                exc_info=task.exception(),
+            )
+            lane.lose()
+        elif task.result() is End.HALTED:
+            self.halted.add(lane.number)
+            return
+        elif task.result() is End.PARKED:
+            self.parked.add(lane.number)
+            lane.lose()
+        self.changed.set()
+
+    def _wait_for(self, number: int, left_s: float) -> None:
+        """Its owner may be gone, or hand it over in a moment: it will say so."""
+        now = time.monotonic()
+        since = self._waits_since.setdefault(number, now)
+        if now - since > self._processor.options.alarm_s and number not in self._alarmed:
+            self._alarmed.add(number)
+            logger.error(
+                "partition_not_handed_over processor=%s partition=%d waited_s=%.0f: "
+                "another worker holds it, although the plan gives it to this one",
+                self._processor.id,
+                number,
+                now - since,
+            )
+        soon_s = min(max(left_s, _SOON_S), _LATE_S)
+        self._retry_s = soon_s if self._retry_s is None else min(self._retry_s, soon_s)
+
+    def resume(self) -> None:
+        """Let halted partitions go on, and look whether quarantines were lifted."""
+        for number in list(self.halted):
+            self.halted.discard(number)
+            lane = self._lanes.get(number)
+            if lane is not None and not lane.over:
+                self._consume(lane)
+        self.changed.set()
+
+    # Giving up
+
+    def _release(self, lane: Lane[Any]) -> None:
+        if lane.number not in self._leaving:
+            name = f"release {self._processor.id} {lane.number}"
+            task = asyncio.create_task(self._hand_over(lane), name=name)
+            self._leaving[lane.number] = task
+            task.add_done_callback(lambda _: self._released(lane))
+
+    def _released(self, lane: Lane[Any]) -> None:
+        self._leaving.pop(lane.number, None)
+        self.changed.set()
+
+    async def _hand_over(self, lane: Lane[Any]) -> None:
+        """End the consumer, in good order if there is time, and give the partition back."""
+        lane.close()
+        consumer = self._consumers.pop(lane.number)
+        grace_s = 0.0 if lane.lost else self._processor.options.grace_s
+        if not (await asyncio.wait([consumer], timeout=grace_s))[0]:
+            logger.warning(
+                "processor_interrupted processor=%s partition=%d grace_s=%.1f: what it was "
+                "working on comes again",
+                self._processor.id,
+                lane.number,
+                grace_s,
+            )
+            consumer.cancel()
+            await asyncio.wait([consumer])
+        self.halted.discard(lane.number)
+        await self._fetcher.drop(lane)
+        try:
+            if not lane.lost and await self._ownership.release(lane):
+                self.meter.acked += len(lane.acked)
+                self._told.add(lane.number)
+        except BrokerError as error:
+            logger.warning(
+                "partition_not_released processor=%s partition=%d error=%s: its lease will end",
+                self._processor.id,
+                lane.number,
+                error,
+            )
+        finally:
+            # Until here the heartbeat has extended the lease.
+            self._lanes.pop(lane.number, None)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Tell the others that partitions are free, once for those of one moment."""
+        await asyncio.sleep(0)
+        if not self._told:
+            return
+        self._told.clear()
+        try:
+            await self._membership.tell("released")
+        except BrokerError as error:
+            logger.warning("stream_tell_failed processor=%s error=%s", self._processor.id, error)
+
+    async def release_all(self) -> None:
+        """Give up everything, in good order as far as the grace period lets it."""
+        for lane in list(self._lanes.values()):
+            self._release(lane)
+        while self._leaving:
+            await asyncio.wait(list(self._leaving.values()))

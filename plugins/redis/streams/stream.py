@@ -1,0 +1,80 @@
+"""A stream: partitions of ordered events of one type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Generic, Literal, TypeVar
+
+from chancy.errors import ConfigurationError
+from chancy.names import shown
+from chancy.plugins.redis.streams.keys import StreamKeys
+from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.protocols import Coding, Route
+from chancy.plugins.redis.streams.sending import Sender
+
+R = TypeVar("R")
+
+#: What a send does when a partition holds ``size`` events that a processor has not acknowledged.
+Full = Literal["block", "drop_oldest"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+#: More than that need more servers than one fleet of workers has use for.
+MAX_PARTITIONS = 4096
+
+
+class Stream(Generic[R]):
+    """Partitions of ordered events. Made by `Streams.stream`.
+
+    :param partitions: how many; the same for ever, kept with the stream and checked at start.
+    :param size: events that a partition keeps, roughly; acknowledged ones beyond it are trimmed.
+    :param full: what a send does when none can be trimmed: wait, or drop the oldest and count it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        link: Link,
+        coding: Coding[R],
+        route: Route[R],
+        partitions: int = 16,
+        size: int = 50_000,
+        full: Full = "block",
+    ) -> None:
+        check_name("stream", name)
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise ConfigurationError(
+                f"partitions={shown(partitions)} of the stream {name} must be 1 to {MAX_PARTITIONS}"
+            )
+        if size < 1:
+            raise ConfigurationError(f"size={shown(size)} of the stream {name} must be at least 1")
+        self.name = name
+        self.link = link
+        self.coding = coding
+        self.route = route
+        self.partitions = partitions
+        self.size = size
+        self.full: Full = full
+        self.keys = StreamKeys(link.prefix, name)
+        self._sender = Sender(self)
+
+    async def send(self, *records: R, ids: Sequence[str] | None = None) -> list[str]:
+        """Append records in their order; gives their ids.
+
+        :param ids: ids of the caller's, as many as records.
+        :raises BrokerUnavailable: some may have been appended.
+        """
+        return await self._sender.send(records, ids)
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, partitions={self.partitions})"
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise `ConfigurationError` unless a name can stand in a key."""
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{shown(name)} cannot be the name of a {what}: use 1 to 100 of the characters "
+            "A-Z a-z 0-9 _ . -, beginning with a letter, a digit or _"
+        )

@@ -1,0 +1,220 @@
+"""The streams and processors of an application, and their service beside a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from chancy.clock import Backoff
+from chancy.codec import DEFAULT_MAX_PAYLOAD
+from chancy.errors import BrokerError, ConfigurationError
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.blocking import BlockingEvents
+from chancy.plugins.redis.streams.codec import coding_of
+from chancy.plugins.redis.streams.compression import Compressor
+from chancy.plugins.redis.streams.encoding import Codec, RecordT
+from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.executor import Executor
+from chancy.plugins.redis.streams.hashing import GivenHasher, Key, route_of
+from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.policy import Policy
+from chancy.plugins.redis.streams.processor import Options, Processor, Strategy
+from chancy.plugins.redis.streams.protocols import Middleware
+from chancy.plugins.redis.streams.stream import Full, Stream
+
+logger = logging.getLogger("chancy.redis.streams")
+
+R = TypeVar("R")
+
+
+class Choices(TypedDict, total=False):
+    """What `Streams.processor` takes; see `Options`."""
+
+    policy: Policy
+    middleware: Sequence[Middleware]
+    start: str
+    prefetch: int
+    lease_s: float
+    grace_s: float
+    join_delay_s: float
+    check_s: float
+    alarm_s: float
+    strategy: Strategy
+
+
+class Decorator(Protocol[R]):
+    """Makes a processor of an async function."""
+
+    def __call__(self, function: Callable[[Events[R]], Awaitable[None]], /) -> Processor[R]: ...
+
+
+class BlockingDecorator(Protocol[R]):
+    """Makes a processor of a plain function."""
+
+    def __call__(self, function: Callable[[BlockingEvents[R]], None], /) -> Processor[R]: ...
+
+
+class Streams:
+    """Declares streams and processors, and runs the processors beside a worker."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.link = Link(settings)
+        self._streams: dict[str, Stream[Any]] = {}
+        self._processors: dict[str, Processor[Any]] = {}
+        self._executors: dict[str, Executor] = {}
+
+    def stream(
+        self,
+        name: str,
+        *,
+        record: type[RecordT],
+        partition_by: str | Callable[[RecordT], Key],
+        partitions: int = 16,
+        size: int = 50_000,
+        full: Full = "block",
+        codec: str | Codec | None = None,
+        compressor: str | Compressor | None = None,
+        reads: Iterable[Codec | Compressor] = (),
+        hasher: GivenHasher = None,
+        max_bytes: int = DEFAULT_MAX_PAYLOAD,
+    ) -> Stream[RecordT]:
+        """Declare a stream: partitions of ordered events of one type of record.
+
+        :param partition_by: what has an order among itself: a field, or a function of the record.
+        :raises ConfigurationError: there is one of this name, or something cannot be.
+        """
+        if name in self._streams:
+            raise ConfigurationError(f"there are two streams {name!r}: rename one")
+        made = Stream(
+            name,
+            link=self.link,
+            coding=coding_of(
+                record, codec=codec, compressor=compressor, reads=reads, max_bytes=max_bytes
+            ),
+            route=route_of(record, partition_by, hasher),
+            partitions=partitions,
+            size=size,
+            full=full,
+        )
+        self._streams[name] = made
+        return made
+
+    @overload
+    def processor(
+        self,
+        stream: Stream[R],
+        *,
+        name: str | None = None,
+        mode: Literal["async"] = "async",
+        **choices: Unpack[Choices],
+    ) -> Decorator[R]: ...
+    @overload
+    def processor(
+        self,
+        stream: Stream[R],
+        *,
+        name: str | None = None,
+        mode: Literal["thread", "process"],
+        **choices: Unpack[Choices],
+    ) -> BlockingDecorator[R]: ...
+    def processor(
+        self,
+        stream: Stream[R],
+        *,
+        name: str | None = None,
+        mode: Literal["async", "thread", "process"] = "async",
+        **choices: Unpack[Choices],
+    ) -> Callable[[Any], Processor[R]]:
+        """Declare a function that works through a stream, once for each partition owned.
+
+        :param name: the group of the processor; the name of the function unless given.
+        :param mode: ``async`` for async functions; plain ones run in a ``thread`` or a ``process``
+            for each partition.
+        :param choices: see `Options`.
+        :raises ConfigurationError: the stream has a processor of this name, or something cannot be.
+        """
+        if not isinstance(stream, Stream):
+            raise ConfigurationError(f"{stream!r} is no stream: give what stream() has made")
+        options = Options(mode=mode, **choices)
+
+        def declare(function: Any) -> Processor[R]:
+            called = name or str(getattr(function, "__name__", ""))
+            made = Processor(stream, function, name=called, options=options)
+            if made.id in self._processors:
+                raise ConfigurationError(
+                    f"the stream {stream.name} has two processors {called!r}: rename one"
+                )
+            self._processors[made.id] = made
+            return made
+
+        return declare
+
+    @property
+    def streams(self) -> Sequence[Stream[Any]]:
+        """Those that are declared, by name."""
+        return [self._streams[name] for name in sorted(self._streams)]
+
+    @property
+    def processors(self) -> Sequence[Processor[Any]]:
+        """Those that are declared, by stream and name."""
+        return [self._processors[id] for id in sorted(self._processors)]
+
+    @property
+    def executors(self) -> Sequence[Executor]:
+        """Those that run in this process now."""
+        return [self._executors[id] for id in sorted(self._executors)]
+
+    # Beside a worker
+
+    async def serve(self, only: Iterable[str] | None = None) -> None:
+        """Run processors until cancelled; then hand over what they own.
+
+        :param only: names of those to run; all unless given.
+        :raises ConfigurationError: there is none of a name.
+        """
+        wanted = self._wanted(only)
+        running = [
+            asyncio.create_task(self._run(processor), name=f"executor {processor.id}")
+            for processor in wanted
+        ]
+        if not running:
+            return
+        try:
+            await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+            await self.link.close()
+
+    def _wanted(self, only: Iterable[str] | None) -> Sequence[Processor[Any]]:
+        if only is None:
+            return self.processors
+        names = set(only)
+        unknown = (
+            names - {one.name for one in self.processors} - {one.id for one in self.processors}
+        )
+        if unknown:
+            raise ConfigurationError(
+                f"there is no processor {', '.join(sorted(unknown))}: there are "
+                f"{', '.join(one.id for one in self.processors) or 'none'}"
+            )
+        return [one for one in self.processors if one.name in names or one.id in names]
+
+    async def _run(self, processor: Processor[Any]) -> None:
+        """Keep the executor of a processor running, as a new member after each failure."""
+        backoff = Backoff(base_s=0.2, cap_s=10.0)
+        while True:
+            executor = Executor(self.link, processor)
+            self._executors[processor.id] = executor
+            try:
+                await executor.serve()
+            except (ConfigurationError, BrokerError) as error:
+                logger.error("processor_not_started processor=%s: %s", processor.id, error)
+            except Exception:
+                logger.exception("executor_failed processor=%s", processor.id)
+            finally:
+                self._executors.pop(processor.id, None)
+            await asyncio.sleep(backoff.next_s())
