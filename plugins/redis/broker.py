@@ -1,0 +1,277 @@
+"""A broker on Redis: every operation is one script, atomic, by the clock of the server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from chancy.attempt import Claim, Note, Settlement
+from chancy.broker import (
+    Cancellation,
+    Capability,
+    JobFilter,
+    Place,
+    PreparedJob,
+    Promotion,
+    Pulse,
+    QueueCounts,
+    WorkerRecord,
+)
+from chancy.errors import ConfigurationError, InvalidArguments
+from chancy.job import QueuedJob
+from chancy.names import shown
+from chancy.notice import Subscription, Topic
+from chancy.plugins.redis import records
+from chancy.plugins.redis.claiming import Claims
+from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.leases import Leases
+from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.pushing import Pushes
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.standing import Queues, RedisPulse, Workers
+from chancy.plugins.redis.watch import Watch
+from chancy.queue import Queue
+from chancy.settling import Inside
+
+logger = logging.getLogger("chancy.redis")
+
+#: Settlements, notes or ids of one script.
+BATCH = 500
+_PROMOTIONS = 250
+_COUNT_CAP = 100_001
+#: For so long the end of a job is told to those who asked for it, and of so many jobs.
+_EXPECTED_S, _MOST_EXPECTED = 86_400, 1_000_000
+#: Objects of the meta of a running job after which they are made into one.
+_FOLD = 32
+_ANSWERS = {
+    b"c": Cancellation.CANCELLED,
+    b"a": Cancellation.ASKED,
+    b"f": Cancellation.FINISHED,
+    b"u": Cancellation.UNKNOWN,
+}
+
+
+class RedisBroker:
+    """A `chancy.broker.Broker` on a Redis or Valkey server, or on one slot of a cluster.
+
+    :param plane: queues and workers are kept elsewhere: queues are mirrored by `declare`, and
+        workers live here as long as this process renews their lease.
+    """
+
+    def __init__(self, settings: RedisSettings, *, plane: bool = False) -> None:
+        self.settings = settings
+        self.tag = Keys(settings.prefix).tag("jobs")
+        self._link = Link(settings, self.tag)
+        self._pushes = Pushes(self._link)
+        self._claims = Claims(self._link, registered=not plane)
+        self._queues = Queues(self._link, mirror=plane)
+        self._workers = Workers(self._link)
+        self._watch = Watch(self._link)
+        self._leases = Leases(settings, self.tag) if plane else None
+        self._kept = (settings.keep_finished, settings.keep_failed)
+
+    def __repr__(self) -> str:
+        return f"RedisBroker({self.settings.shown_url})"
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.NOTICES, Capability.UNIQUE})
+
+    async def open(self) -> None:
+        await self._link.open()
+
+    async def close(self) -> None:
+        if self._leases is not None:
+            await self._leases.close()
+        await self._watch.close()
+        await self._link.close()
+
+    def check_queue(self, queue: Queue) -> None:
+        for name in queue.broker_options:
+            raise ConfigurationError(
+                f"queue {queue.name!r}: the redis broker has no option {shown(name)}"
+            )
+
+    async def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        if within is not None:
+            raise TypeError(f"within={shown(within)}: Redis has no part in transactions")
+        return await self._pushes.push(jobs)
+
+    async def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        """All of them are taken before the first is stored."""
+        return await self.push([job for chunk in chunks for job in chunk], within=within)
+
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+    ) -> Sequence[Claim]:
+        if self._leases is not None:
+            self._leases.renew(worker_id)
+        return await self._claims.claim(queue, worker_id=worker_id, limit=limit)
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+    ) -> frozenset[UUID]:
+        stale: set[UUID] = set()
+        for at in range(0, len(settlements), BATCH):
+            batch = settlements[at : at + BATCH]
+            places = await self._link.run("settle", *self._kept, *map(records.settled, batch))
+            stale.update(batch[place].id for place in places)
+        return frozenset(stale)
+
+    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        stale: set[UUID] = set()
+        for at in range(0, len(notes), BATCH):
+            stale |= await self._note(notes[at : at + BATCH])
+        return frozenset(stale)
+
+    async def _note(self, notes: Sequence[Note]) -> set[UUID]:
+        parts: list[str | bytes] = []
+        for note in notes:
+            meta = "{}"
+            try:
+                meta = records.check_object(note.meta, "a note")
+            except (InvalidArguments, ValueError) as error:
+                logger.error("note_refused job=%s error=%s", note.id, error)
+            parts += [note.id.bytes + note.lease.bytes, meta]
+        lines = await self._link.run("note", *parts)
+        for note, objects in zip(notes, lines, strict=True):
+            if objects > _FOLD:
+                await self._fold(note)
+        return {note.id for note, objects in zip(notes, lines, strict=True) if objects == 0}
+
+    async def _fold(self, note: Note) -> None:
+        [record] = await self._link.run("fetch", note.id.bytes)
+        if record:
+            old = records.meta_of(record)
+            args = (note.id.bytes, note.lease.bytes, old, records.merged(old.decode()))
+            await self._link.run("fold", *args)
+
+    async def promote(self, limit: int) -> Promotion:
+        promoted = 0
+        while True:
+            most = max(0, min(_PROMOTIONS, limit - promoted))
+            done, due = await self._link.run("promote", most)
+            promoted += done
+            if done < most or promoted >= limit:
+                return Promotion(promoted, float(due) if due else None)
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        found: dict[UUID, Cancellation] = {}
+        for some in _batches(ids):
+            answer = await self._link.run("cancel", *self._kept, *(id.bytes for id in some))
+            found |= zip(some, map(_ANSWERS.__getitem__, answer), strict=True)
+        return found
+
+    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        hurried: set[UUID] = set()
+        for some in _batches(sorted(set(ids))):
+            answer = await self._link.run("hurry", *(id.bytes for id in some))
+            hurried.update(UUID(bytes=id) for id in answer)
+        return frozenset(hurried)
+
+    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
+        answer = await self._link.run("asked", worker_id.bytes)
+        return [UUID(bytes=id) for id in answer]
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._read(ids, "fetch")
+
+    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._read(ids, "expect", _EXPECTED_S, _MOST_EXPECTED)
+
+    async def _read(self, ids: Sequence[UUID], script: str, *args: int) -> Mapping[UUID, QueuedJob]:
+        found: dict[UUID, QueuedJob] = {}
+        for some in _batches(ids):
+            raw = [id.bytes for id in some]
+            texts = await self._link.run(script, *args, *raw)
+            for id, key, text in zip(some, raw, texts, strict=True):
+                if text:
+                    found[id] = records.queued(key, text)
+        return found
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        for some in _batches(ids):
+            await self._link.run("forget", *(id.bytes for id in some))
+
+    async def place(self, id: UUID) -> Place | None:
+        answer = await self._link.run("place", id.bytes)
+        if not answer:
+            return None
+        record, now, ahead, running = answer
+        return records.place(record, float(now), ahead, running)
+
+    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
+        if not 1 <= wanted.limit <= 1_000:
+            raise ConfigurationError(f"limit={wanted.limit} must be from 1 to 1,000 jobs")
+        states = "".join(str(int(state)) for state in wanted.states)
+        before = b"" if wanted.before is None else wanted.before.bytes
+        found: list[QueuedJob] = []
+        while True:
+            left = wanted.limit - len(found)
+            before, *rows = await self._link.run(
+                "find", before, left, states, wanted.queue or "", wanted.func or ""
+            )
+            found += map(records.queued, rows[::2], rows[1::2])
+            if not before or len(found) >= wanted.limit:
+                return found
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        answer: list[bytes] = await self._link.run("counts")
+        found: dict[str, dict[str, int]] = {}
+        for field, number in zip(answer[::2], answer[1::2], strict=True):
+            letter, _, queue = field.decode().partition(":")
+            state = {"p": "pending", "r": "running", "s": "scheduled"}[letter]
+            found.setdefault(queue, {})[state] = min(int(number), _COUNT_CAP)
+        return {queue: QueueCounts(**by_state) for queue, by_state in found.items()}
+
+    async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        return await self._queues.declare(queue, upsert=upsert)
+
+    async def queues(self) -> Sequence[Queue]:
+        return await self._queues.all()
+
+    async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
+        return await self._queues.pause(queue, resume_at)
+
+    async def resume(self, queue: str) -> bool:
+        return await self._queues.resume(queue)
+
+    async def delete_queue(self, queue: str) -> bool:
+        return await self._queues.delete(queue)
+
+    async def register(self, worker: WorkerRecord) -> None:
+        await self._workers.register(worker)
+
+    async def announce(
+        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+    ) -> bool:
+        return await self._workers.announce(worker_id, queues, broken)
+
+    async def unregister(self, worker_id: UUID) -> None:
+        self._claims.forget(worker_id)
+        if self._leases is not None:
+            self._leases.forget(worker_id)
+        await self._workers.unregister(worker_id)
+
+    async def workers(self) -> Sequence[WorkerRecord]:
+        return await self._workers.all()
+
+    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
+        answer = await self._link.run("orphans", silent_s, max(0, min(limit, BATCH)))
+        return list(map(records.claim, answer[::2], answer[1::2]))
+
+    def pulse(self, worker_id: UUID) -> Pulse:
+        return RedisPulse(self.settings, self.tag, worker_id)
+
+    async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
+        return await self._watch.subscribe(topic)
+
+
+def _batches(ids: Sequence[UUID]) -> Iterable[Sequence[UUID]]:
+    return (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))

@@ -1,0 +1,123 @@
+-- What all scripts share: the clock of the server, the layout of a record, notices and counters.
+-- KEYS[1] is the hash tag of the shard; every key of it is the tag and a name.
+--
+-- A record is one string: FRONT changes with each attempt, NUMBERS when a job moves, and REST
+-- holds texts behind their lengths. All JSON is opaque here. `meta` is one JSON object a line,
+-- each put over the ones before; `errors` is one line for each failure. records.py mirrors it.
+local tag = KEYS[1]
+local stamp = redis.call('TIME')
+local now = tonumber(stamp[1]) + tonumber(stamp[2]) / 1000000
+
+-- state, flags, attempt, crashes, claimed at, asked to stop at, worker, lease
+local FRONT, FRONT_SIZE = '>BBIIddc16c16', 58
+-- priority, most attempts, position, run at, pushed at, finished at
+local NUMBERS, NUMBERS_SIZE = '>bIdddd', 37
+-- lengths of: queue, func, arguments, limits, unique key, meta, errors, result
+local LENGTHS, LENGTHS_SIZE = '>HHIIHIII', 26
+local REST = FRONT_SIZE + NUMBERS_SIZE + 1
+local TEXTS = REST + LENGTHS_SIZE
+local NOBODY = string.rep('\0', 16)
+local PENDING, RUNNING, SCHEDULED, HELD, FAILED, CANCELLED = 0, 1, 2, 3, 5, 6
+local UNTIL_CLAIM = 1
+local NEVER = 0 / 0
+
+local function key(id) return tag .. ':j:' .. id end
+local function ready(queue) return tag .. ':r:' .. queue end
+-- 201 priorities and 2^45 positions are exact in a double.
+local function score(priority, position) return (100 - priority) * 35184372088832 + position end
+
+-- A table of what may change; the parts that a caller leaves alone are never taken apart.
+local function read(text)
+  local job = {}
+  job.state, job.flags, job.attempt, job.crashes, job.claimed, job.stop, job.worker, job.lease =
+    struct.unpack(FRONT, text)
+  job.priority, job.most, job.position, job.due, job.pushed, job.finished =
+    struct.unpack(NUMBERS, text, FRONT_SIZE + 1)
+  local lengths = {struct.unpack(LENGTHS, text, REST)}
+  job.lengths = lengths
+  job.queue = string.sub(text, TEXTS, TEXTS + lengths[1] - 1)
+  local at = TEXTS + lengths[1] + lengths[2] + lengths[3] + lengths[4]
+  job.unique = string.sub(text, at, at + lengths[5] - 1)
+  job.text, job.tail = text, at + lengths[5]
+  return job
+end
+
+local function front(job)
+  return struct.pack(FRONT, job.state, job.flags, job.attempt, job.crashes, job.claimed, job.stop,
+    job.worker, job.lease)
+end
+
+local function numbers(job)
+  return struct.pack(NUMBERS, job.priority, job.most, job.position, job.due, job.pushed,
+    job.finished)
+end
+
+-- The record after a change of its numbers.
+local function moved(job)
+  return front(job) .. numbers(job) .. string.sub(job.text, REST)
+end
+
+local function tails(job)
+  local n, at = job.lengths, job.tail
+  local meta = string.sub(job.text, at, at + n[6] - 1)
+  local errors = string.sub(job.text, at + n[6], at + n[6] + n[7] - 1)
+  return meta, errors, string.sub(job.text, at + n[6] + n[7])
+end
+
+-- The record after a change of its last texts.
+local function rewritten(job, meta, errors, result)
+  local n = job.lengths
+  return table.concat({front(job), numbers(job),
+    struct.pack(LENGTHS, n[1], n[2], n[3], n[4], n[5], #meta, #errors, #result),
+    string.sub(job.text, TEXTS, job.tail - 1), meta, errors, result})
+end
+
+-- Counters are gathered, and written once.
+local counted = {}
+local function count(state, queue, by)
+  local letter = state == PENDING and 'p:' or state == RUNNING and 'r:'
+    or state == SCHEDULED and 's:'
+  if letter then counted[letter .. queue] = (counted[letter .. queue] or 0) + by end
+end
+local function write_counts()
+  for field, by in pairs(counted) do
+    if by ~= 0 and redis.call('HINCRBY', tag .. ':n', field, by) == 0 then
+      redis.call('HDEL', tag .. ':n', field)
+    end
+  end
+end
+
+local function publish(payload) redis.call('PUBLISH', tag .. ':notices', payload) end
+
+-- One notice is enough until somebody has looked; the second is for a worker that died of it.
+local function wake(queue)
+  if redis.call('SET', tag .. ':told:' .. queue, '', 'NX', 'PX', 1000) then
+    publish('w:' .. queue)
+  end
+end
+
+-- Commands of many members, in pieces that the stack of Lua holds.
+local function many(command, name, members)
+  for from = 1, #members, 4000 do
+    redis.call(command, name, unpack(members, from, math.min(from + 3999, #members)))
+  end
+end
+
+local function fetch(ids)
+  if #ids == 0 then return {} end
+  local keys = {}
+  for at, id in ipairs(ids) do keys[at] = key(id) end
+  return redis.call('MGET', unpack(keys))
+end
+
+local function free_key(job, id)
+  if #job.unique > 0 and redis.call('HGET', tag .. ':u', job.unique) == id then
+    redis.call('HDEL', tag .. ':u', job.unique)
+  end
+end
+
+local function hex(id)
+  local text = string.gsub(id, '.', function(one) return string.format('%02x', string.byte(one)) end)
+  return table.concat({string.sub(text, 1, 8), string.sub(text, 9, 12), string.sub(text, 13, 16),
+    string.sub(text, 17, 20), string.sub(text, 21)}, '-')
+end

@@ -1,0 +1,53 @@
+-- What becomes of jobs that end: kept, up to a number of them, or forgotten.
+local ended, expired = {}, {}
+local brief = {}
+
+local function is_brief(queue)
+  if brief[queue] == nil then
+    brief[queue] = redis.call('HEXISTS', tag .. ':brief', queue) == 1
+  end
+  return brief[queue]
+end
+
+-- Whether the record of a job that ended now is to be kept.
+local function retire(job, id)
+  free_key(job, id)
+  ended[#ended + 1] = id
+  if job.state ~= FAILED and is_brief(job.queue) then
+    expired[#expired + 1] = id
+    return false
+  end
+  redis.call('ZADD', tag .. (job.state == FAILED and ':dead' or ':done'), now, id)
+  return true
+end
+
+local function drop(ids)
+  if #ids == 0 then return end
+  local keys = {}
+  for at, id in ipairs(ids) do keys[at] = key(id) end
+  redis.call('UNLINK', unpack(keys))
+  redis.call('ZREM', tag .. ':ids', unpack(ids))
+end
+
+-- At most twice as many leave as came, so that a lower bound takes its time.
+local function trim(name, most)
+  local over = redis.call('ZCARD', tag .. name) - most
+  if over <= 0 then return end
+  local popped = redis.call('ZPOPMIN', tag .. name, math.min(over, 2 * #ended + 10))
+  local ids = {}
+  for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
+  drop(ids)
+end
+
+local function write_ends(most_done, most_dead)
+  if #ended == 0 then return end
+  if redis.call('EXISTS', tag .. ':expected') == 1 then
+    local wanted = redis.call('ZMSCORE', tag .. ':expected', unpack(ended))
+    for at, id in ipairs(ended) do
+      if wanted[at] then redis.call('PUBLISH', tag .. ':ends', 'f:' .. hex(id)) end
+    end
+  end
+  drop(expired)
+  trim(':done', most_done)
+  trim(':dead', most_dead)
+end

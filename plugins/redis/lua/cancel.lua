@@ -1,0 +1,33 @@
+-- Cancel waiting jobs and ask for the end of running ones: ARGV as of `settle`, then ids.
+-- Gives a letter for each: c cancelled, a asked, f finished, u unknown.
+--@include _record
+--@include _retire
+local answer = {}
+for at = 3, #ARGV do
+  local id = ARGV[at]
+  local text = redis.call('GET', key(id))
+  local job = text and read(text)
+  if not job then
+    answer[#answer + 1] = 'u'
+  elseif job.state > HELD then
+    answer[#answer + 1] = 'f'
+  elseif job.state == RUNNING then
+    if job.stop == 0 then
+      job.stop = now
+      redis.call('SET', key(id), moved(job))
+    end
+    redis.call('SADD', tag .. ':stop:' .. job.worker, id)
+    publish('s:' .. hex(id))
+    answer[#answer + 1] = 'a'
+  else
+    if job.state == PENDING then redis.call('ZREM', ready(job.queue), id)
+    elseif job.state == SCHEDULED then redis.call('ZREM', tag .. ':due', id) end
+    count(job.state, job.queue, -1)
+    job.state, job.finished = CANCELLED, now
+    if retire(job, id) then redis.call('SET', key(id), moved(job)) end
+    answer[#answer + 1] = 'c'
+  end
+end
+write_ends(tonumber(ARGV[1]), tonumber(ARGV[2]))
+write_counts()
+return answer

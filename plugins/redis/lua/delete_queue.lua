@@ -1,0 +1,7 @@
+-- Forget a queue; its jobs stay: ARGV name. 0 if there is none.
+--@include _record
+local there = redis.call('HDEL', tag .. ':queues', ARGV[1])
+redis.call('HDEL', tag .. ':brief', ARGV[1])
+redis.call('HDEL', tag .. ':paused', ARGV[1])
+if there == 1 then publish('q:') end
+return there

@@ -1,0 +1,26 @@
+-- List jobs, the newest first: ARGV the id to begin before ('' for the newest), how many at most,
+-- states as digits ('' for all), queue and func ('' for all).
+-- Gives the id to go on before ('' at the end), then id and record, one after the other.
+--@include _record
+local LOOK = 500
+local before, limit = ARGV[1], tonumber(ARGV[2])
+local from = before == '' and '+' or '(' .. before
+local ids = redis.call('ZREVRANGEBYLEX', tag .. ':ids', from, '-', 'LIMIT', 0, LOOK)
+local texts, found, last = fetch(ids), {}, ''
+for at, id in ipairs(ids) do
+  last = id
+  local text = texts[at]
+  if text then
+    local queue, func = struct.unpack('>HH', text, REST)
+    local state = string.byte(text, 1)
+    if (ARGV[3] == '' or string.find(ARGV[3], state, 1, true))
+      and (ARGV[4] == '' or string.sub(text, TEXTS, TEXTS + queue - 1) == ARGV[4])
+      and (ARGV[5] == '' or string.sub(text, TEXTS + queue, TEXTS + queue + func - 1) == ARGV[5])
+    then
+      found[#found + 1], found[#found + 2] = id, text
+      if #found >= 2 * limit then break end
+    end
+  end
+end
+if #ids < LOOK and last == ids[#ids] then last = '' end
+return {last, unpack(found)}

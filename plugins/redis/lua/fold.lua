@@ -1,0 +1,10 @@
+-- Replace the meta of a running job by one object that says the same: ARGV id, lease, the meta
+-- it was made of, the new one. Nothing if anything of it has changed since.
+--@include _record
+local text = redis.call('GET', key(ARGV[1]))
+local job = text and read(text)
+if not job or job.lease ~= ARGV[2] or job.state ~= RUNNING then return 0 end
+local meta, errors, result = tails(job)
+if meta ~= ARGV[3] then return 0 end
+redis.call('SET', key(ARGV[1]), rewritten(job, ARGV[4], errors, result))
+return 1

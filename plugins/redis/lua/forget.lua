@@ -1,0 +1,3 @@
+-- Expect jobs no longer: ARGV ids.
+--@include _record
+return redis.call('ZREM', tag .. ':expected', unpack(ARGV))

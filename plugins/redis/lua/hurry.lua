@@ -1,0 +1,22 @@
+-- Make scheduled jobs pending at once: ARGV ids, in the order in which they are to stand.
+-- Gives those that were scheduled.
+--@include _record
+local found, woken = {}, {}
+local position = tonumber(redis.call('INCRBY', tag .. ':position', #ARGV)) - #ARGV
+for at, id in ipairs(ARGV) do
+  local text = redis.call('GET', key(id))
+  local job = text and read(text)
+  if job and job.state == SCHEDULED then
+    redis.call('ZREM', tag .. ':due', id)
+    job.state, job.position, job.due = PENDING, position + at, now
+    redis.call('SET', key(id), moved(job))
+    redis.call('ZADD', ready(job.queue), score(job.priority, job.position), id)
+    count(SCHEDULED, job.queue, -1)
+    count(PENDING, job.queue, 1)
+    found[#found + 1] = id
+    woken[job.queue] = true
+  end
+end
+write_counts()
+for queue in pairs(woken) do wake(queue) end
+return found

@@ -1,0 +1,19 @@
+-- Put keys over the meta of running jobs: ARGV id and lease as one text, then a JSON object.
+-- Gives for each: 0 when its lease is gone, else how many objects its meta has now.
+--@include _record
+local ids, lines = {}, {}
+for at = 1, #ARGV, 2 do ids[#ids + 1] = string.sub(ARGV[at], 1, 16) end
+local texts = fetch(ids)
+for at, id in ipairs(ids) do
+  local job = texts[at] and read(texts[at])
+  if not job or job.lease ~= string.sub(ARGV[2 * at - 1], 17) or job.state ~= RUNNING then
+    lines[at] = 0
+  else
+    local meta, errors, result = tails(job)
+    meta = #meta == 0 and ARGV[2 * at] or meta .. '\n' .. ARGV[2 * at]
+    redis.call('SET', key(id), rewritten(job, meta, errors, result))
+    local _, breaks = string.gsub(meta, '\n', '')
+    lines[at] = breaks + 1
+  end
+end
+return lines

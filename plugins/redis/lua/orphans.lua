@@ -1,0 +1,25 @@
+-- Forget silent workers, and give what those that are gone have claimed: ARGV seconds of silence,
+-- limit. Id and record, one after the other.
+--@include _record
+local beats, workers = tag .. ':beats', tag .. ':workers'
+local silent = redis.call('ZRANGEBYSCORE', beats, '-inf', now - ARGV[1], 'LIMIT', 0, 1000)
+if #silent > 0 then
+  redis.call('ZREM', beats, unpack(silent))
+  redis.call('HDEL', workers, unpack(silent))
+  redis.call('HDEL', tag .. ':serves', unpack(silent))
+end
+local found, limit = {}, tonumber(ARGV[2])
+for _, worker in ipairs(redis.call('SMEMBERS', tag .. ':holders')) do
+  if #found >= 2 * limit then break end
+  if not redis.call('ZSCORE', beats, worker) then
+    local held = tag .. ':w:' .. worker
+    local ids = redis.call('SRANDMEMBER', held, limit - #found / 2)
+    if #ids == 0 then redis.call('SREM', tag .. ':holders', worker) end
+    for at, text in ipairs(fetch(ids)) do
+      -- Only a hand can have taken it away: nobody waits for it any more.
+      if text then found[#found + 1], found[#found + 2] = ids[at], text
+      else redis.call('SREM', held, ids[at]) end
+    end
+  end
+end
+return found

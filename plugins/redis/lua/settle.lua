@@ -1,0 +1,100 @@
+-- End attempts: ARGV most finished and most failed jobs to keep, then one text for each.
+-- Gives the places of the stale ones, from 0. What ended is fenced by the lease in its record.
+--@include _record
+--@include _retire
+local ORDER, ORDER_SIZE = '>c16c16BBBdIII', 55
+local MOST_ERRORS = 25
+local ids, orders, stale = {}, {}, {}
+for at = 3, #ARGV do
+  orders[at - 2] = {struct.unpack(ORDER, ARGV[at])}
+  ids[at - 2] = orders[at - 2][1]
+end
+local texts, written, gone, stopped = fetch(ids), {}, {}, {}
+local rewound, back = {}, {}
+
+local function with_failure(errors, job, failure)
+  local line = string.format('%d %s %.6f\t', job.attempt, hex(job.worker), now) .. failure
+  if #errors == 0 then return line end
+  errors = errors .. '\n' .. line
+  local _, breaks = string.gsub(errors, '\n', '')
+  if breaks >= MOST_ERRORS then errors = string.sub(errors, string.find(errors, '\n') + 1) end
+  return errors
+end
+
+local function go_back(job, id, kind, at)
+  job.worker, job.claimed, job.stop = NOBODY, 0, 0
+  if job.state == SCHEDULED then
+    job.due = kind == 1 and at or now + at
+    redis.call('ZADD', tag .. ':due', job.due, id)
+  elseif job.state == PENDING then
+    local name = ready(job.queue)
+    back[name] = back[name] or {}
+    table.insert(back[name], score(job.priority, job.position))
+    table.insert(back[name], id)
+    rewound[job.queue] = true
+  end
+  count(job.state, job.queue, 1)
+end
+
+local function settle(job, id, order)
+  local _, _, state, flags, kind, at, failure_size, result_size, meta_size = unpack(order)
+  local text = order.text
+  if job.stop > 0 and state < 4 then state = CANCELLED end
+  local meta, errors, result = tails(job)
+  local from = ORDER_SIZE + 1
+  if failure_size > 0 then
+    errors = with_failure(errors, job, string.sub(text, from, from + failure_size - 1))
+  end
+  from = from + failure_size
+  local found = string.sub(text, from, from + result_size - 1)
+  if meta_size > 0 then
+    local patch = string.sub(text, from + result_size)
+    meta = #meta == 0 and patch or meta .. '\n' .. patch
+  end
+  gone[job.worker] = gone[job.worker] or {}
+  table.insert(gone[job.worker], id)
+  if job.stop > 0 then redis.call('SREM', tag .. ':stop:' .. job.worker, id) end
+  count(RUNNING, job.queue, -1)
+  if flags % 2 == 1 then job.attempt = math.max(0, job.attempt - 1) end
+  if flags >= 2 then job.crashes = job.crashes + 1 end
+  job.state = state
+  local kept = true
+  if state >= 4 then
+    job.finished, result = now, found
+    kept = retire(job, id)
+  else
+    go_back(job, id, kind, at)
+  end
+  if not kept then return nil end
+  return rewritten(job, meta, errors, result)
+end
+
+local fresh = {}
+for at, id in ipairs(ids) do
+  local order, text = orders[at], fresh[id] or texts[at]
+  order.text = ARGV[at + 2]
+  local state, lease
+  if text then
+    state = string.byte(text, 1)
+    lease = string.sub(text, 43, 58)
+  end
+  if not text or lease ~= order[2] then
+    stale[#stale + 1] = at - 1
+  elseif state == RUNNING then
+    local job = read(text)
+    local after = settle(job, id, order)
+    if after then
+      fresh[id] = after
+      written[#written + 1], written[#written + 2] = key(id), after
+    else
+      fresh[id] = front(job)
+    end
+  end
+end
+if #written > 0 then redis.call('MSET', unpack(written)) end
+for worker, some in pairs(gone) do redis.call('SREM', tag .. ':w:' .. worker, unpack(some)) end
+for name, members in pairs(back) do many('ZADD', name, members) end
+write_ends(tonumber(ARGV[1]), tonumber(ARGV[2]))
+write_counts()
+for queue in pairs(rewound) do publish('r:' .. queue) end
+return stale

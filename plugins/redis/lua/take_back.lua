@@ -1,0 +1,19 @@
+-- Have jobs that wait, and were never claimed, not be there: ARGV ids.
+--@include _record
+--@include _retire
+local gone = {}
+for _, id in ipairs(ARGV) do
+  local text = redis.call('GET', key(id))
+  local job = text and read(text)
+  if job and job.lease == NOBODY and job.state ~= RUNNING and job.state <= HELD then
+    redis.call('ZREM', ready(job.queue), id)
+    redis.call('ZREM', tag .. ':due', id)
+    count(job.state, job.queue, -1)
+    free_key(job, id)
+    if #job.unique > 0 then redis.call('DEL', tag .. ':period:' .. job.unique) end
+    gone[#gone + 1] = id
+  end
+end
+drop(gone)
+write_counts()
+return #gone

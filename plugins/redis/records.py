@@ -1,0 +1,261 @@
+"""Jobs as Redis has them: one string each, the layout of which ``lua/_record.lua`` mirrors."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from chancy.attempt import Claim, Failure, Settlement
+from chancy.broker import Place, PreparedJob
+from chancy.codec import decode, encode
+from chancy.errors import InvalidArguments, StatementFailed
+from chancy.job import QueuedJob
+from chancy.limits import limits_from
+from chancy.states import State
+
+#: FRONT, NUMBERS and LENGTHS of a record.
+_HEAD = struct.Struct(">BBIIdd16s16s" + "bIdddd" + "HHIIHIII")
+_LENGTHS = struct.Struct(">HHIIHIII")
+_PUSH = struct.Struct(">16sBdbIBBdd")
+_SETTLE = struct.Struct(">16s16sBBBdIII")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = datetime(1, 1, 1, tzinfo=UTC)
+_LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+_CONFLICTS = {"skip": 1, "replace": 2, "raise": 3}
+_HUGE = 1 << 60
+
+_SUCCEEDED = State.SUCCEEDED
+_FLOATS = json.JSONDecoder(parse_constant=lambda name: _refuse(name))
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def check_json(text: str, what: str) -> Any:
+    """The value of JSON text that every store of ours would take.
+
+    :raises ValueError, InvalidArguments: it is none: NUL, halves of surrogates, NaN.
+    """
+    value, end = _scan(text, what)
+    if end != len(text):
+        value = json.loads(text, parse_constant=_refuse)
+    if "\\u" in text or not text.isascii():
+        encode(value, what=what, limit=_HUGE)
+    return value
+
+
+def _scan(text: str, what: str) -> tuple[Any, int]:
+    try:
+        return _FLOATS.raw_decode(text)
+    except RecursionError:
+        raise ValueError(f"{what} is nested too deep") from None
+
+
+def check_object(text: str, what: str) -> str:
+    """The text of a JSON object, on one line."""
+    value = check_json(text, what)
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is not an object: {text[:80]}")
+    return encode(value, what=what, limit=_HUGE) if "\n" in text else text
+
+
+def pushed(job: PreparedJob) -> tuple[bytes, bytes]:
+    """What the script ``push`` takes of a job.
+
+    :raises StatementFailed: a text of it cannot be stored.
+    """
+    try:
+        check_json(job.arguments, "arguments")
+        meta = b"" if job.meta is None else check_object(job.meta, "meta").encode()
+        func, arguments = job.func.encode(), job.arguments.encode()
+    except (ValueError, InvalidArguments) as error:
+        raise StatementFailed(f"job {job.func!a}: {error}", sqlstate="22P02") from None
+    queue = job.queue.encode()
+    limits = b"" if job.limits is None else job.limits.encode()
+    kind, at = 0, 0.0
+    if job.delay_s is not None:
+        kind, at = 2, job.delay_s
+    elif job.run_at is not None:
+        kind, at = 1, seconds_of(job.run_at)
+    rule = job.unique
+    key, conflict, flags, period, cap = b"", 0, 0, -1.0, -1.0
+    if rule is not None:
+        key, conflict, flags = rule.key, _CONFLICTS[rule.on_conflict], int(rule.until_claim)
+        period = -1.0 if rule.period_s is None else rule.period_s
+        cap = -1.0 if rule.cap_s is None else rule.cap_s
+    order = _PUSH.pack(
+        job.id.bytes, kind, at, job.priority, job.max_attempts, conflict, flags, period, cap
+    )
+    lengths = _LENGTHS.pack(
+        len(queue), len(func), len(arguments), len(limits), len(key), len(meta), 0, 0
+    )
+    return order, b"".join((lengths, queue, func, arguments, limits, key, meta))
+
+
+def settled(one: Settlement) -> bytes:
+    """What the script ``settle`` takes; what cannot be stored fails with a reason."""
+    if one.state is _SUCCEEDED and one.failure is None and one.meta is None:
+        # As nearly all of them are.
+        result = b""
+        if one.result is not None:
+            try:
+                check_json(one.result, "the result")
+                result = one.result.encode()
+            except (ValueError, InvalidArguments) as error:
+                return _settled(_failed(one, error))
+        flags = one.refund + 2 * one.crashed
+        return (
+            _SETTLE.pack(one.id.bytes, one.lease.bytes, 4, flags, 0, 0.0, 0, len(result), 0)
+            + result
+        )
+    try:
+        return _settled(one)
+    except (ValueError, OverflowError, InvalidArguments) as error:
+        return _settled(_failed(one, error))
+
+
+def _settled(one: Settlement) -> bytes:
+    failure = result = meta = b""
+    if one.failure is not None:
+        failure = encode(one.failure.as_json(), what="the failure", limit=_HUGE).encode()
+    if one.result is not None:
+        check_json(one.result, "the result")
+        result = one.result.encode()
+    if one.meta is not None:
+        meta = check_object(one.meta, "meta").encode()
+    kind, at = 2, one.delay_s or 0.0
+    if one.run_at is not None:
+        kind, at = 1, seconds_of(one.run_at)
+    else:
+        _ = datetime.now(UTC) + timedelta(seconds=at)  # raises where the calendar ends
+    head = _SETTLE.pack(
+        one.id.bytes,
+        one.lease.bytes,
+        one.state,
+        one.refund + 2 * one.crashed,
+        kind,
+        at,
+        len(failure),
+        len(result),
+        len(meta),
+    )
+    return b"".join((head, failure, result, meta))
+
+
+def _failed(one: Settlement, error: Exception) -> Settlement:
+    """What is settled instead of a settlement that cannot be stored."""
+    why = f"the settlement as {one.state.label} could not be stored: {error}"
+    failure = Failure.named("chancy.errors.StatementFailed", why)
+    return Settlement(one.id, one.lease, State.FAILED, failure=failure)
+
+
+def claim(id: bytes, record: bytes) -> Claim:
+    """The claim of a record that runs."""
+    (
+        _, _, attempt, crashes, _, _, worker, lease, priority, most, position, _, _, _,
+        n_queue, n_func, n_arguments, n_limits, n_key, n_meta, _, _,
+    ) = _HEAD.unpack_from(record)  # fmt: skip
+    at = _HEAD.size
+    queue = record[at : (at := at + n_queue)].decode()
+    func = record[at : (at := at + n_func)].decode()
+    arguments = record[at : (at := at + n_arguments)].decode()
+    limits = record[at : (at := at + n_limits)].decode() if n_limits else None
+    at += n_key
+    meta = merged(record[at : at + n_meta].decode()) if n_meta else None
+    return Claim(
+        UUID(bytes=id), UUID(bytes=lease), UUID(bytes=worker), queue, func, arguments, attempt,
+        most, crashes, priority, int(position), meta, limits,
+    )  # fmt: skip
+
+
+def meta_of(record: bytes) -> bytes:
+    """The meta of a record, one JSON object a line."""
+    head = _HEAD.unpack_from(record)
+    lengths = head[14:]
+    at = _HEAD.size + sum(lengths[:5])
+    return record[at : at + lengths[5]]
+
+
+def queued(id: bytes, record: bytes) -> QueuedJob:
+    """A job as its record says."""
+    (
+        state, _, attempt, crashes, claimed, stop, worker, _, priority, most, _, due, since,
+        finished, *lengths,
+    ) = _HEAD.unpack_from(record)  # fmt: skip
+    texts: list[str] = []
+    at = _HEAD.size
+    for place, length in enumerate(lengths):
+        texts.append("" if place == 4 else record[at : at + length].decode())
+        at += length
+    queue, func, arguments, limits, _, meta, errors, result = texts
+    running = state == State.RUNNING or state >= State.SUCCEEDED
+    return QueuedJob(
+        id=UUID(bytes=id),
+        func=func,
+        arguments=decode(arguments),
+        queue=queue,
+        priority=priority,
+        state=State(state),
+        attempt=attempt,
+        max_attempts=most,
+        crashes=crashes,
+        run_at=None if due != due else moment(due),
+        worker_id=UUID(bytes=worker) if running and any(worker) else None,
+        meta=json.loads(merged(meta)) if meta else {},
+        errors=tuple(map(_error, errors.split("\n"))) if errors else (),
+        result=json.loads(result) if result else None,
+        pushed_at=moment(since),
+        claimed_at=moment(claimed) if claimed else None,
+        finished_at=moment(finished) if finished else None,
+        stop_asked_at=moment(stop) if stop else None,
+        limits=limits_from(json.loads(limits) if limits else {}),
+    )
+
+
+def place(record: bytes, now: float, ahead: int, running: int) -> Place:
+    """Where the job of a record stands, at a time of the server."""
+    head = _HEAD.unpack_from(record)
+    claimed, due, since = head[4], head[11], head[12]
+    timed = due == due
+    return Place(
+        ahead=ahead,
+        running=running,
+        due_s=due - now if timed else 0.0,
+        claimed_s=now - claimed if claimed else 0.0,
+        waited_s=max(0.0, now - (max(since, min(due, now)) if timed else since)),
+    )
+
+
+def _error(line: str) -> Mapping[str, Any]:
+    about, _, failure = line.partition("\t")
+    attempt, worker, at = about.split(" ")
+    found: dict[str, Any] = json.loads(failure)
+    when = moment(float(at)).isoformat()
+    return found | {"attempt": int(attempt), "worker_id": worker, "at": when}
+
+
+def merged(lines: str) -> str:
+    """One JSON object of several, a later one put over those before."""
+    if "\n" not in lines:
+        return lines
+    whole: dict[str, Any] = {}
+    for line in lines.split("\n"):
+        whole |= json.loads(line)
+    return encode(whole, what="meta", limit=_HUGE)
+
+
+def seconds_of(at: datetime) -> float:
+    return (at - _EPOCH).total_seconds()
+
+
+def moment(seconds: float) -> datetime:
+    """A time of the server; what the calendar does not have is its end."""
+    try:
+        return _EPOCH + timedelta(seconds=seconds)
+    except OverflowError:
+        return _LAST if seconds > 0 else _FIRST

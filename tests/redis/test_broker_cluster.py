@@ -1,0 +1,18 @@
+"""The contract of brokers, held against Redis: on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chancy.broker import Broker
+from chancy.plugins.redis import RedisSettings
+from tests.redis.contract import RedisContract
+
+
+class TestCluster(RedisContract):
+    @pytest.fixture
+    async def brokers(self, redis_cluster: str) -> AsyncIterator[tuple[Broker, Broker]]:
+        async for pair in self.opened(RedisSettings(url=redis_cluster, cluster=True)):
+            yield pair
