@@ -6,7 +6,7 @@ before it is written, which takes as long again: see `chancy.schemas`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _LEAVES = frozenset(
@@ -24,13 +24,16 @@ _JSON = {
     **dict.fromkeys(("list", "tuple", "set", "frozenset", "named-tuple"), "array"),
     **dict.fromkeys(("dict", "model", "dataclass", "typed-dict"), "object"),
 }  # fmt: skip
+#: Rules by which text is changed when it is checked.
+_RULES = frozenset({"strip_whitespace", "to_lower", "to_upper"})
 #: What changes a value on its way, or leaves it out.
-_CHANGED = frozenset(
-    {
-        "serialization", "serialization_exclude", "serialization_exclude_if", "init_only",
-        "strip_whitespace", "to_lower", "to_upper",
-    }
-)  # fmt: skip
+_CHANGED = _RULES | {
+    "serialization", "serialization_exclude", "serialization_exclude_if", "init_only",
+}  # fmt: skip
+#: Schemas of a user's own functions.
+_ALTERING = frozenset(
+    {"function-before", "function-after", "function-wrap", "function-plain", "chain", "custom"}
+)
 #: How bytes are written, and how they are read.
 _BYTES = frozenset({"ser_json_bytes", "val_json_bytes"})
 #: Configurations that change values, by how they begin.
@@ -122,13 +125,23 @@ class Exactness:
 
 def mentions(schema: object, *kinds: str) -> bool:
     """Whether there is a part of one of these kinds in a schema."""
+    return _has_part(schema, lambda part: part["type"] in kinds)
+
+
+def alters(schema: object) -> bool:
+    """Whether what comes of a value is up to functions and rules of the user's."""
+    return _has_part(schema, lambda part: part["type"] in _ALTERING or not _RULES.isdisjoint(part))
+
+
+def _has_part(schema: object, wanted: Callable[[Schema], bool]) -> bool:
     match schema:
-        case {"type": str(kind)} if kind in kinds:
-            return True
         case Mapping():
-            return any(mentions(part, *kinds) for key, part in schema.items() if key != "metadata")
+            if type(schema.get("type")) is str and wanted(schema):
+                return True
+            parts = [part for key, part in schema.items() if key != "metadata"]
+            return any(_has_part(part, wanted) for part in parts)
         case list() | tuple():
-            return any(mentions(part, *kinds) for part in schema)
+            return any(_has_part(part, wanted) for part in schema)
         case _:
             return False
 

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, SchemaSerializer
 
 from chancy.annotations import Misfit, Parameter, Unresolved
-from chancy.exactness import Exactness, Schema, mentions
+from chancy.exactness import Exactness, Schema, alters, mentions
 from chancy.names import shown
 from chancy.proofs import Proof, Proofs, never
 from chancy.sameness import Sameness, uneven
@@ -35,15 +35,13 @@ _WRITING = CoreConfig(ser_json_bytes="base64")
 # Type checkers know it as a form of syntax.
 _make_typed_dict: Callable[[str, dict[str, Any]], Any] = vars(typing_extensions)["TypedDict"]
 
-#: Schemas of what a user's own function may have changed.
-_ALTERING = (
-    "function-before", "function-after", "function-wrap", "function-plain", "chain", "custom",
-)  # fmt: skip
 #: Errors that a message tells of.
 _TOLD = 3
 #: Levels of lists and objects that are read again before they are written.
 _DEEP = 190
 _NONE: tuple[str, ...] = ()
+#: What pydantic writes in keys for half of a surrogate pair.
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
 #: For further keywords.
 _SAME = Sameness(arrays_differ=False, enums_differ=True)
 #: The name for all further keywords.
@@ -133,7 +131,7 @@ class Schemas:
             proof = proofs.of(field) if exactness.exact(field) else never
             if proof is not None:
                 self._proofs.append((name, proof))
-            if mentions(parts, *_ALTERING):
+            if alters(parts):
                 self._altered.add(name)
             self._same[name] = Sameness(
                 arrays_differ=mentions(parts, "tuple") and not mentions(parts, "any"),
@@ -219,6 +217,8 @@ class Schemas:
 
         :param given: the values before they were checked.
         """
+        if not text.isascii() and _REPLACED in text:
+            doubts = values.keys() - self._free
         if not doubts and not (self._deep and text.count("[") + text.count("{") > _DEEP):
             return
         try:

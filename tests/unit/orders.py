@@ -136,7 +136,7 @@ class Amount:
 @dataclass
 class Derived:
     x: int
-    square: int = field(init=False)
+    square: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.square = self.x**2
