@@ -39,7 +39,7 @@ class Workflows(Plugin):
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
         if claim.meta is not None:
-            self._notes.note(claim, time.monotonic())
+            self._notes.note(claim, outcome, time.monotonic())
         return verdict
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
@@ -57,9 +57,10 @@ class Workflows(Plugin):
         validate: bool = True,
     ) -> UUID:
         store = store_of(chancy.broker)
-        prepared = Preparation(workflow, chancy.registry, validate=validate).prepare()
+        prepared = Preparation(workflow, chancy.registry if validate else None).prepare()
         sql = statement("push", store.schema)
-        parameters: list[Any] = [prepared.id, prepared.name, prepared.ends, *prepared.columns()]
+        parameters: list[Any] = [prepared.id, prepared.name, prepared.ends]
+        parameters += prepared.columns.parameters()
         if within is None:
             await store.fetch(sql, *parameters)
         else:

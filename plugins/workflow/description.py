@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Literal, Self
@@ -13,7 +13,7 @@ from chancy.errors import PushError
 from chancy.identity import new_id
 from chancy.job import Job
 from chancy.names import shown
-from chancy.plugins.workflow.sources import Each, Many, One, Source, sources_of
+from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, named, sources_of
 
 #: The longest name of a workflow and of a step, in characters.
 MAX_NAME = 100
@@ -54,6 +54,11 @@ class Step:
     after: tuple[str, ...] = ()
     on_failure: OnFailure = OnFailure.FAIL
     undo: Job[Any] | None = None
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """The arguments that stand for results of other steps."""
+        return NO_SOURCES if self.job is None else sources_of(self.job)
 
 
 @dataclass(slots=True)
@@ -135,7 +140,7 @@ class Workflow:
         before = _names(after)
         known = {*other._steps, *other._groups}
         for step in other:
-            own = (*step.after, *_mentioned(step))
+            own = (*step.after, *named(step.sources))
             first = not any(one in known for one in own)
             self._put(_renamed(step, name, known, before if first else ()))
         for group, steps in other._groups.items():
@@ -150,8 +155,11 @@ class Workflow:
 
     def before(self, step: Step) -> tuple[str, ...]:
         """The steps that one waits for, each once; names that are no steps as they are."""
+        sources = step.sources
+        if not sources and not self._groups:
+            return step.after if len(step.after) < 2 else tuple(dict.fromkeys(step.after))
         found: dict[str, None] = {}
-        for name in (*step.after, *_mentioned(step)):
+        for name in (*step.after, *named(sources)):
             for one in self._groups.get(name, (name,)):
                 found[one] = None
         return tuple(found)
@@ -247,13 +255,6 @@ def _policy(given: object, name: str) -> OnFailure:
     )
 
 
-def _mentioned(step: Step) -> Iterator[str]:
-    from chancy.plugins.workflow.sources import named
-
-    if step.job is not None:
-        yield from named(sources_of(step.job))
-
-
 def _renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) -> Step:
     def new(name: str) -> str:
         return f"{prefix}/{name}" if name in known else name
@@ -282,5 +283,3 @@ def _renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) 
         undo=job_of(step.undo),
     )
 
-
-__all__ = ["Each", "OnFailure", "Step", "Workflow", "chain", "chord", "group"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.attempt import Claim, Settlement
+from chancy.attempt import Claim, Outcome, Settlement
 from chancy.plugins.workflow.store import statement
 from chancy.states import State
 
@@ -39,6 +39,7 @@ class End(NamedTuple):
     :param state: a final one.
     :param result: JSON text.
     :param error: JSON text of the failure.
+    :param took_s: seconds for which its last attempt ran; None: it is not known.
     """
 
     place: Place
@@ -46,6 +47,7 @@ class End(NamedTuple):
     state: int
     result: str | None
     error: str | None
+    took_s: float | None
 
 
 def place_of(meta: str | None) -> Place | None:
@@ -62,8 +64,11 @@ def place_of(meta: str | None) -> Place | None:
 
 
 class Noted(NamedTuple):
+    """An attempt that has ended: when, by the clock of this process, and how long it took."""
+
     place: Place
     at: float
+    took_s: float
 
 
 class Notes:
@@ -80,21 +85,19 @@ class Notes:
     def __len__(self) -> int:
         return len(self._noted)
 
-    def note(self, claim: Claim, at: float) -> None:
+    def note(self, claim: Claim, outcome: Outcome, at: float) -> None:
         """Take note of an attempt that has ended. The oldest is given up when there are too many:
         the sweep finds it."""
         place = place_of(claim.meta)
         if place is not None:
-            self._noted[claim.id] = Noted(place, at)
+            self._noted[claim.id] = Noted(place, at, outcome.elapsed_s)
             if len(self._noted) > MAX_NOTED:
                 self._noted.pop(next(iter(self._noted)), None)
 
     def ends(self, batch: Iterable[Settlement]) -> list[End]:
         """The ends of steps among settlements."""
         noted = self._noted
-        found = [
-            _end(noted[one.id].place, one) for one in batch if one.id in noted
-        ]  # fmt: skip
+        found = [_end(noted[one.id], one) for one in batch if one.id in noted]
         found.sort(key=_order)
         return found
 
@@ -111,13 +114,20 @@ def _order(end: End) -> tuple[int, str]:
     return end.place.workflow.int, end.place.step
 
 
-def _end(place: Place, settlement: Settlement) -> End:
+def _end(noted: Noted, settlement: Settlement) -> End:
     error = None
     if settlement.failure is not None and settlement.state is not State.SUCCEEDED:
         failure = settlement.failure
         kind = failure.types[0] if failure.types else ""
         error = json.dumps({"type": kind, "message": failure.message[:MAX_MESSAGE]})
-    return End(place, settlement.id, int(settlement.state), settlement.result, error)
+    return End(
+        noted.place,
+        settlement.id,
+        int(settlement.state),
+        settlement.result,
+        error,
+        noted.took_s,
+    )
 
 
 def advancing(schema: str, ends: Sequence[End]) -> tuple[Any, ...]:
@@ -134,5 +144,6 @@ def advancing(schema: str, ends: Sequence[End]) -> tuple[Any, ...]:
         [one.state for one in ends],
         results if any(one is not None for one in results) else None,
         errors if any(one is not None for one in errors) else None,
+        [one.took_s for one in ends],
         alone,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from chancy.errors import PushError
@@ -85,11 +86,18 @@ def _path(path: tuple[object, ...]) -> tuple[str | int, ...]:
     return tuple(found)
 
 
+#: Of most jobs.
+NO_SOURCES: Mapping[str, Source] = MappingProxyType({})
+
+
 def sources_of(job: Job[Any]) -> Mapping[str, Source]:
     """The arguments of a job that stand for results, by parameter."""
-    return {
-        name: value for name, value in job.arguments.items() if isinstance(value, One | Many)
-    }
+    for value in job.arguments.values():
+        if type(value) is One or type(value) is Many:
+            break
+    else:
+        return NO_SOURCES
+    return {name: value for name, value in job.arguments.items() if isinstance(value, One | Many)}
 
 
 def named(sources: Mapping[str, Source]) -> Iterator[str]:

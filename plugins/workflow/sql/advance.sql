@@ -2,4 +2,5 @@
 -- Index: the primary keys. Locks: workflows by id, steps and joins by workflow and name.
 -- Safe to repeat.
 select {schema}.workflows_advance(
-  $1::uuid[], $2::text[], $3::int[], $4::uuid[], $5::smallint[], $6::text[], $7::text[], $8::boolean)
+  $1::uuid[], $2::text[], $3::int[], $4::uuid[], $5::smallint[], $6::text[], $7::text[], $8::float8[],
+  $9::boolean)

@@ -8,16 +8,26 @@ branch_labels = None
 depends_on = None
 
 FUNCTIONS = (
+    "extend",
+    "attach",
+    "reaches",
+    "retry",
+    "again",
+    "cancel",
+    "signal",
     "push",
     "insert",
     "advance",
     "turn",
+    "forgive",
     "lock",
     "resume",
     "fail",
     "compensate",
     "finish",
     "start",
+    "ready",
+    "meta",
     "arguments",
     "value",
 )

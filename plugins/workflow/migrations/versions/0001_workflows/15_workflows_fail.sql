@@ -1,6 +1,6 @@
 -- Ends running workflows with a step that has failed, or begins to compensate; tells those who wait.
 -- What runs goes on to its end, and nothing else begins. A step that undoes and fails ends it too.
--- Index: workflows_steps_failed, the primary keys. Locks: the workflows by id. Safe to repeat.
+-- Index: the primary keys. Locks: the workflows by id. Safe to repeat.
 create function {schema}.workflows_fail(p_ids uuid[], p_names text[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -9,7 +9,7 @@ declare
   v_ids uuid[];
 begin
   with failed as (
-    select s.workflow_id as id, min(s.name) as name,
+    select s.workflow_id as id, min(s.name) as name, count(*) as count,
       bool_or(s.on_failure = 2 and s.undoes is null) as compensate,
       bool_or(s.undoes is not null) as undoing
     from unnest(p_ids, p_names) as f (id, name)
@@ -17,11 +17,18 @@ begin
     group by s.workflow_id
   ), ended as (
     update {schema}.workflows w
-    set state = case when w.state = 1 and f.compensate then 2 else 5 end,
+    set failed = w.failed + f.count,
+      state = case
+        when w.state = 1 and f.compensate then 2
+        when w.state = 1 or (w.state = 2 and f.undoing) then 5
+        else w.state end,
       error = coalesce(w.error, 'step ' || f.name || ' has failed'),
-      finished_at = case when w.state = 1 and f.compensate then null else clock_timestamp() end
+      finished_at = case
+        when w.state = 1 and f.compensate then null
+        when w.state = 1 or (w.state = 2 and f.undoing) then clock_timestamp()
+        else w.finished_at end
     from (select * from failed order by id) as f
-    where w.id = f.id and (w.state = 1 or (w.state = 2 and f.undoing))
+    where w.id = f.id
     returning w.id, w.state)
   select array_agg(e.id) filter (where e.state = 5) into v_ids from ended e;
   perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = any (v_ids);

@@ -1,7 +1,7 @@
 -- Begins to undo a workflow that compensates once nothing of it runs any more: of the steps that
 -- succeeded the one that ended last is undone first, and each lets the next one go. Once begun it
 -- goes on by itself.
--- Index: workflows_steps_started, the primary keys. Locks: the steps that undo; by the caller: the
+-- Index: the primary keys; all steps of the workflow. Locks: the steps that undo; by the caller: the
 -- workflow, for itself. Safe to repeat.
 create function {schema}.workflows_compensate(p_id uuid) returns void
 language plpgsql
@@ -11,7 +11,9 @@ declare
   v_names text[];
 begin
   if exists (
-      select from {schema}.workflows_steps s where s.workflow_id = p_id and s.state = 1)
+      select from {schema}.workflows_steps s
+      join {schema}.jobs j on j.id = s.job_id
+      where s.workflow_id = p_id and s.state = 0)
     or not exists (
       select from {schema}.workflows w where w.id = p_id and w.state = 2 and not w.undoing) then
     return;
@@ -27,7 +29,8 @@ begin
   set missing = case when cardinality(v_names) > 0 then 1 else 0 end
   where j.workflow_id = p_id and j.name = '';
   update {schema}.workflows_steps s
-  set next = array[coalesce(v_names[n.place + 1], '')]
+  set next = array[coalesce(v_names[n.place + 1], '')], previous = v_names[n.place - 1],
+    needs = case when n.place = 1 then 0 else 1 end
   from unnest(v_names) with ordinality as n (name, place)
   where s.workflow_id = p_id and s.name = n.name;
   perform {schema}.workflows_start(array[p_id], v_names[1:1]);

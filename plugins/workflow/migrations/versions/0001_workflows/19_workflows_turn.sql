@@ -6,17 +6,16 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_state smallint;
-  v_undoing boolean;
+  v_now {schema}.workflows := (select w from {schema}.workflows w where w.id = p_id);
 begin
-  select w.state, w.undoing into v_state, v_undoing from {schema}.workflows w where w.id = p_id;
-  if v_state = 2 and not v_undoing then
+  if v_now.state = 2 and not v_now.undoing then
     perform {schema}.workflows_compensate(p_id);
-  elsif v_state = 5 and not exists (
+  elsif v_now.state = 5 and (v_now.failed <= 0 or v_now.undoing and not exists (
     select from {schema}.workflows_steps s
-    where s.workflow_id = p_id and s.state in (5, 6) and (s.undoes is not null or not v_undoing)) then
+    where s.workflow_id = p_id and s.state in (5, 6) and s.undoes is not null)) then
     update {schema}.workflows w
-    set state = case when v_undoing then 2 else 1 end, finished_at = null, error = null
+    set state = case when w.undoing then 2 else 1 end, finished_at = null,
+      error = case when w.undoing then w.error end
     where w.id = p_id;
     perform {schema}.workflows_resume(p_id);
   end if;

@@ -1,14 +1,11 @@
 -- Takes the ends of steps, and starts what they let go on. p_states: 4, 5 or 6, as those of jobs;
--- p_results: JSON; p_errors: JSON of what failed. A step counts once, in the run that it is in; one
--- that has failed may succeed later in the same run, as a dead letter that is replayed does.
--- A workflow is locked so that steps which end at once do not wait for each other; by one alone
--- when its state may change.
+-- p_results: JSON; p_errors: JSON of what failed; p_took_s: how long they ran. A step counts once, in
+-- the run that it is in. p_alone: whether any has not succeeded, or had failed before.
 -- Index: the primary keys. Locks, in this order: workflows by id, steps in the order given, joins by
--- id and name, steps that start. A session that is frozen meanwhile is ended after 10 seconds.
--- Safe to repeat.
+-- id and name. Steps that end at once share the lock of their workflow. Safe to repeat.
 create function {schema}.workflows_advance(
   p_ids uuid[], p_names text[], p_runs int[], p_jobs uuid[], p_states smallint[], p_results text[],
-  p_errors text[], p_alone boolean
+  p_errors text[], p_took_s float8[], p_alone boolean
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -19,18 +16,20 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
-  v_ids uuid[]; v_names text[]; v_counts int[]; v_failed uuid[]; v_failed_names text[]; v_back uuid[];
+  v_ids uuid[]; v_names text[]; v_counts int[]; v_failed uuid[]; v_failed_names text[];
 begin
   perform {schema}.workflows_lock(p_ids, p_alone);
+  if p_alone then
+    perform {schema}.workflows_forgive(p_ids, p_names, p_runs, p_states);
+  end if;
   with done as (
     update {schema}.workflows_steps s
     set state = case when d.state > 4 and s.on_failure = 1 then 7 else d.state end,
       job_id = coalesce(d.job, s.job_id), result = d.result::jsonb, error = d.error::jsonb,
-      finished_at = clock_timestamp()
-    from unnest(p_ids, p_names, p_runs, p_jobs, p_states, p_results, p_errors)
-      as d (id, name, run, job, state, result, error)
-    where s.workflow_id = d.id and s.name = d.name and s.run = d.run
-      and (s.state in (1, -1) or (s.state = 5 and d.state = 4))
+      finished_at = clock_timestamp(), took_s = d.took_s
+    from unnest(p_ids, p_names, p_runs, p_jobs, p_states, p_results, p_errors, p_took_s)
+      as d (id, name, run, job, state, result, error, took_s)
+    where s.workflow_id = d.id and s.name = d.name and s.run = d.run and s.state = 0
     returning s.workflow_id as id, s.name, s.state, s.next
   ), let_go as (
     select t.id, t.name, count(*)::int as count

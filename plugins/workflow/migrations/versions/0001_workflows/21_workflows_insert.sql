@@ -5,23 +5,23 @@ create function {schema}.workflows_insert(
   p_id uuid, p_place int, p_names text[], p_next text[], p_needs int[], p_jobs uuid[], p_queues text[],
   p_priorities smallint[], p_funcs text[], p_arguments text, p_froms text[], p_run_ats timestamptz[],
   p_delays float8[], p_max_attempts int[], p_limits text[], p_metas text[], p_on_failure smallint[],
-  p_undoes text[], p_by text
+  p_undoes text[], p_previous text[], p_by text
 ) returns void
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
   insert into {schema}.workflows_steps (
     workflow_id, name, place, needs, next, job_id, queue, priority, func, arguments, froms, run_at,
-    delay_s, max_attempts, limits, meta, on_failure, undoes, added_by)
+    delay_s, max_attempts, limits, meta, on_failure, undoes, previous, added_by)
   select p_id, t.name, p_place + t.place, t.needs, t.next::text[], t.job, t.queue, t.priority, t.func,
     t.arguments, t.froms::jsonb, t.run_at, t.delay_s, t.max_attempts, t.limits::jsonb, t.meta::jsonb,
-    t.on_failure, t.undoes, p_by
+    t.on_failure, t.undoes, t.previous, p_by
   from rows from (
     unnest(p_names, p_next, p_needs, p_jobs, p_queues, p_priorities, p_funcs, p_froms, p_run_ats,
-      p_delays, p_max_attempts, p_limits, p_metas, p_on_failure, p_undoes),
+      p_delays, p_max_attempts, p_limits, p_metas, p_on_failure, p_undoes, p_previous),
     jsonb_array_elements(p_arguments::jsonb)) with ordinality as t (
       name, next, needs, job, queue, priority, func, froms, run_at, delay_s, max_attempts, limits, meta,
-      on_failure, undoes, arguments, place);
+      on_failure, undoes, previous, arguments, place);
   insert into {schema}.workflows_joins (workflow_id, name, missing)
   select p_id, t.name, t.needs
   from unnest(p_names, p_needs) as t (name, needs)

@@ -1,0 +1,228 @@
+"""Steps as the columns of their table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from chancy.annotations import Annotations
+from chancy.codec import DEFAULT_MAX_PAYLOAD, encode
+from chancy.errors import PushError
+from chancy.job import Job
+from chancy.limits import check_limits, encode_limits
+from chancy.names import check_function_path, check_queue_name, shown
+from chancy.plugins.workflow.results import Types
+from chancy.plugins.workflow.sources import Many, One, Source
+from chancy.signature import Signature
+
+#: What a job may have; as for every push.
+PRIORITIES = range(-100, 101)
+ATTEMPTS = range(1, 10_001)
+MAX_DELAY = timedelta(days=365_000)
+#: Bytes that the arguments of all steps may take together.
+MAX_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Columns:
+    """The steps of a workflow, a list for each column."""
+
+    names: list[str] = field(default_factory=list[str])
+    next: list[str] = field(default_factory=list[str])
+    needs: list[int] = field(default_factory=list[int])
+    jobs: list[UUID] = field(default_factory=list[UUID])
+    queues: list[str] = field(default_factory=list[str])
+    priorities: list[int] = field(default_factory=list[int])
+    funcs: list[str | None] = field(default_factory=list[str | None])
+    arguments: list[str] = field(default_factory=list[str])
+    froms: list[str | None] = field(default_factory=list[str | None])
+    run_ats: list[datetime | None] = field(default_factory=list[datetime | None])
+    delays: list[float | None] = field(default_factory=list[float | None])
+    max_attempts: list[int] = field(default_factory=list[int])
+    limits: list[str | None] = field(default_factory=list[str | None])
+    metas: list[str | None] = field(default_factory=list[str | None])
+    on_failure: list[int] = field(default_factory=list[int])
+    undoes: list[str | None] = field(default_factory=list[str | None])
+    previous: list[str | None] = field(default_factory=list[str | None])
+
+    def parameters(self) -> list[object]:
+        """What the statements take, in their order; None for columns that say nothing."""
+        return [
+            self.names,
+            self.next,
+            self.needs,
+            self.jobs,
+            self.queues,
+            self.priorities,
+            self.funcs,
+            f"[{','.join(self.arguments)}]",
+            _said(self.froms),
+            _said(self.run_ats),
+            _said(self.delays),
+            self.max_attempts,
+            _said(self.limits),
+            _said(self.metas),
+            self.on_failure,
+            _said(self.undoes),
+            _said(self.previous),
+        ]
+
+
+def _said(values: Sequence[object]) -> Sequence[object] | None:
+    return None if values.count(None) == len(values) else values
+
+
+class Encoding:
+    """Checks and encodes the jobs of steps.
+
+    :param types: the annotations of their functions; None: they are not looked at.
+    """
+
+    def __init__(self, types: Types | None, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
+        self.columns = Columns()
+        self._types = types
+        self._max_payload = max_payload
+        self._signatures: dict[tuple[str, frozenset[str]], Signature | None] = {}
+        self._passed: dict[tuple[object, ...], Signature | None] = {}
+        self._bytes = 0
+
+    def put(
+        self,
+        name: str,
+        job: Job[Any] | None,
+        sources: Mapping[str, Source],
+        *,
+        next: Sequence[str],
+        before: Sequence[str],
+        on_failure: int = 0,
+        undoes: str | None = None,
+    ) -> None:
+        """Add a step. Raises `PushError` if its job cannot be stored."""
+        columns = self.columns
+        arguments, meta, limits, run_at, delay_s = "{}", None, None, None, None
+        if job is None:
+            columns.queues.append("")
+            columns.priorities.append(0)
+            columns.funcs.append(None)
+            columns.max_attempts.append(1)
+        else:
+            signature = self._check(job)
+            arguments = self._arguments(job, sources, signature)
+            if job.meta:
+                meta = encode(job.meta, what=f"the meta of {job.func}", limit=self._max_payload)
+            if job.limits:
+                limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
+            if job.run_at is not None:
+                run_at, delay_s = _due(job, job.run_at)
+            columns.queues.append(job.queue)
+            columns.priorities.append(job.priority)
+            columns.funcs.append(job.func)
+            columns.max_attempts.append(job.max_attempts)
+        self._bytes += len(arguments)
+        if self._bytes > MAX_BYTES:
+            raise PushError(
+                f"the arguments of all steps up to here take over {MAX_BYTES:,} bytes: store the "
+                "data elsewhere and pass references"
+            )
+        columns.names.append(name)
+        columns.next.append(f'{{"{next[0]}"}}' if len(next) == 1 else _array(next))
+        columns.needs.append(len(before))
+        columns.previous.append(before[0] if len(before) == 1 else None)
+        columns.arguments.append(arguments)
+        columns.froms.append(_encoded(sources) if sources else None)
+        columns.metas.append(meta)
+        columns.limits.append(limits)
+        columns.run_ats.append(run_at)
+        columns.delays.append(delay_s)
+        columns.on_failure.append(on_failure)
+        columns.undoes.append(undoes)
+
+    def _check(self, job: Job[Any]) -> Signature | None:
+        """The signature of its function, if that is looked at. Raises `PushError` if a field other
+        than the arguments cannot be stored."""
+        settings = (job.func, job.queue, job.priority, job.max_attempts)
+        plain = job.id is None and job.unique is None
+        plain = plain and type(job.priority) is int and type(job.max_attempts) is int
+        if plain and settings in self._passed:
+            return self._passed[settings]
+        check_function_path(job.func)
+        check_queue_name(job.queue)
+        for what, value, allowed in (
+            ("priority", job.priority, PRIORITIES),
+            ("max_attempts", job.max_attempts, ATTEMPTS),
+        ):
+            if type(value) is not int or value not in allowed:
+                raise PushError(
+                    f"job {job.func}: {what}={shown(value)} must be a whole number from "
+                    f"{allowed[0]} to {allowed[-1]:,}"
+                )
+        if job.unique is not None:
+            raise PushError(f"job {job.func} is unique, and steps cannot be: each has to run")
+        if job.id is not None:
+            raise PushError(f"job {job.func} has an id of its own, and steps get theirs here")
+        signature = self._signature(job.func, frozenset())
+        if plain:
+            self._passed[settings] = signature
+        return signature
+
+    def _arguments(
+        self, job: Job[Any], sources: Mapping[str, Source], signature: Signature | None
+    ) -> str:
+        arguments = job.arguments
+        if sources:
+            arguments = {name: value for name, value in arguments.items() if name not in sources}
+            signature = self._signature(job.func, frozenset(sources))
+        if signature is None:
+            what = f"the arguments of {job.func}"
+            return encode(dict(arguments), what=what, limit=self._max_payload)
+        return signature.encode(arguments, self._max_payload)
+
+    def _signature(self, func: str, without: frozenset[str]) -> Signature | None:
+        """The signature of a function for the arguments that are known by now."""
+        if self._types is None:
+            return None
+        found = self._signatures.get((func, without))
+        if found is None:
+            said = self._types.of(func)
+            left = tuple(one for one in said.parameters if one.name not in without)
+            found = Signature(Annotations(left, said.rest, said.result), func)
+            self._signatures[func, without] = found
+        return found
+
+
+def _array(names: Sequence[str]) -> str:
+    return "{" + ",".join(f'"{one}"' for one in names) + "}"
+
+
+def _encoded(sources: Mapping[str, Source]) -> str:
+    """What the server makes arguments of; see the function workflows_value."""
+    found: dict[str, dict[str, object]] = {}
+    for parameter, source in sources.items():
+        path = [str(part) for part in source.path]
+        match source:
+            case One(step=step):
+                found[parameter] = {"step": step, "path": path}
+            case Many(prefix=str(prefix)):
+                found[parameter] = {"prefix": prefix, "path": path}
+            case Many(steps=steps):
+                found[parameter] = {"steps": list(steps), "path": path}
+    return json.dumps(found)
+
+
+def _due(job: Job[Any], at: object) -> tuple[datetime | None, float | None]:
+    match at:
+        case datetime(tzinfo=None):
+            raise PushError(f"job {job.func}: run_at={at!r} has no time zone")
+        case datetime():
+            try:
+                return at.astimezone(UTC), None
+            except OverflowError:
+                raise PushError(f"job {job.func}: run_at={at} is out of range") from None
+        case timedelta() if abs(at) <= MAX_DELAY:
+            return None, at.total_seconds()
+        case _:
+            raise PushError(f"job {job.func}: run_at={shown(at)} cannot be")

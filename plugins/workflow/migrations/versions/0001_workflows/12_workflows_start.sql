@@ -1,0 +1,60 @@
+-- Starts those of the given steps that wait for nothing any more, in workflows that go on: pushes their
+-- jobs and wakes the workers of their queues. A step without a job waits for a signal; one that has come
+-- already ends it here and now.
+-- Index: the primary keys. Locks: none; by the caller: the workflows, and what let the steps go on.
+-- Safe to repeat while the jobs are unfinished.
+create function {schema}.workflows_start(p_ids uuid[], p_names text[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  v_now timestamptz := clock_timestamp();
+  v_running uuid[] := array(
+    select w.id from {schema}.workflows w where w.id = any (p_ids) and w.state = 1);
+  v_undoing uuid[] := array(
+    select w.id from {schema}.workflows w where w.id = any (p_ids) and w.state = 2 and w.undoing);
+  v_queues text[];
+  v_ids uuid[]; v_names text[]; v_runs int[]; v_payloads text[];
+begin
+  with ready as (
+    select s.*, coalesce(s.run_at, v_now + s.delay_s * interval '1 second') as due
+    from unnest(p_ids, p_names) as r (id, name)
+    join {schema}.workflows_steps s on s.workflow_id = r.id and s.name = r.name
+    where s.state = 0
+      and (s.needs < 2 or (
+        select j.missing <= 0 from {schema}.workflows_joins j
+        where j.workflow_id = r.id and j.name = r.name))
+      and case when s.undoes is null then s.workflow_id = any (v_running)
+        else s.workflow_id = any (v_undoing) end
+  ), pushed as (
+    insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, run_at,
+      max_attempts, limits, meta)
+    select r.job_id, nextval('{schema}.positions'), case when r.due > v_now then 2 else 0 end,
+      r.queue, r.priority, r.func,
+      case when r.froms is null then r.arguments
+        else {schema}.workflows_arguments(r.workflow_id, r.arguments, r.froms) end,
+      r.due, r.max_attempts, r.limits, {schema}.workflows_meta(r.meta, r.workflow_id, r.name, r.run)
+    from ready r
+    where r.func is not null
+    on conflict (id) do nothing
+    returning queue, state
+  ), told as (
+    select r.workflow_id, r.name, r.run, g.payload
+    from ready r
+    join {schema}.workflows_signals g on g.workflow_id = r.workflow_id and g.name = r.name
+    where r.func is null)
+  select (select array_agg(distinct p.queue) filter (where p.state = 0) from pushed p),
+    array_agg(t.workflow_id), array_agg(t.name), array_agg(t.run), array_agg(t.payload::text)
+  into v_queues, v_ids, v_names, v_runs, v_payloads from told t;
+  perform {schema}.wake(q.name, true) from unnest(v_queues) as q (name);
+  if v_ids is not null then
+    perform {schema}.workflows_advance(v_ids, v_names, v_runs, null,
+      array_fill(4::smallint, array[cardinality(v_ids)]), v_payloads, null, null, false);
+  end if;
+end
+$$

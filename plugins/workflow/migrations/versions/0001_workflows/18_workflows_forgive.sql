@@ -1,0 +1,21 @@
+-- Makes steps that have failed, and now succeed in the same run, steps that have not ended: a dead
+-- letter was replayed.
+-- Index: the primary keys. Locks: the steps in the order given; by the caller: the workflows, for itself.
+create function {schema}.workflows_forgive(
+  p_ids uuid[], p_names text[], p_runs int[], p_states smallint[]
+) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+  with forgiven as (
+    update {schema}.workflows_steps s
+    set state = 0
+    from unnest(p_ids, p_names, p_runs, p_states) as d (id, name, run, state)
+    where s.workflow_id = d.id and s.name = d.name and s.run = d.run
+      and d.state = 4 and s.state = 5
+    returning s.workflow_id as id)
+  update {schema}.workflows w
+  set failed = w.failed - f.count
+  from (select g.id, count(*) as count from forgiven g group by g.id) as f
+  where w.id = f.id
+$$

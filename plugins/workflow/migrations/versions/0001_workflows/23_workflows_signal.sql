@@ -1,0 +1,40 @@
+-- Gives a signal to the step that waits for it, or will. p_payload: JSON. Says what became of it:
+-- sent, before (there was one, which counts), unknown (no such workflow), no_step, over.
+-- Index: the primary keys. Locks: the workflow, for itself; then as workflows_advance.
+-- Safe to repeat.
+create function {schema}.workflows_signal(p_id uuid, p_name text, p_payload text) returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_step {schema}.workflows_steps;
+  v_state smallint;
+begin
+  perform {schema}.workflows_lock(array[p_id], true);
+  select w.state into v_state from {schema}.workflows w where w.id = p_id;
+  if v_state is null then
+    return 'unknown';
+  end if;
+  select * into v_step from {schema}.workflows_steps s
+  where s.workflow_id = p_id and s.name = p_name and s.func is null;
+  if not found then
+    return 'no_step';
+  end if;
+  if v_step.state <> 0 then
+    return 'before';
+  end if;
+  if v_state in (6, 7) then
+    return 'over';
+  end if;
+  insert into {schema}.workflows_signals (workflow_id, name, payload)
+  values (p_id, p_name, p_payload::jsonb)
+  on conflict do nothing;
+  if not found then
+    return 'before';
+  end if;
+  if v_state = 1 and {schema}.workflows_ready(p_id, p_name, v_step.needs, v_step.previous) then
+    perform {schema}.workflows_start(array[p_id], array[p_name]);
+  end if;
+  return 'sent';
+end
+$$

@@ -1,0 +1,25 @@
+-- Ends a workflow that goes on, or has failed: nothing of it begins any more. Gives the steps with
+-- jobs that are not finished, for the caller to cancel, and tells those who wait.
+-- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself.
+-- Safe to repeat: it gives again what is not finished.
+create function {schema}.workflows_cancel(p_id uuid) returns table (name text, run int, job_id uuid)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform {schema}.workflows_lock(array[p_id], true);
+  update {schema}.workflows w
+  set state = 6, finished_at = clock_timestamp(), error = coalesce(w.error, 'cancelled')
+  where w.id = p_id and w.state in (1, 2, 5);
+  if found then
+    perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = p_id;
+  end if;
+  return query
+  select s.name, s.run, s.job_id
+  from {schema}.workflows_steps s
+  join {schema}.jobs j on j.id = s.job_id
+  where s.workflow_id = p_id and s.state = 0
+    and exists (select from {schema}.workflows w where w.id = p_id and w.state = 6);
+end
+$$

@@ -1,0 +1,29 @@
+-- Makes steps that have ended steps that have not, in a new run, and lets the workflow go on.
+-- p_let_go: whom they had let go on, once for each.
+-- Index: the primary keys. Locks: the steps, joins; by the caller: the workflow, for itself.
+create function {schema}.workflows_again(p_id uuid, p_names text[], p_let_go text[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  delete from {schema}.workflows_signals g
+  using {schema}.workflows_steps s
+  where g.workflow_id = p_id and g.name = any (p_names)
+    and s.workflow_id = p_id and s.name = g.name and s.state <> 0;
+  update {schema}.workflows_steps s
+  set state = 0, run = s.run + 1, job_id = {schema}.new_id(), finished_at = null, took_s = null,
+    result = null, error = null
+  where s.workflow_id = p_id and s.name = any (p_names);
+  update {schema}.workflows_joins j
+  set missing = j.missing + l.count
+  from (select u.name, count(*) as count from unnest(p_let_go) as u (name) group by u.name) as l
+  where j.workflow_id = p_id and j.name = l.name;
+  update {schema}.workflows w
+  set state = case when w.undoing then 2 else 1 end, error = case when w.undoing then w.error end,
+    finished_at = null, failed = (
+      select count(*) from {schema}.workflows_steps s
+      where s.workflow_id = p_id and s.state in (5, 6))
+  where w.id = p_id;
+  perform {schema}.workflows_resume(p_id);
+end
+$$

@@ -1,0 +1,47 @@
+-- Runs what has failed or was cancelled again, with fresh attempts, and with p_step that step and all
+-- behind it. Gives how many steps; null: there is no such workflow or step; -1: it cannot be
+-- retried as it is; -2: some of these steps run.
+-- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself; these steps,
+-- their joins. Not to be repeated: it would run them once more.
+create function {schema}.workflows_retry(p_id uuid, p_step text) returns int
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  v_flow {schema}.workflows;
+  v_names text[];
+  v_let_go text[];
+begin
+  perform {schema}.workflows_lock(array[p_id], true);
+  select * into v_flow from {schema}.workflows w where w.id = p_id;
+  if not found or p_step is not null and not exists (
+    select from {schema}.workflows_steps s where s.workflow_id = p_id and s.name = p_step) then
+    return null;
+  end if;
+  if v_flow.state in (2, 7) or v_flow.undoing and p_step is not null
+    or v_flow.state in (1, 4) and p_step is null then
+    return -1;
+  end if;
+  with recursive behind (name) as (
+    select p_step collate "C" where p_step is not null
+    union
+    select n.name
+    from behind b
+    join {schema}.workflows_steps s on s.workflow_id = p_id and s.name = b.name
+    cross join unnest(s.next) as n (name)
+    where n.name <> '')
+  select array_agg(s.name),
+    array(select unnest(d.next) from {schema}.workflows_steps d
+      where d.workflow_id = p_id and d.state in (4, 7) and d.name in (select b.name from behind b))
+  into v_names, v_let_go
+  from {schema}.workflows_steps s
+  where s.workflow_id = p_id and (s.name in (select b.name from behind b)
+    or s.state in (5, 6) and (s.undoes is not null) = v_flow.undoing);
+  if exists (select from {schema}.workflows_steps s join {schema}.jobs j on j.id = s.job_id
+    where s.workflow_id = p_id and s.name = any (v_names) and s.state = 0) then
+    return -2;
+  end if;
+  perform {schema}.workflows_again(p_id, v_names, v_let_go);
+  return coalesce(cardinality(v_names), 0);
+end
+$$

@@ -1,0 +1,16 @@
+-- Whether one of these steps is, or lets go on in the end, one of those.
+-- Index: the primary key of workflows_steps. No locks.
+create function {schema}.workflows_reaches(p_id uuid, p_these text[], p_those text[]) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  with recursive behind (name) as (
+    select u.name collate "C" from unnest(p_these) as u (name)
+    union
+    select n.name
+    from behind b
+    join {schema}.workflows_steps s on s.workflow_id = p_id and s.name = b.name
+    cross join unnest(s.next) as n (name)
+    where n.name <> '')
+  select exists (select from behind b where b.name = any (p_those))
+$$

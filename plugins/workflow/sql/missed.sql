@@ -1,0 +1,53 @@
+-- Of up to $3 steps behind ($1, $2), of workflows that go on, or ended within the last $4 seconds:
+-- those that have not ended, wait for nothing, and have no job that is not finished; with what became
+-- of it, if that is known, and the state of the workflow. The last one that was looked at is among them
+-- in any case, as the place to go on from. A job that runs in a cancelled workflow is given too.
+-- Index: workflows_going, workflows_finished, the primary keys, finished_jobs_id. No locks. Safe to
+-- repeat.
+with flows as materialized (
+  select w.id, w.state, w.undoing
+  from {schema}.workflows as w
+  where w.state in (1, 2)
+    and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
+  union all
+  select w.id, w.state, w.undoing
+  from {schema}.workflows as w
+  where w.finished_at > now() - $4::float8 * interval '1 second'
+    and w.state in (5, 6)
+    and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')),
+seen as materialized (
+  select s.*, w.state as flow, w.undoing
+  from (select * from flows order by id limit $3::int) as w
+  cross join lateral (
+    select
+      o.workflow_id, o.name, o.run, o.state, o.needs, o.previous, o.undoes, o.job_id, o.func
+    from {schema}.workflows_steps as o
+    where o.workflow_id = w.id
+      and (o.workflow_id, o.name) > (
+        coalesce($1::uuid, '00000000-0000-0000-0000-000000000000'), coalesce($2::text, ''))
+    order by o.workflow_id, o.name
+    limit $3::int) as s
+  order by s.workflow_id, s.name
+  limit $3::int),
+judged as (
+  select
+    s.*, j.id is not null as live, j.stop_asked_at,
+    s.state = 0 and s.func is not null and (s.undoes is not null) = s.undoing
+      and {schema}.workflows_ready(s.workflow_id, s.name, s.needs, s.previous) as ready,
+    lead(s.name) over (order by s.workflow_id, s.name) is null as last
+  from seen as s
+  left join {schema}.jobs as j on s.state = 0 and j.id = s.job_id)
+select
+  g.workflow_id, g.name, g.run, g.job_id, g.flow, g.live, g.ready and not g.live as missed,
+  f.state, f.result::text, f.errors -> -1 ->> 'message', f.errors -> -1 -> 'types' ->> 0
+from judged as g
+left join lateral (
+  select o.state, o.result, o.errors
+  from {schema}.finished_jobs as o
+  where o.id = g.job_id
+  order by o.finished_at desc
+  limit 1) as f on g.ready and not g.live
+where g.last
+  or g.ready and not g.live
+  or g.flow = 6 and g.live and g.stop_asked_at is null
+order by g.workflow_id, g.name
