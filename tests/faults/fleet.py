@@ -85,11 +85,16 @@ class Fleet:
         self.alive.remove(worker)
         family = worker.family()
         worker.kill()
-        psutil.wait_procs(family, timeout=5)
-        now = time.monotonic_ns()
-        self.deaths |= dict.fromkeys([worker.pid, *(child.pid for child in family)], now)
+        self._gone(worker)
+        # Each at its time: they end when they notice, which may take them seconds.
+        _, lingering = psutil.wait_procs(family, timeout=5, callback=self._gone)
+        for child in lingering:
+            self._gone(child)
         self.dead.append(worker)
         self.alive.append(self._begin())
+
+    def _gone(self, process: WorkerProcess | psutil.Process) -> None:
+        self.deaths[process.pid] = time.monotonic_ns()
 
     def kill_leader(self) -> bool:
         """Kill the one that leads; False if nobody does at the moment."""
