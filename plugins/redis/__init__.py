@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from chancy.plugin import Plugin
-from chancy.plugins.redis.client import checked
-from chancy.plugins.redis.settings import RedisSettings
+from collections.abc import Callable, Mapping
 
-__all__ = ["RedisPlugin", "RedisSettings"]
+from chancy.broker import Broker
+from chancy.plugin import BrokerContext, Plugin, Runtime
+from chancy.plugins.redis.broker import RedisBroker
+from chancy.plugins.redis.client import checked
+from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.upkeep import Upkeep
+
+__all__ = ["RedisBroker", "RedisPlugin", "RedisSettings"]
 
 
 class RedisPlugin(Plugin):
     """Connects an application to a Redis or Valkey server, or to a cluster of them.
+
+    Jobs of a ``Queue(name, broker="redis")`` are kept there. How long a push outlasts the server
+    is the server's business: with ``appendfsync everysec`` a power cut costs the last second.
 
     :param url: ``redis://[user:password@]host:port/db``, ``rediss://`` with TLS, or
         ``unix://path?db=0``; of a cluster any node.
@@ -19,6 +29,10 @@ class RedisPlugin(Plugin):
     :param connect_timeout_s: for a connection to be made.
     :param timeout_s: for the answer to a command.
     :param max_connections: of one process to one server.
+    :param keep_finished: finished jobs that are kept there, the last ones.
+    :param keep_failed: failed ones, apart from those.
+    :param keep_finished_s: seconds for which finished jobs are kept at most.
+    :param keep_failed_s: the same for failed ones.
     """
 
     Settings = RedisSettings
@@ -32,6 +46,10 @@ class RedisPlugin(Plugin):
         connect_timeout_s: float = 5.0,
         timeout_s: float = 10.0,
         max_connections: int = 64,
+        keep_finished: int = 100_000,
+        keep_failed: int = 100_000,
+        keep_finished_s: float = 86_400.0,
+        keep_failed_s: float = 2_592_000.0,
     ) -> None:
         self.settings = checked(
             {
@@ -41,5 +59,23 @@ class RedisPlugin(Plugin):
                 "connect_timeout_s": connect_timeout_s,
                 "timeout_s": timeout_s,
                 "max_connections": max_connections,
+                "keep_finished": keep_finished,
+                "keep_failed": keep_failed,
+                "keep_finished_s": keep_finished_s,
+                "keep_failed_s": keep_failed_s,
             }
         )
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "chancy.redis"
+
+    def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
+        return {"redis": lambda: RedisBroker(self.settings)}
+
+    async def serve(self, runtime: Runtime) -> None:
+        link = Link(self.settings, Keys(self.settings.prefix).tag("jobs"))
+        try:
+            await Upkeep(link).serve()
+        finally:
+            await link.close()

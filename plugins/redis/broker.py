@@ -26,7 +26,6 @@ from chancy.notice import Subscription, Topic
 from chancy.plugins.redis import records
 from chancy.plugins.redis.claiming import Claims
 from chancy.plugins.redis.keys import Keys
-from chancy.plugins.redis.leases import Leases
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.pushing import Pushes
 from chancy.plugins.redis.settings import RedisSettings
@@ -56,20 +55,19 @@ _ANSWERS = {
 class RedisBroker:
     """A `chancy.broker.Broker` on a Redis or Valkey server, or on one slot of a cluster.
 
-    :param plane: queues and workers are kept elsewhere: queues are mirrored by `declare`, and
-        workers live here as long as this process renews their lease.
+    Workers live as long as they beat: their beats are by the clock of the server, and the leases
+    of all that a worker has claimed stand and fall with them.
     """
 
-    def __init__(self, settings: RedisSettings, *, plane: bool = False) -> None:
+    def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
         self.tag = Keys(settings.prefix).tag("jobs")
         self._link = Link(settings, self.tag)
         self._pushes = Pushes(self._link)
-        self._claims = Claims(self._link, registered=not plane)
-        self._queues = Queues(self._link, mirror=plane)
+        self._claims = Claims(self._link)
+        self._queues = Queues(self._link)
         self._workers = Workers(self._link)
         self._watch = Watch(self._link)
-        self._leases = Leases(settings, self.tag) if plane else None
         self._kept = (settings.keep_finished, settings.keep_failed)
 
     def __repr__(self) -> str:
@@ -83,8 +81,6 @@ class RedisBroker:
         await self._link.open()
 
     async def close(self) -> None:
-        if self._leases is not None:
-            await self._leases.close()
         await self._watch.close()
         await self._link.close()
 
@@ -110,8 +106,6 @@ class RedisBroker:
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
     ) -> Sequence[Claim]:
-        if self._leases is not None:
-            self._leases.renew(worker_id)
         return await self._claims.claim(queue, worker_id=worker_id, limit=limit)
 
     async def settle(
@@ -255,8 +249,6 @@ class RedisBroker:
 
     async def unregister(self, worker_id: UUID) -> None:
         self._claims.forget(worker_id)
-        if self._leases is not None:
-            self._leases.forget(worker_id)
         await self._workers.unregister(worker_id)
 
     async def workers(self) -> Sequence[WorkerRecord]:

@@ -36,14 +36,10 @@ class _Unknown:
 
 
 class Claims:
-    """The claims of the workers of this process.
+    """The claims of the workers of this process."""
 
-    :param registered: whether only workers that are registered here may claim.
-    """
-
-    def __init__(self, link: Link, *, registered: bool) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._registered = int(registered)
         self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_Unknown]] = {}
 
@@ -60,7 +56,7 @@ class Claims:
             while len(claims) < limit:
                 most = min(MOST, limit - len(claims))
                 answer: list[Any] = await self._link.run(
-                    "claim", queue, worker_id.bytes, lease.bytes, most, self._registered
+                    "claim", queue, worker_id.bytes, lease.bytes, most
                 )
                 claims += _claims(answer)
                 if len(answer) < 2 * most:

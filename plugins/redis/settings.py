@@ -31,8 +31,6 @@ class RedisSettings(BaseModel):
     timeout_s: Seconds = 10.0
     #: Of one process to one server; more callers than these wait for their turn.
     max_connections: int = Field(default=64, ge=2, le=10_000)
-    #: Without a renewal for so long a worker counts as gone, and others run its jobs.
-    lease_s: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = 30.0
     #: Finished jobs that are kept in Redis, the last ones; failed ones apart.
     keep_finished: int = Field(default=100_000, ge=0, le=100_000_000)
     keep_failed: int = Field(default=100_000, ge=1, le=100_000_000)

@@ -24,24 +24,19 @@ from chancy.queue import Queue
 
 
 class Queues:
-    """The queues of a shard.
+    """The queues of a shard."""
 
-    :param mirror: they are declared elsewhere, and follow what is said there, pausing too.
-    """
-
-    def __init__(self, link: Link, *, mirror: bool) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._mirror = mirror
 
     async def declare(self, queue: Queue, *, upsert: bool) -> Queue:
-        how = "mirror" if self._mirror else "upsert" if upsert else "keep"
         settings, paused = await self._link.run(
             "declare",
             queue.name,
             encode_queue(queue),
             0 if queue.keep_finished else 1,
             _pausing(queue.resume_at) if queue.paused else "",
-            how,
+            int(upsert),
         )
         return decode_queue(queue.name, settings, paused, datetime.now(UTC))
 
@@ -105,28 +100,19 @@ class RedisPulse:
         self._client: Client | None = None
 
     def beat(self) -> bool:
-        return self.renew(again=False)[0]
-
-    def renew(self, *, again: bool) -> tuple[bool, list[UUID]]:
-        """Whether the worker was there, and which of its jobs are asked to stop.
-
-        :param again: have it there from now on, also if it was not.
-        """
-        args = (self._worker_id.bytes, int(again))
         for _ in range(MOST_MOVES):
             if self._client is None:
                 self._client = connect_sync(self._home.settings)
             try:
                 with translated():
-                    known, *asked = SCRIPTS["beat"].run_sync(self._client, [self._tag], args)
+                    args = (self._worker_id.bytes,)
+                    return bool(SCRIPTS["beat"].run_sync(self._client, [self._tag], args))
             except BrokerUnavailable as error:
                 self.close()
                 if not isinstance(error.__cause__, MovedError):
                     self._home.lost()
                     raise
                 self._home.moved(error.__cause__)
-            else:
-                return bool(known), [UUID(bytes=id) for id in asked]
         raise BrokerUnavailable(f"the cluster redirected us {MOST_MOVES} times: it is moving")
 
     def close(self) -> None:

@@ -1,10 +1,8 @@
--- Take pending jobs: ARGV queue, worker, lease, limit, whether the worker must be registered.
+-- Take pending jobs: ARGV queue, worker, lease, limit.
 -- Gives id and record, one after the other, in the order in which they are to run.
 --@include _record
 local queue, worker, lease = ARGV[1], ARGV[2], ARGV[3]
-if ARGV[5] == '1' then
-  if not redis.call('ZSCORE', tag .. ':beats', worker) then return {} end
-end
+if not redis.call('ZSCORE', tag .. ':beats', worker) then return {} end
 local paused = redis.call('HGET', tag .. ':paused', queue)
 if paused and tonumber(paused) > now then return {} end
 redis.call('DEL', tag .. ':told:' .. queue)
@@ -33,6 +31,5 @@ if #taken > 0 then
   redis.call('MSET', unpack(written))
   redis.call('SADD', tag .. ':w:' .. worker, unpack(taken))
   redis.call('SADD', tag .. ':holders', worker)
-  if ARGV[5] ~= '1' then redis.call('ZADD', tag .. ':beats', now, worker) end
 end
 return found

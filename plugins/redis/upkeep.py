@@ -1,0 +1,63 @@
+"""What nobody does by the way: finished jobs that are old are forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError
+from chancy.plugins.redis.link import Link
+
+logger = logging.getLogger("chancy.redis")
+
+#: Seconds between two turns, of all workers together; each asks for the turn about as often.
+_EVERY_S = 30.0
+#: Jobs of one script, and scripts of one turn: more wait for the next.
+_BATCH, _MOST_BATCHES = 500, 200
+
+
+class Upkeep:
+    """Every worker does it; a key that lapses says whose turn it is."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    async def serve(self) -> None:
+        """Go on until cancelled."""
+        backoff = Backoff(base_s=1.0, cap_s=_EVERY_S)
+        while True:
+            try:
+                await self._link.open()
+                forgotten = await self.turn()
+            except BrokerError as error:
+                pause_s = backoff.next_s()
+                logger.warning("upkeep_postponed next_try_s=%.1f error=%s", pause_s, error)
+            else:
+                backoff.reset()
+                pause_s = _EVERY_S * random.uniform(0.8, 1.2)
+                if forgotten:
+                    logger.info("redis_trimmed jobs=%d", forgotten)
+            await asyncio.sleep(pause_s)
+
+    async def turn(self) -> int:
+        """Forget what is too old, unless somebody did it a moment ago; returns how many."""
+        lapses_ms = round(_EVERY_S * 500)
+        mine = await self._link.command(
+            "SET", f"{self._link.tag}:upkeep", "", "NX", "PX", lapses_ms
+        )
+        if not mine:
+            return 0
+        settings, forgotten = self._link.settings, 0
+        for name, age_s in (
+            (":done", settings.keep_finished_s),
+            (":dead", settings.keep_failed_s),
+        ):
+            for _ in range(_MOST_BATCHES):
+                some: int = await self._link.run("trim", name, age_s, _BATCH)
+                forgotten += some
+                if some < _BATCH:
+                    break
+                await asyncio.sleep(0)
+        return forgotten
