@@ -22,6 +22,9 @@ CORE_NAME = "core"
 #: The revision of the core that this version of chancy works with.
 HEAD = "0007"
 
+#: The tables of the core.
+CORE_TABLES = ("jobs", "finished_jobs", "workers", "queues", "awaited", "unique_periods")
+
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _REVISION = re.compile(r"[A-Za-z0-9_]{1,32}")
 _RELATION = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -56,6 +59,8 @@ class Migrations:
     :param grants: what roles of a kind may do with its tables and sequences, in place of what they
         may do otherwise: a worker reads and writes all tables that begin with its name, a viewer
         reads them, a producer does nothing with them.
+    :param core_grants: what it needs of the tables of the core beside what a role of the kind may
+        do with them anyway.
     :raises ConfigurationError: a name or a revision that cannot be one, or grants that cannot be.
     """
 
@@ -64,6 +69,7 @@ class Migrations:
     head: str
     core: str = "0001"
     grants: Mapping[Kind, Privileges] = field(default_factory=dict, hash=False)
+    core_grants: Mapping[Kind, Privileges] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -77,21 +83,28 @@ class Migrations:
                     f"component {self.name!r}: {shown(revision)} cannot be a revision: use 1 to "
                     "32 of the characters A-Z a-z 0-9 _, such as 0001"
                 )
-        for kind, privileges in self.grants.items():
+        for kind, privileges in (*self.grants.items(), *self.core_grants.items()):
             if kind not in (Kind.WORKER, Kind.PRODUCER, Kind.VIEWER):
                 raise ConfigurationError(
                     f"component {self.name!r} grants something to {shown(kind)}: the kinds of "
                     "roles that are granted something are worker, producer and viewer"
                 )
             for relation, what in privileges.items():
-                self._check_grant(relation, what)
+                self._check_privileges(relation, what)
+        for relation in (name for one in self.grants.values() for name in one):
+            if not (_RELATION.fullmatch(relation) and f"{relation}_".startswith(f"{self.name}_")):
+                raise ConfigurationError(
+                    f"component {self.name!r} grants something on {shown(relation)}: it must be a "
+                    f"table or a sequence of its own, whose name begins with {self.name}_"
+                )
+        for relation in (name for one in self.core_grants.values() for name in one):
+            if relation not in CORE_TABLES:
+                raise ConfigurationError(
+                    f"component {self.name!r} needs something of {shown(relation)}: the tables of "
+                    f"the core are {', '.join(CORE_TABLES)}"
+                )
 
-    def _check_grant(self, relation: str, what: str) -> None:
-        if not (_RELATION.fullmatch(relation) and f"{relation}_".startswith(f"{self.name}_")):
-            raise ConfigurationError(
-                f"component {self.name!r} grants something on {shown(relation)}: it must be a "
-                f"table or a sequence of its own, whose name begins with {self.name}_"
-            )
+    def _check_privileges(self, relation: str, what: str) -> None:
         if not _PRIVILEGES.fullmatch(what):
             raise ConfigurationError(
                 f"component {self.name!r} grants {shown(what)} on {relation}: write privileges "

@@ -12,7 +12,7 @@ from typing import assert_never
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.names import shown
 from chancy.postgres import maintenance
-from chancy.postgres.component import CORE, Component, Kind, Privileges
+from chancy.postgres.component import CORE, CORE_TABLES, Component, Kind, Privileges
 from chancy.postgres.statements import quoted
 
 _ALL = "select, insert, update, delete"
@@ -55,7 +55,6 @@ _FUNCTIONS: Mapping[Kind, str] = {
     Kind.VIEWER: "function {schema}.channel(), {schema}.utc(timestamptz)",
 }
 _DEFAULT: Mapping[Kind, str] = {Kind.WORKER: _ALL, Kind.VIEWER: "select"}
-_CORE_TABLES = ("jobs", "finished_jobs", "workers", "queues", "awaited", "unique_periods")
 
 _TABLES = """\
 do {tag}
@@ -144,6 +143,7 @@ def statements(
         *_grants(_CORE[kind], place, to),
     ]
     for one in components:
+        found += _grants(one.migrations.core_grants.get(kind, {}), place, to)
         if kind in one.migrations.grants:
             found += _grants(one.migrations.grants[kind], place, to)
         elif kind in _DEFAULT:
@@ -185,7 +185,7 @@ def _all_of(
 ) -> str:
     """Grants something on all tables of a component, and to a worker on its sequences: those that
     begin with its name."""
-    others = [_named([*_CORE_TABLES, one.version_table])]
+    others = [_named([*CORE_TABLES, one.version_table])]
     others += [_begins(o.name) for o in components if o.name.startswith(f"{one.name}_")]
     return _block(
         _TABLES,

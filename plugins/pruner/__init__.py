@@ -16,7 +16,7 @@ from chancy.names import shown
 from chancy.plugin import Plugin, Runtime
 from chancy.plugins.pruner.rule import Prune
 from chancy.plugins.pruner.sweep import Sweep, statement
-from chancy.postgres.component import Migrations
+from chancy.postgres.component import Kind, Migrations
 
 if TYPE_CHECKING:
     import click
@@ -81,7 +81,11 @@ class Pruner(Plugin):
 
     def migrations(self) -> Migrations | None:
         return Migrations(
-            name="pruner", package="chancy.plugins.pruner.migrations", head="0001", core="0005"
+            name="pruner",
+            package="chancy.plugins.pruner.migrations",
+            head="0001",
+            core="0005",
+            core_grants={Kind.WORKER: {"finished_jobs": "delete"}} if self.rules else {},
         )
 
     def commands(self) -> Sequence[click.Command]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import shutil
@@ -14,12 +15,15 @@ import pytest
 from psycopg import sql
 
 from chancy import Chancy, JobFilter, StatementFailed
+from chancy.broker import SqlStore
 from chancy.errors import ConfigurationError
 from chancy.plugins.cron import Cron
+from chancy.plugins.pruner import Prune, Pruner
 from chancy.postgres import grants, schema
 from chancy.postgres.component import Component, Kind, Migrations
 from tests.integration.command import inside
 from tests.integration.roles import COMPONENTS, Cast, P, V, W, execute, roles
+from tests.plugins.finished import fill
 from tests.plugins.ledger import Ledger
 
 
@@ -136,6 +140,24 @@ def test_a_plugin_says_who_may_do_what_with_its_tables(cast: Cast) -> None:
                     execute(cast.of(kind), statement)
 
 
+async def test_a_worker_whose_pruner_has_rules_may_apply_them(cast: Cast) -> None:
+    """And one whose pruner has none may not delete from the history."""
+    cast.grant()
+    delete = "delete from chancy.finished_jobs"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        execute(cast.of(W), delete)
+    pruner = Pruner(rules=[Prune(state="succeeded", keep_last=2)])
+    cast.grant(Chancy(cast.dsn, plugins=[Ledger(), Cron(), pruner]).hooks.components)
+    with psycopg.connect(cast.dsn, autocommit=True) as connection:
+        fill(connection, 5)
+    async with Chancy(cast.of(W), plugins=[pruner]) as chancy:
+        assert isinstance(chancy.broker, SqlStore)
+        assert await pruner.apply(chancy.broker, asyncio.sleep) == [3]
+    for kind in (P, V):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            execute(cast.of(kind), delete)
+
+
 @pytest.mark.parametrize(
     ("kind", "relation", "privileges", "said"),
     [
@@ -154,6 +176,22 @@ def test_grants_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Migrations(name="a", package="p", head="1", grants={kind: {relation: privileges}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "privileges", "said"),
+    [
+        (Kind.OWNER, "jobs", "select", "kinds of roles"),
+        (W, "a_x", "select", "the tables of the core are jobs, "),
+        (W, "core_version", "update", "the tables of the core are jobs, "),
+        (W, "jobs", "truncate", "write privileges like"),
+    ],
+)
+def test_needs_of_the_core_that_cannot_be_are_refused(
+    kind: Kind, table: str, privileges: str, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Migrations(name="a", package="p", head="1", core_grants={kind: {table: privileges}})
 
 
 HOSTILE = 'we"ird; drop schema chancy cascade; -- $chancy$ $chancy_$ :x %s {role} \\'
