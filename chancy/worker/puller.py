@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from chancy.attempt import Claim
 from chancy.broker import Broker
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError
@@ -28,6 +29,7 @@ _RELAXED_MOST_S = 5.0
 class Puller:
     """Claims what a runner has room for: when woken, when room appears, and by polling.
 
+    :param give: takes the claims.
     :param listening: whether notices arrive at the moment; polling is relaxed then.
     """
 
@@ -39,11 +41,13 @@ class Puller:
         settler: Settler,
         clock: Clock,
         *,
+        give: Callable[[Sequence[Claim]], None],
         worker_id: Callable[[], UUID],
         listening: Callable[[], bool],
     ) -> None:
         self.queue = queue
         self._runner = runner
+        self._give = give
         self._broker = broker
         self._settler = settler
         self._clock = clock
@@ -95,7 +99,7 @@ class Puller:
                 self._woken.clear()
                 continue
             backoff.reset()
-            self._runner.give(claims)
+            self._give(claims)
             if claims:
                 self.drained.clear()
                 self._rung = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -14,10 +14,9 @@ from chancy.clock import Clock
 from chancy.hooks import Hooks
 from chancy.queue import Queue
 from chancy.registry import Registry
-from chancy.worker.notes import Notes
+from chancy.worker.plane import Plane
 from chancy.worker.services import Services
 from chancy.worker.serving import Serving
-from chancy.worker.settler import Settler
 
 logger = logging.getLogger("chancy.worker")
 
@@ -47,10 +46,6 @@ class Member(Protocol):
     """What the roster needs of the worker that it belongs to."""
 
     @property
-    def worker_id(self) -> UUID: ...
-    @property
-    def listening(self) -> bool: ...
-    @property
     def shutdown_timeout_s(self) -> float: ...
 
 
@@ -63,16 +58,23 @@ class Roster:
     """Starts and ends the serving of queues as they are declared, changed and deleted.
 
     They start beside each other, since the warm-up of one may take long.
+
+    :param plane_of: the broker of a queue; raises `ConfigurationError` if it is not here.
     """
 
     def __init__(
-        self, worker: Member, app: Application, services: Services, settler: Settler, notes: Notes
+        self,
+        worker: Member,
+        app: Application,
+        services: Services,
+        plane_of: Callable[[Queue], Plane],
+        control: Plane,
     ) -> None:
         self._worker = worker
         self._app = app
         self._services = services
-        self._settler = settler
-        self._notes = notes
+        self._plane_of = plane_of
+        self._control = control
         self._serving: dict[str, Serving] = {}
         self._starting: dict[str, _Start] = {}
         #: Why a queue could not be started when that was tried last.
@@ -100,17 +102,14 @@ class Roster:
         return (
             not self._leaving
             and not self._starting
-            and all(
-                one.puller.drained.is_set() and one.runner.idle.is_set()
-                for one in self._serving.values()
-            )
+            and all(one.drained and one.runner.idle.is_set() for one in self._serving.values())
         )
 
     def confirm_drained(self) -> None:
         """Have idle queues looked at now, instead of with the next poll, seconds later."""
         for one in self._serving.values():
-            if one.runner.idle.is_set() and not one.puller.drained.is_set():
-                one.puller.wake(thorough=True)
+            if one.runner.idle.is_set() and not one.drained:
+                one.wake(None, thorough=True)
 
     def follow(self, queues: Iterable[Queue]) -> None:
         """Serve these queues, as they are, and no others. They are served once they are warm."""
@@ -175,30 +174,30 @@ class Roster:
         self._known_broken = now
         return now
 
-    def wake(self, name: str, *, thorough: bool) -> None:
+    def wake(self, name: str, plane: Plane, *, thorough: bool) -> None:
         serving = self._serving.get(name)
         if serving is not None:
-            serving.puller.wake(thorough=thorough)
+            serving.wake(plane, thorough=thorough)
 
     def wake_all(self) -> None:
         """Look at every queue from the front."""
         for serving in self._serving.values():
-            serving.puller.wake(thorough=True)
+            serving.wake(None, thorough=True)
 
     def stop_job(self, job_id: UUID) -> bool:
         """Stop a job that somebody asked to stop; False if it does not run here."""
         outcome = Cancelled("somebody asked for it")
         return any(one.runner.ask_to_stop(job_id, outcome) for one in self._serving.values())
 
-    def interrupt(self, why: str) -> None:
-        """Stop everything that runs; the serving goes on."""
+    def interrupt(self, plane: Plane, why: str) -> None:
+        """Stop everything that runs for a broker; the serving goes on."""
         for serving in self._serving.values():
-            serving.interrupt(why)
+            serving.interrupt(why, plane)
 
-    def put_off(self, why: str) -> None:
-        """Stop what can be stopped, to be run again; the serving goes on."""
+    def put_off(self, plane: Plane, why: str) -> None:
+        """Stop what can be stopped of it, to be run again; the serving goes on."""
         for serving in self._serving.values():
-            serving.put_off(why)
+            serving.put_off(why, plane)
 
     async def stop(self) -> None:
         """End the serving of every queue."""
@@ -228,14 +227,11 @@ class Roster:
     def _serve(self, queue: Queue) -> Serving:
         return Serving(
             queue,
-            broker=self._app.broker,
+            plane=self._plane_of(queue),
+            control=self._control,
             registry=self._app.registry,
             hooks=self._app.hooks,
-            settler=self._settler,
-            notes=self._notes,
             services=self._services,
             clock=self._app.clock,
             max_payload=self._app.max_payload,
-            worker_id=lambda: self._worker.worker_id,
-            listening=lambda: self._worker.listening,
         )

@@ -29,6 +29,10 @@ _MOST_AHEAD = 1_000
 _PATIENCE_S = 1.0
 
 
+def _all(_: Claim) -> bool:
+    return True
+
+
 class Runner:
     """Hands claims to an executor by a fixed set of consumers, and judges the outcomes.
 
@@ -106,10 +110,12 @@ class Runner:
                 return True
         return False
 
-    def release_waiting(self, why: str) -> int:
+    def release_waiting(self, why: str, only: Callable[[Claim], bool] = _all) -> int:
         """Give back what has not started."""
-        claims = list(self._waiting)
+        claims = [claim for claim in self._waiting if only(claim)]
+        kept = [claim for claim in self._waiting if not only(claim)]
         self._waiting.clear()
+        self._waiting.extend(kept)
         for claim in claims:
             self._conclude(claim, Released(why))
         self._note_state()
@@ -123,10 +129,11 @@ class Runner:
             released = self.release_waiting("the jobs before it take long")
             logger.info("claims_released jobs=%d", released)
 
-    def interrupt_all(self, outcome: Outcome) -> int:
+    def interrupt_all(self, outcome: Outcome, only: Callable[[Claim], bool] = _all) -> int:
         """Stop everything that runs."""
         for claim in list(self._running.values()):
-            self._executor.interrupt(claim, outcome)
+            if only(claim):
+                self._executor.interrupt(claim, outcome)
         return len(self._running)
 
     async def close(self) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
-from uuid import UUID
 
-from chancy.attempt import Claim, Released, Snoozed
-from chancy.broker import Broker
+from chancy.attempt import Claim, Outcome, Released, Snoozed
 from chancy.clock import Clock
 from chancy.context import Progress
 from chancy.executors import executor
@@ -30,11 +28,12 @@ from chancy.queue import Queue
 from chancy.registry import Registry
 from chancy.worker.around import Surroundings
 from chancy.worker.notes import Notes
+from chancy.worker.plane import Plane
 from chancy.worker.puller import Puller
 from chancy.worker.quarantine import CHILDREN, Quarantine
 from chancy.worker.runner import Runner
 from chancy.worker.services import Services
-from chancy.worker.settler import Settler
+from chancy.worker.strays import Strays
 
 #: A queue that is changed is served anew while the old serving still comes to its end.
 _numbers = itertools.count(1)
@@ -47,37 +46,43 @@ class Serving:
         self,
         queue: Queue,
         *,
-        broker: Broker,
+        plane: Plane,
+        control: Plane,
         registry: Registry,
         hooks: Hooks,
-        settler: Settler,
-        notes: Notes,
         services: Services,
         clock: Clock,
         max_payload: int,
-        worker_id: Callable[[], UUID],
-        listening: Callable[[], bool],
     ) -> None:
         self.queue = queue
         self._clock = clock
         self._services = services
         self._registry = registry
         self._max_payload = max_payload
-        self._notes = notes
+        self._plane = plane
+        self._strays = None if plane is control else Strays(control, plane)
         made = self._make_executor()
         self._executor = Surroundings(made, hooks.around) if hooks.around else made
-        self.runner = Runner(self._executor, hooks.judge, settler.add, clock)
-        self.puller = Puller(
-            queue,
-            self.runner,
-            broker,
-            settler,
-            clock,
-            worker_id=worker_id,
-            listening=listening,
-        )
+        settle = self._strays.settle if self._strays else plane.settler.add
+        self.runner = Runner(self._executor, hooks.judge, settle, clock)
+        self.puller = self._puller(plane, self.runner.give)
+        self._pullers = {plane: self.puller}
+        if self._strays:
+            self._pullers[control] = self._puller(control, self._strays.to(self.runner))
         self._name = f"puller {queue.name} {next(_numbers)}"
         self._ended = asyncio.Event()
+
+    def _puller(self, plane: Plane, give: Callable[[Sequence[Claim]], None]) -> Puller:
+        return Puller(
+            self.queue,
+            self.runner,
+            plane.broker,
+            plane.settler,
+            self._clock,
+            give=give,
+            worker_id=lambda: plane.presence.worker_id,
+            listening=lambda: plane.listener.hears,
+        )
 
     @property
     def broken(self) -> str | None:
@@ -86,6 +91,7 @@ class Serving:
 
     async def start(self) -> None:
         """Warm up, and begin to claim. What had begun is ended again if it raises."""
+        await self._plane.serves(self.queue)
         try:
             await self._executor.start()
         except BaseException:
@@ -122,25 +128,53 @@ class Serving:
             limits=Limits.of(self.queue.limits),
             ties=Ties(
                 report=self._report,
-                keep=self._notes.keep,
-                completing=self._notes.completing,
-                completion=self._notes.completion,
+                keep=self._keep if self._strays else self._plane.notes.keep,
+                completing=self._plane.notes.completing,
+                completion=self._plane.notes.completion,
             ),
         )
 
+    def _notes(self, claim: Claim) -> Notes:
+        return self._strays.plane_of(claim).notes if self._strays else self._plane.notes
+
     def _report(self, claim: Claim, progress: Progress) -> None:
-        self._notes.take(claim, progress, self._executor.interrupt)
+        self._notes(claim).take(claim, progress, self._executor.interrupt)
+
+    async def _keep(self, claim: Claim, meta: str) -> None:
+        await self._notes(claim).keep(claim, meta)
 
     async def _pull(self) -> None:
-        await self.puller.serve()
+        if not self._strays:
+            await self.puller.serve()
+            self._ended.set()
+            return
+        async with asyncio.TaskGroup() as group:
+            for plane, puller in self._pullers.items():
+                # The row says whether it is paused. The control broker reads it with each claim.
+                if plane.control or not self.queue.paused:
+                    group.create_task(puller.serve())
+                else:
+                    puller.drained.set()
         self._ended.set()
+
+    @property
+    def drained(self) -> bool:
+        """Whether the last look at it found nothing."""
+        return all(puller.drained.is_set() for puller in self._pullers.values())
+
+    def wake(self, plane: Plane | None, *, thorough: bool) -> None:
+        """Look now at what one broker has of the queue, or at all of it."""
+        for one, puller in self._pullers.items():
+            if plane is None or plane is one:
+                puller.wake(thorough=thorough)
 
     async def stop(self, *, grace_s: float) -> None:
         """Claim no more, give back what has not started, and let what runs come to its end.
 
         After the grace what still runs is stopped and given back.
         """
-        self.puller.stop()
+        for puller in self._pullers.values():
+            puller.stop()
         await self._clock.wait(self._ended, 15.0)
         await self._services.stop(self._name)
         self.runner.release_waiting("the worker stops")
@@ -150,16 +184,23 @@ class Serving:
         await self.runner.close()
         await self._executor.stop()
 
-    def interrupt(self, why: str) -> None:
-        """Stop everything that runs or waits here, and give it back."""
-        self.runner.release_waiting(why)
-        self.runner.interrupt_all(Released(why))
+    def interrupt(self, why: str, plane: Plane | None = None) -> None:
+        """Stop everything that runs or waits here, of one broker or of all, and give it back."""
+        self._stop(why, Released(why), plane)
 
-    def put_off(self, why: str) -> None:
+    def put_off(self, why: str, plane: Plane) -> None:
         """Give back what waits, and stop what can be stopped, to be run again without an attempt.
 
         What heeds nothing goes on, and ends as what it returns: a plain function in a thread does
         not run beside its next run if nobody took the job meanwhile.
         """
-        self.runner.release_waiting(why)
-        self.runner.interrupt_all(Snoozed(timedelta(0)))
+        self._stop(why, Snoozed(timedelta(0)), plane)
+
+    def _stop(self, why: str, outcome: Outcome, plane: Plane | None) -> None:
+        strays = self._strays
+
+        def its(claim: Claim) -> bool:
+            return plane in (None, self._plane if strays is None else strays.plane_of(claim))
+
+        self.runner.release_waiting(why, its)
+        self.runner.interrupt_all(outcome, its)

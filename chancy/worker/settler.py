@@ -83,6 +83,11 @@ class Settler:
                 self._wake.clear()
                 self.empty.set()
 
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until nothing waits, at most so long; the rest is given up, which is logged."""
+        if not await self._clock.wait(self.empty, timeout_s):
+            logger.error("settlements_abandoned count=%d: the jobs will be run again", len(self))
+
     async def _write(self) -> None:
         backoff = Backoff(base_s=0.1, cap_s=5.0)
         while True:

@@ -13,13 +13,11 @@ from uuid import UUID
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.errors import ConfigurationError
 from chancy.notice import Kind, Notice
-from chancy.worker.listener import Listener
-from chancy.worker.notes import Notes
-from chancy.worker.presence import Presence
-from chancy.worker.promoter import Promoter
+from chancy.queue import DEFAULT_BROKER, Queue
+from chancy.routing import RoutedBroker
+from chancy.worker.plane import Plane
 from chancy.worker.roster import Application, Roster
 from chancy.worker.services import Services
-from chancy.worker.settler import Settler
 from chancy.worker.signals import Signals
 from chancy.worker.supervised import Line
 
@@ -81,23 +79,21 @@ class Worker:
         self.shutdown_timeout_s = shutdown_timeout_s
         self._burst = burst
         self._services = Services(self.clock)
-        self._presence = Presence(
-            self.broker,
-            tags=tags,
+        self._routed = self.broker if isinstance(self.broker, RoutedBroker) else None
+        brokers = self._routed.planes.all if self._routed else {DEFAULT_BROKER: self.broker}
+        plane = functools.partial(
+            Plane,
+            member=self,
+            hooks=chancy.hooks,
+            services=self._services,
+            tags=tuple(tags),
             heartbeat_s=heartbeat_s,
-            line=supervisor,
-            declared_dead=self._declared_dead,
         )
-        self._notes = Notes(self.broker, self.clock)
-        self._settler = Settler(
-            self.settle, self.clock, on_stale=self._note_stale, prepare=self._notes.joined
-        )
-        self._listener = Listener(
-            self.broker, self.clock, heed=self._heed, resumed=self._look_at_everything
-        )
-        self._promoter = Promoter(self.broker, self.clock)
+        self._planes = {name: plane(name, one, supervisor) for name, one in brokers.items()}
+        self._control = self._planes[DEFAULT_BROKER]
+        self._presence = self._control.presence
         self._signals = Signals(self._asked_to_stop)
-        self._roster = Roster(self, chancy, self._services, self._settler, self._notes)
+        self._roster = Roster(self, chancy, self._services, self._plane_of, self._control)
         self.leader = chancy.hooks.gate(self)
         self._queues_changed = asyncio.Event()
         self._shutdown = asyncio.Event()
@@ -112,7 +108,7 @@ class Worker:
     @property
     def settled(self) -> int:
         """Settlements that the store has taken from this worker."""
-        return self._settler.settled
+        return sum(plane.settler.settled for plane in self._planes.values())
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -122,12 +118,13 @@ class Worker:
     @property
     def listening(self) -> bool:
         """Whether notices arrive; otherwise the worker polls."""
-        return self._listener.hears
+        return self._control.listener.hears
 
     async def why_polling(self) -> str | None:
         """Why notices do not arrive; None if they do. Waits until that was tried once."""
-        await self._listener.tried.wait()
-        return None if self._listener.hears else self._listener.complaint
+        listener = self._control.listener
+        await listener.tried.wait()
+        return None if listener.hears else listener.complaint
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The verdict on an outcome, plugins included."""
@@ -135,9 +132,12 @@ class Worker:
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """`Broker.settle`, with what plugins write in its transaction."""
-        inside = self._app.hooks.inside(self.broker)
-        stale = await self.broker.settle(settlements, inside=inside)
-        return await self._notes.settled(settlements, stale)
+        if self._routed is None:
+            return await self._control.settle(settlements)
+        stale: set[UUID] = set()
+        for name, part in self._routed.by_giver(settlements).items():
+            stale |= await self._planes[name].settle(part)
+        return frozenset(stale)
 
     # From start to end
 
@@ -166,19 +166,16 @@ class Worker:
 
     async def _begin(self) -> None:
         await self._presence.register()
-        self._services.start("settler", self._settler.serve)
-        self._services.start("notes", self._notes.serve)
-        self._services.start("listener", self._listener.serve)
-        self._services.start("promoter", self._promoter.serve)
+        self._control.start()
+        if self._routed is not None:
+            for plane in self._planes.values():
+                plane.join(self.worker_id, self._routed.planes, self._roster)
         await self._follow_queues()
         await self._warm_up()
         await self._announce()
         self._services.start("queues", self._watch_queues)
         self._services.start("announcer", self._watch_served)
-        watch = functools.partial(
-            self._presence.watch, self.heartbeat_timeout_s, self._roster.put_off
-        )
-        self._services.start("contact", watch)
+        self._services.start("contact", functools.partial(self._control.watch, self._roster))
         for plugin in self._app.hooks.services:
             self._services.start(
                 f"plugin {plugin.get_identifier()}", functools.partial(plugin.serve, self)
@@ -205,15 +202,13 @@ class Worker:
         await self._services.stop("queues")
         await self._services.stop("announcer")
         await self._roster.stop()
-        if not await self.clock.wait(self._settler.empty, _FLUSH_S):
-            logger.error(
-                "settlements_abandoned count=%d: the jobs will be run again", len(self._settler)
-            )
+        await asyncio.gather(*(plane.settler.flush(_FLUSH_S) for plane in self._planes.values()))
         await self._services.stop_all()
         self._signals.remove()
         worker_id = self.worker_id
-        await self._presence.unregister()
-        logger.info("worker_stopped id=%s settled=%d", worker_id, self._settler.settled)
+        for plane in self._planes.values():
+            await plane.presence.unregister()
+        logger.info("worker_stopped id=%s settled=%d", worker_id, self.settled)
 
     def _asked_to_stop(self, at_once: bool) -> None:
         self._shutdown.set()
@@ -222,12 +217,16 @@ class Worker:
 
     # Who this worker is
 
-    def _declared_dead(self) -> None:
-        """Others run our jobs now: stop ours, whose settlements are refused, and begin anew."""
-        self._roster.interrupt("the worker was declared dead")
-        self._services.start(f"register {self.worker_id}", self._presence.register)
+    def declared_dead(self, plane: Plane) -> None:
+        """Others run our jobs now: stop ours, whose settlements are refused."""
+        self._roster.interrupt(plane, "the worker was declared dead")
 
-    def _note_stale(self, ids: frozenset[UUID]) -> None:
+    def _plane_of(self, queue: Queue) -> Plane:
+        """Where a queue is served from. Raises `ConfigurationError` if that is not here."""
+        self.broker.check_queue(queue)
+        return self._planes.get(queue.broker, self._control)
+
+    def note_stale(self, ids: frozenset[UUID]) -> None:
         self.stale += len(ids)
         logger.warning("settlements_stale count=%d first=%s", len(ids), next(iter(ids)))
 
@@ -240,7 +239,7 @@ class Worker:
             self._queues_changed.clear()
             await self._follow_queues()
             # The notice that said so may have been lost.
-            for job_id in await self.broker.asked_to_stop(self.worker_id):
+            for job_id in await self._control.broker.asked_to_stop(self.worker_id):
                 self._roster.stop_job(job_id)
 
     async def _follow_queues(self) -> None:
@@ -273,7 +272,8 @@ class Worker:
 
     async def _watch_burst(self) -> None:
         while True:
-            if self._roster.drained and self._settler.empty.is_set():
+            empty = all(plane.settler.empty.is_set() for plane in self._planes.values())
+            if self._roster.drained and empty:
                 self._shutdown.set()
                 return
             self._roster.confirm_drained()
@@ -281,10 +281,10 @@ class Worker:
 
     # Notices
 
-    def _heed(self, notice: Notice) -> None:
+    def heed(self, plane: Plane, notice: Notice) -> None:
         match notice.kind:
             case Kind.WAKE | Kind.REWIND:
-                self._roster.wake(notice.token, thorough=notice.kind is Kind.REWIND)
+                self._roster.wake(notice.token, plane, thorough=notice.kind is Kind.REWIND)
             case Kind.QUEUES:
                 self._queues_changed.set()
             case Kind.STOP:
@@ -295,6 +295,6 @@ class Worker:
             case Kind.PROBE | Kind.FINISHED:
                 pass
 
-    def _look_at_everything(self) -> None:
+    def resumed(self) -> None:
         self._queues_changed.set()
         self._roster.wake_all()

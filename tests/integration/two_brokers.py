@@ -1,0 +1,80 @@
+"""A plugin that puts a broker in memory beside Postgres, and lets it fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from chancy.broker import Broker, Capability, PreparedJob
+from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.plugin import BrokerContext, Plugin
+from chancy.queue import Queue
+from chancy.testing.clock import RealTime
+from chancy.testing.memory import MemoryBroker
+from chancy.testing.stand_in import at_once
+from chancy.testing.store import MemoryStore
+
+#: What works while the broker is away: it asks nobody.
+_LOCAL = {"check_queue", "capabilities", "close", "away", "store", "asked"}
+
+
+class FailingBroker(MemoryBroker):
+    """Raises `BrokerUnavailable` from every call while ``plugin.away``."""
+
+    def __init__(self, plugin: TwoBrokers) -> None:
+        super().__init__(store=plugin.store)
+        self._plugin = plugin
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or name in _LOCAL or not callable(found):
+            return found
+        plugin: TwoBrokers = super().__getattribute__("_plugin")
+        if not plugin.away:
+            return found
+
+        async def fail(*args: object, **kwargs: object) -> None:
+            raise BrokerUnavailable("the other broker is away")
+
+        return fail
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._plugin.offers
+
+    def check_queue(self, queue: Queue) -> None:
+        if queue.broker_options.keys() - {"shards"}:
+            raise ConfigurationError(f"queue {queue.name!r}: memory takes the option shards alone")
+
+
+class BlockingBroker(FailingBroker):
+    """One that threads push to themselves."""
+
+    def push_blocking(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        self._plugin.withins.append(within)
+        return at_once(MemoryBroker.push(self, jobs))
+
+    def close_blocking(self) -> None:
+        self._plugin.closed += 1
+
+
+class TwoBrokers(Plugin):
+    """Supplies the broker ``memory``; all that it makes share their jobs."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(RealTime())
+        self.away = self.blocking = False
+        self.withins: list[object] = []
+        self.closed = 0
+        self.offers = frozenset({Capability.NOTICES, Capability.UNIQUE})
+
+    def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
+        return {"memory": lambda: (BlockingBroker if self.blocking else FailingBroker)(self)}
+
+    @property
+    def funcs(self) -> list[str]:
+        """The functions of the unfinished jobs that are here."""
+        return [row.pushed.func.rpartition(".")[2] for row in self.store.live.values()]
