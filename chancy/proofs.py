@@ -43,6 +43,12 @@ _FREE = frozenset(
 )  # fmt: skip
 
 
+#: What pydantic writes in keys for half of a surrogate pair.
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+#: Digits of the longest number that Python and pydantic read.
+_DIGITS = 4300
+
+
 class _Types(frozenset[type]):
     """Proves all values of these very types. In a loop it is asked as a set."""
 
@@ -137,7 +143,7 @@ class Proofs:
                 for name, proof in others:
                     if not proof(values[name]):
                         return False
-            except (AttributeError, KeyError):  # it lacks a field
+            except (AttributeError, KeyError, RecursionError):  # it lacks a field, or is too deep
                 return False
             return True
 
@@ -211,6 +217,21 @@ class Proofs:
             and len(value) == len(proofs)
             and all(proof is None or proof(item) for proof, item in zip(proofs, value, strict=True))
         )
+
+
+def is_suspect(text: str) -> bool:
+    """Whether JSON text has what may not come back, whatever the types say."""
+    if not text.isascii() and _REPLACED in text:
+        return True
+    for at in range(_DIGITS, len(text), _DIGITS):
+        begin = end = at
+        while text[begin - 1 : begin].isdigit():
+            begin -= 1
+        while text[end : end + 1].isdigit():
+            end += 1
+        if end - begin > _DIGITS:
+            return True
+    return False
 
 
 def _of_leaf(schema: Schema, held: bool) -> Proof | None:

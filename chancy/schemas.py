@@ -18,7 +18,7 @@ from pydantic_core import CoreConfig, SchemaSerializer
 from chancy.annotations import Misfit, Parameter, Unresolved
 from chancy.exactness import Exactness, Schema, alters, mentions
 from chancy.names import shown
-from chancy.proofs import Proof, Proofs, never
+from chancy.proofs import Proof, Proofs, is_suspect, never
 from chancy.sameness import Sameness, uneven
 
 #: Values are of the types that are asked for, and are not made to be. What has a configuration
@@ -40,8 +40,6 @@ _TOLD = 3
 #: Levels of lists and objects that are read again before they are written.
 _DEEP = 190
 _NONE: tuple[str, ...] = ()
-#: What pydantic writes in keys for half of a surrogate pair.
-_REPLACED = "\N{REPLACEMENT CHARACTER}"
 #: For further keywords.
 _SAME = Sameness(arrays_differ=False, enums_differ=True)
 #: The name for all further keywords.
@@ -217,7 +215,7 @@ class Schemas:
 
         :param given: the values before they were checked.
         """
-        if not text.isascii() and _REPLACED in text:
+        if is_suspect(text):
             doubts = values.keys() - self._free
         if not doubts and not (self._deep and text.count("[") + text.count("{") > _DEEP):
             return
