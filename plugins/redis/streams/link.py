@@ -10,9 +10,19 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from chancy.plugins.redis.client import AsyncClient, broker_error, command, connect, translated
+from redis.cluster import RedisCluster
+
+from chancy.plugins.redis.client import (
+    AsyncClient,
+    Client,
+    broker_error,
+    command,
+    connect,
+    connect_sync,
+    translated,
+)
 from chancy.plugins.redis.scripts import Call as ScriptCall
-from chancy.plugins.redis.scripts import Script, Value, load_folder, run_all
+from chancy.plugins.redis.scripts import Script, Value, load_folder, run_all, run_all_sync
 from chancy.plugins.redis.settings import RedisSettings
 
 #: What Redis answers: bytes, whole numbers, None, and lists of them.
@@ -43,6 +53,8 @@ class Link:
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = (
             weakref.WeakKeyDictionary()
         )
+        #: The way of threads.
+        self.sync = SyncLink(settings)
 
     @property
     def prefix(self) -> str:
@@ -81,10 +93,7 @@ class Link:
             answers = await run_all(
                 self.client, [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
             )
-        return [
-            (broker_error(answer) or answer) if isinstance(answer, Exception) else answer
-            for answer in answers
-        ]
+        return _meant(answers)
 
     async def command(self, *parts: Value) -> Reply:
         """Send a plain command; its first key decides the server."""
@@ -100,6 +109,44 @@ class Link:
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.aclose()
+        self.sync.close()
+
+
+class SyncLink:
+    """`Link` for threads, which may share it; it connects at the first use."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._client: Client | None = None
+
+    def call_many(self, calls: Sequence[Call]) -> Sequence[Reply | Exception]:
+        """Run scripts in one round trip for each server; an error takes the place of an answer."""
+        if self._client is None:
+            self._client = connect_sync(self._settings)
+        known = scripts()
+        with translated():
+            answers = run_all_sync(
+                self._client, [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
+            )
+        return _meant(answers)
+
+    def close(self) -> None:
+        """Close the connections; the next use makes new ones."""
+        client: Any = self._client
+        self._client = None
+        if isinstance(client, RedisCluster):
+            # Untyped; close() leaves the connections of the nodes open.
+            pools: Any = client.disconnect_connection_pools
+            pools()
+        if client is not None:
+            client.close()
+
+
+def _meant(answers: Sequence[Reply]) -> Sequence[Reply | Exception]:
+    return [
+        (broker_error(answer) or answer) if isinstance(answer, Exception) else answer
+        for answer in answers
+    ]
 
 
 class Reader:

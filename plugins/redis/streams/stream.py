@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Generic, Literal, TypeVar
 
 from chancy.errors import ConfigurationError
@@ -11,7 +11,8 @@ from chancy.names import shown
 from chancy.plugins.redis.streams.keys import StreamKeys
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.protocols import Coding, Route
-from chancy.plugins.redis.streams.sending import Sender
+from chancy.plugins.redis.streams.sending import PATIENCE_S, Progress, Sender
+from chancy.plugins.redis.streams.sync import SyncSender
 
 R = TypeVar("R")
 
@@ -58,14 +59,56 @@ class Stream(Generic[R]):
         self.full: Full = full
         self.keys = StreamKeys(link.prefix, name)
         self._sender = Sender(self)
+        self._sync_sender = SyncSender(self, link.sync)
 
-    async def send(self, *records: R, ids: Sequence[str] | None = None) -> list[str]:
-        """Append records in their order; gives their ids.
+    async def send(
+        self, *records: R, ids: Sequence[str] | None = None, timeout_s: float = PATIENCE_S
+    ) -> list[str]:
+        """Append up to 10,000 records in one round trip; gives their ids.
 
-        :param ids: ids of the caller's, as many as records.
+        Those of one partition are appended together, or not at all.
+
+        :param ids: the caller's own, rising, as many as records; one for each otherwise.
+        :param timeout_s: seconds to wait for room in a full partition.
+        :raises InvalidArguments: a record or an id that cannot be; nothing was sent.
+        :raises StreamFull: there was no room; other partitions have theirs.
+        :raises ConfigurationError: the stream is kept with other partitions or another hasher.
         :raises BrokerUnavailable: some may have been appended.
         """
-        return await self._sender.send(records, ids)
+        return await self._sender.send(records, ids, timeout_s=timeout_s)
+
+    async def send_many(
+        self,
+        records: Iterable[R] | AsyncIterable[R],
+        *,
+        timeout_s: float = PATIENCE_S,
+        progress: Progress | None = None,
+    ) -> int:
+        """Append any number of records, 1,000 in one round trip; gives how many.
+
+        If one cannot be made or sent, all before it are there; a note of the error says how many.
+
+        :param timeout_s: seconds to wait for room in a full partition, each time.
+        :param progress: is told after each round trip how many were sent so far.
+        :raises Exception: what the iterable raises, and what `send` does.
+        """
+        return await self._sender.send_many(records, timeout_s=timeout_s, progress=progress)
+
+    def sync_send(
+        self, *records: R, ids: Sequence[str] | None = None, timeout_s: float = PATIENCE_S
+    ) -> list[str]:
+        """`send` for threads, without an event loop."""
+        return self._sync_sender.send(records, ids, timeout_s=timeout_s)
+
+    def sync_send_many(
+        self,
+        records: Iterable[R],
+        *,
+        timeout_s: float = PATIENCE_S,
+        progress: Progress | None = None,
+    ) -> int:
+        """`send_many` for threads, without an event loop."""
+        return self._sync_sender.send_many(records, timeout_s=timeout_s, progress=progress)
 
     def __repr__(self) -> str:
         return f"Stream({self.name!r}, partitions={self.partitions})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field, create_model
@@ -71,7 +72,7 @@ def test_numbers_of_primitive_records_are_exact(price: float) -> None:
 
 @pytest.mark.row("R01")
 @pytest.mark.parametrize("kind", [list[int], datetime, int | None, Item])
-def test_a_primitive_record_has_scalars_only(kind: object) -> None:
+def test_a_primitive_record_has_scalars_only(kind: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"Bad\.wrong is of the type .*primitive=True"):
         create_model("Bad", __base__=Record, __cls_kwargs__={"primitive": True}, wrong=(kind, ...))
 

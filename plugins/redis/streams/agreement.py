@@ -1,0 +1,59 @@
+"""What all who use a stream must agree on: where the events of a key are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chancy.errors import ConfigurationError
+from chancy.names import shown
+from chancy.plugins.redis.scripts import Value
+from chancy.plugins.redis.streams.link import Call, Reply
+from chancy.plugins.redis.streams.target import Target
+
+#: Of the layout of keys and entries.
+LAYOUT = "1"
+
+
+def asking(stream: Target[Any]) -> Call:
+    """The call that keeps what a stream is, unless it is kept already."""
+    args: list[Value] = [stream.partitions, stream.route.name, stream.coding.name, LAYOUT]
+    return Call("agree", [stream.keys.meta], args)
+
+
+def check(stream: Target[Any], kept: Reply) -> None:
+    """Compare a stream with the answer of `asking`.
+
+    :raises ConfigurationError: another partition count, hasher or layout is kept; going on would
+        send events of one key to two partitions, or leave partitions unread.
+    """
+    partitions, hasher, _, layout = (
+        part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in kept
+    )
+    found: list[str] = []
+    if partitions != str(stream.partitions):
+        found.append(f"has {partitions} partitions, and is declared here with {stream.partitions}")
+    if hasher != stream.route.name:
+        found.append(
+            f"was filled by the hasher {shown(hasher)}, and is declared here with "
+            f"{shown(stream.route.name)}"
+        )
+    if layout != LAYOUT:
+        found.append(
+            f"has the layout {shown(layout)} of another version of chancy; this one has {LAYOUT}"
+        )
+    if found:
+        raise ConfigurationError(
+            f"the stream {stream.name} {'; it '.join(found)}: events of one key would lose their "
+            f"order. Declare it as it is kept in {stream.keys.meta}, or give the new one another "
+            "name"
+        )
+
+
+async def agree(stream: Target[Any]) -> None:
+    """Keep what a stream is, or compare it with what is kept.
+
+    :raises ConfigurationError: it differs.
+    :raises BrokerUnavailable: Redis did not answer.
+    """
+    call = asking(stream)
+    check(stream, await stream.link.call(call.script, call.keys, call.args))

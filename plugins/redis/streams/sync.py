@@ -1,0 +1,97 @@
+"""Sending from threads, without an event loop."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from chancy.plugins.redis.streams.agreement import asking, check
+from chancy.plugins.redis.streams.batch import Batch, Gathering, full, sort, whole
+from chancy.plugins.redis.streams.link import SyncLink
+from chancy.plugins.redis.streams.sending import (
+    FIRST_LOOK_S,
+    LAST_LOOK_S,
+    PATIENCE_S,
+    Progress,
+)
+from chancy.plugins.redis.streams.target import Target
+
+R = TypeVar("R")
+
+
+class SyncSender(Generic[R]):
+    """`Sender` for threads."""
+
+    def __init__(self, stream: Target[R], link: SyncLink) -> None:
+        self._stream = stream
+        self._link = link
+        self._agreed = False
+
+    def send(
+        self,
+        records: Sequence[R],
+        ids: Sequence[str] | None = None,
+        *,
+        timeout_s: float = PATIENCE_S,
+    ) -> list[str]:
+        """`Sender.send` for threads."""
+        batch = whole(self._stream, records, ids)
+        found = [""] * batch.count
+        self._flush(batch, found, timeout_s)
+        return found
+
+    def send_many(
+        self,
+        records: Iterable[R],
+        *,
+        timeout_s: float = PATIENCE_S,
+        progress: Progress | None = None,
+    ) -> int:
+        """`Sender.send_many` for threads."""
+        sent = 0
+        gathering = Gathering(self._stream)
+        try:
+            for record in records:
+                batch = gathering.add(record)
+                if batch is not None:
+                    sent += self._flush(batch, [], timeout_s)
+                    if progress is not None:
+                        progress(sent)
+            sent += self._flush(gathering.rest(), [], timeout_s)
+        except Exception as error:
+            with suppress(Exception):  # the first error tells more
+                sent += self._flush(gathering.rest(), [], timeout_s)
+            error.add_note(f"{sent:,} records were sent")
+            raise
+        if progress is not None:
+            progress(sent)
+        return sent
+
+    def _flush(self, batch: Batch[R], ids: list[str], timeout_s: float) -> int:
+        if not batch.count:
+            return 0
+        parts = batch.parts()
+        if not self._agreed:
+            self._agree()
+        deadline = time.monotonic() + timeout_s
+        look_s = FIRST_LOOK_S
+        while True:
+            calls = [batch.call(part) for part in parts]
+            parts = sort(parts, self._link.call_many(calls), ids)
+            if not parts:
+                return batch.count
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise full(self._stream, parts, timeout_s)
+            time.sleep(min(left_s, look_s * random.uniform(0.5, 1.0)))
+            look_s = min(LAST_LOOK_S, look_s * 2)
+
+    def _agree(self) -> None:
+        (kept,) = self._link.call_many([asking(self._stream)])
+        if isinstance(kept, Exception):
+            raise kept
+        check(self._stream, kept)
+        self._agreed = True
