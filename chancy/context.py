@@ -14,12 +14,13 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
-from chancy import codec
 from chancy.attempt import Outcome, storable
 from chancy.errors import ConfigurationError, Interrupted, LeaseLost, NoCurrentJob
+from chancy.job import DECORATED
 from chancy.outside import Attempt as Attempt
 from chancy.outside import Completion, Outside, Receipt
 from chancy.outside import Progress as Progress
+from chancy.signature import Signature
 from chancy.steps import KEY, Steps
 
 logger = logging.getLogger("chancy.job")
@@ -81,6 +82,11 @@ class JobContext:
     def id(self) -> UUID:
         """The id of the job."""
         return self._attempt.id
+
+    @property
+    def lease(self) -> UUID:
+        """The random id of the claim: no later attempt at the job has the same."""
+        return self._attempt.lease
 
     @property
     def queue(self) -> str:
@@ -245,7 +251,7 @@ class JobContext:
         :param result: stored as the job's result; what the function returns is not.
         :raises LeaseLost: another worker has the job, or it has ended: roll back, by letting this
             error out of the transaction.
-        :raises InvalidArguments: JSON cannot hold the result.
+        :raises InvalidResult: the result does not fit the annotation, or JSON cannot hold it.
         :raises PayloadTooLarge: it is over the limit.
         """
         completion, text = self._completion(result)
@@ -266,7 +272,8 @@ class JobContext:
         text = None
         if result is not None:
             limit = self._outside.max_payload
-            text = codec.encode(result, what=f"the result of {self.func}", limit=limit)
+            function = DECORATED.get(self.func, _of_any_result)
+            text = Signature.of(function, self.func).encode_result(result, limit)
         return completion, text
 
     def _end_in(self, completed: bool) -> None:
@@ -319,3 +326,7 @@ def current_job() -> JobContext:
             "current_job() was called outside of a job, or in a thread that was started without "
             "its context: start threads with contextvars.copy_context().run, or hand the job over"
         ) from None
+
+
+def _of_any_result() -> Any:
+    """Says nothing of the result, as a function does that is not a decorated one."""

@@ -2,28 +2,94 @@
 
 from __future__ import annotations
 
+import logging
+import random
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from chancy.attempt import Claim, Outcome, Settlement
-from chancy.plugin import Application, Plugin
+from chancy.broker import Broker, SqlStore
+from chancy.errors import ConfigurationError
+from chancy.names import shown
+from chancy.plugin import Application, Panel, Plugin, Runtime
 from chancy.plugins.workflow.description import OnFailure, Step, Workflow, chain, chord, group
 from chancy.plugins.workflow.ends import Notes, advancing
+from chancy.plugins.workflow.extension import Extension
+from chancy.plugins.workflow.flows import Flows, WorkflowFilter, push_within_sync
 from chancy.plugins.workflow.preparation import Preparation
+from chancy.plugins.workflow.record import (
+    Progress,
+    StepRecord,
+    StepState,
+    WorkflowRecord,
+    WorkflowState,
+)
+from chancy.plugins.workflow.reference import WorkflowFailed, WorkflowReference
 from chancy.plugins.workflow.sources import Each, From
-from chancy.plugins.workflow.store import statement, store_of
-from chancy.postgres.component import Migrations
-from chancy.postgres.within import fetch_within
+from chancy.plugins.workflow.store import store_of
+from chancy.plugins.workflow.sweep import Sweep
+from chancy.plugins.workflow.waiting import Waiting
+from chancy.postgres.component import Kind, Migrations
+from chancy.postgres.within import bind, bind_sync
 from chancy.settling import Transaction
 
-__all__ = ["Each", "From", "OnFailure", "Step", "Workflow", "Workflows", "chain", "chord", "group"]
+if TYPE_CHECKING:
+    import click
+
+__all__ = [
+    "Each",
+    "From",
+    "OnFailure",
+    "Progress",
+    "Step",
+    "StepRecord",
+    "StepState",
+    "Workflow",
+    "WorkflowFailed",
+    "WorkflowFilter",
+    "WorkflowRecord",
+    "WorkflowReference",
+    "WorkflowState",
+    "Workflows",
+    "chain",
+    "chord",
+    "group",
+]
+
+logger = logging.getLogger("chancy.workflows")
+
+#: Turns of the leader for one of a worker that does not lead.
+_RARELY = 10
+#: Seconds between two looks at what was seen to end here, and between two at what is too old.
+_ASK_S, _RETAIN_S = 1.0, 300.0
 
 
 class Workflows(Plugin):
-    def __init__(self) -> None:
+    """Runs workflows: each step lets the next ones go on in the transaction that settles it.
+
+    What that could not tell, a service tells: of the same worker within seconds, or else of the
+    leader, and rarely of the others, so that it is done without any leader. Every worker of queues
+    that steps are in should have the plugin: the ends of others wait for the leader's sweep.
+
+    :param keep_days: days for which workflows that have ended are kept; None: for ever.
+    :param sweep_s: seconds between two sweeps of the leader.
+    :raises ConfigurationError: a setting that cannot be.
+    """
+
+    def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
+        if keep_days is not None and not 1 <= keep_days <= 36_500:
+            raise ConfigurationError(
+                f"keep_days={shown(keep_days)} must be from 1 to 36,500 days, or None for ever"
+            )
+        if not 0.05 <= sweep_s <= 86_400:
+            raise ConfigurationError(f"sweep_s={shown(sweep_s)} must be from 0.05 s to a day")
+        self.keep_days = keep_days
+        self.sweep_s = sweep_s
         self._notes = Notes()
+        self._waiting: WeakKeyDictionary[Broker, Waiting] = WeakKeyDictionary()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -34,10 +100,29 @@ class Workflows(Plugin):
             name="workflows",
             package="chancy.plugins.workflow.migrations",
             head="0001",
-            core="0005",
+            core="0006",
+            grants={
+                Kind.PRODUCER: {
+                    "workflows": "select, insert",
+                    "workflows_steps": "select, insert",
+                    "workflows_joins": "select, insert",
+                    "workflows_signals": "select",
+                }
+            },
         )
 
+    def commands(self) -> Sequence[click.Command]:
+        from chancy.plugins.workflow.commands import workflow
+
+        return [workflow]
+
+    def panels(self) -> Sequence[Panel]:
+        return [Panel(name="workflows", title="Workflows", rows=_rows)]
+
+    # Beside a worker
+
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        # It has no opinion: a claim says which step its job is, and a settlement does not.
         if claim.meta is not None:
             self._notes.note(claim, outcome, time.monotonic())
         return verdict
@@ -46,7 +131,28 @@ class Workflows(Plugin):
         ends = self._notes.ends(batch)
         if ends:
             await tx.fetch(*advancing(tx.schema, ends))
-            self._notes.forget([one.job for one in ends])
+            self._notes.told(ends)
+
+    async def serve(self, runtime: Runtime) -> None:
+        broker, clock = runtime.broker, runtime.clock
+        if not isinstance(broker, SqlStore):
+            return
+        sweep = Sweep(broker, clock, self._notes, keep_days=self.keep_days)
+        turn_at = retain_at = clock.monotonic()
+        while True:
+            if len(self._notes):
+                await sweep.ask()
+            now = clock.monotonic()
+            if now >= turn_at:
+                await sweep.turn()
+                every_s = self.sweep_s if runtime.leader.leading else _RARELY * self.sweep_s
+                turn_at = now + every_s * random.uniform(0.8, 1.2)
+            if now >= retain_at and runtime.leader.leading:
+                await sweep.retain()
+                retain_at = now + _RETAIN_S
+            await clock.sleep(min(_ASK_S, self.sweep_s))
+
+    # For programs
 
     async def push(
         self,
@@ -55,14 +161,94 @@ class Workflows(Plugin):
         *,
         within: object | None = None,
         validate: bool = True,
-    ) -> UUID:
-        store = store_of(chancy.broker)
+    ) -> WorkflowReference:
+        """Store a workflow, and start the steps that wait for nothing.
+
+        :param within: a connection in a transaction of the caller's, as `Chancy.push` takes it.
+        :param validate: False to push functions that this process cannot import.
+        :raises PushError: it cannot run as it is; names the step. Nothing was written.
+        """
         prepared = Preparation(workflow, chancy.registry if validate else None).prepare()
-        sql = statement("push", store.schema)
-        parameters: list[Any] = [prepared.id, prepared.name, prepared.ends]
-        parameters += prepared.columns.parameters()
-        if within is None:
-            await store.fetch(sql, *parameters)
-        else:
-            await fetch_within(within, sql, *parameters)
-        return prepared.id
+        await Flows(chancy.broker).push(prepared, within)
+        return self.reference(chancy, prepared.id)
+
+    def sync_push(
+        self, chancy: Application, workflow: Workflow, *, within: object, validate: bool = True
+    ) -> WorkflowReference:
+        """`push` for code without an event loop, in a transaction of the caller's."""
+        prepared = Preparation(workflow, chancy.registry if validate else None).prepare()
+        push_within_sync(store_of(chancy.broker).schema, prepared, within)
+        return self.reference(chancy, prepared.id)
+
+    def reference(self, chancy: Application, id: UUID) -> WorkflowReference:
+        """A handle to a workflow that was pushed."""
+
+        def waiting() -> Waiting:
+            found = self._waiting.get(chancy.broker)
+            if found is None:
+                found = self._waiting[chancy.broker] = Waiting(chancy.broker, chancy.clock)
+            return found
+
+        return WorkflowReference(id, chancy, waiting)
+
+    async def find(
+        self, chancy: Application, wanted: WorkflowFilter | None = None
+    ) -> Sequence[WorkflowRecord]:
+        """Workflows by a filter, newest first."""
+        return await Flows(chancy.broker).find(wanted or WorkflowFilter())
+
+    async def extend(
+        self,
+        chancy: Application,
+        more: Workflow,
+        *,
+        before: Sequence[str] = (),
+        within: object | None = None,
+        validate: bool = True,
+    ) -> None:
+        """In a step that runs: add steps to its workflow, behind it unless they say otherwise.
+
+        Steps that an earlier attempt has added stay as they are. An attempt whose lease is lost
+        adds nothing.
+
+        :param more: the steps; its name and id do not matter. They may wait for steps of the
+            workflow by name.
+        :param before: steps of the workflow that are to wait for the last ones of these.
+        :param within: a connection in a transaction of the caller's. Commit soon: the row of the
+            job is locked until then.
+        :raises PushError: they cannot be added; says why. Nothing was written.
+        :raises LeaseLost: another worker has the job, or it has ended.
+        """
+        store = store_of(chancy.broker)
+        added = Extension(more, before, store.schema, chancy.registry if validate else None)
+        await added.add(store.fetch if within is None else bind(within))
+
+    def sync_extend(
+        self,
+        chancy: Application,
+        more: Workflow,
+        *,
+        within: object,
+        before: Sequence[str] = (),
+        validate: bool = True,
+    ) -> None:
+        """`extend` for plain functions, in a transaction of theirs."""
+        registry = chancy.registry if validate else None
+        schema = store_of(chancy.broker).schema
+        Extension(more, before, schema, registry).add_sync(bind_sync(within))
+
+
+async def _rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
+    found = await Flows(chancy.broker).find(WorkflowFilter(limit=100))
+    return [
+        {
+            "id": str(one.id),
+            "name": one.name,
+            "state": one.state.label,
+            "steps": one.steps,
+            "error": one.error,
+            "pushed_at": one.pushed_at.isoformat(),
+            "finished_at": one.finished_at and one.finished_at.isoformat(),
+        }
+        for one in found
+    ]

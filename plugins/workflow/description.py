@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, Literal, Self
 from uuid import UUID
 
@@ -76,8 +77,9 @@ class Workflow:
     name: str
     id: UUID = field(default_factory=new_id)
     _steps: dict[str, Step] = field(default_factory=dict[str, Step], init=False)
-    #: The names that stand for several steps, as that of a sub-workflow does for its last ones.
-    _groups: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]], init=False)
+    _groups: dict[str, tuple[str, ...]] = field(
+        default_factory=dict[str, tuple[str, ...]], init=False
+    )
 
     def __post_init__(self) -> None:
         check_name(self.name, "a workflow")
@@ -88,6 +90,11 @@ class Workflow:
     def __iter__(self) -> Iterator[Step]:
         """The steps in the order in which they were added."""
         return iter(self._steps.values())
+
+    @property
+    def groups(self) -> Mapping[str, tuple[str, ...]]:
+        """The names that stand for several steps, as that of a sub-workflow does for its last."""
+        return MappingProxyType(self._groups)
 
     def add(
         self,
@@ -138,14 +145,20 @@ class Workflow:
         """
         name = self._free(other.name if name is None else name)
         before = _names(after)
-        known = {*other._steps, *other._groups}
+        groups = other.groups
+        known = {*(step.name for step in other), *groups}
         for step in other:
             own = (*step.after, *named(step.sources))
             first = not any(one in known for one in own)
             self._put(_renamed(step, name, known, before if first else ()))
-        for group, steps in other._groups.items():
+        for group, steps in groups.items():
             self._groups[f"{name}/{group}"] = tuple(f"{name}/{one}" for one in steps)
         self._groups[name] = tuple(f"{name}/{one}" for one in other.last())
+        return self
+
+    def take(self, step: Step) -> Self:
+        """Add a step as it is."""
+        self._put(step)
         return self
 
     def last(self) -> tuple[str, ...]:
@@ -269,7 +282,7 @@ def _renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) 
                     changed[parameter] = One(new(name), path)
                 case Many(steps=steps, prefix=str(start), path=path):
                     changed[parameter] = Many(steps, f"{prefix}/{start}", path)
-                case Many(steps=steps, prefix=None, path=path):
+                case Many(steps=steps, path=path):
                     changed[parameter] = Many(tuple(map(new, steps)), None, path)
                 case One():
                     pass
@@ -282,4 +295,3 @@ def _renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) 
         job=job_of(step.job),
         undo=job_of(step.undo),
     )
-

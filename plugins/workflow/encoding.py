@@ -96,7 +96,7 @@ class Encoding:
         job: Job[Any] | None,
         sources: Mapping[str, Source],
         *,
-        next: Sequence[str],
+        behind: Sequence[str],
         before: Sequence[str],
         on_failure: int = 0,
         undoes: str | None = None,
@@ -129,7 +129,7 @@ class Encoding:
                 "data elsewhere and pass references"
             )
         columns.names.append(name)
-        columns.next.append(f'{{"{next[0]}"}}' if len(next) == 1 else _array(next))
+        columns.next.append(f'{{"{behind[0]}"}}' if len(behind) == 1 else _array(behind))
         columns.needs.append(len(before))
         columns.previous.append(before[0] if len(before) == 1 else None)
         columns.arguments.append(arguments)

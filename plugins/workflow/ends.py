@@ -19,6 +19,8 @@ _MARK = f'"{KEY}": {{'
 MAX_MESSAGE = 1_000
 #: Steps of which this process has seen the attempt end, and not yet what was made of it; at most.
 MAX_NOTED = 20_000
+#: Of those that were told, two batches of the broker.
+MAX_TOLD = 2_000
 
 
 class Place(NamedTuple):
@@ -81,6 +83,8 @@ class Notes:
 
     def __init__(self) -> None:
         self._noted: dict[UUID, Noted] = {}
+        # Those that were told last: a batch is told again if its answer was lost.
+        self._told: dict[UUID, Noted] = {}
 
     def __len__(self) -> int:
         return len(self._noted)
@@ -96,10 +100,22 @@ class Notes:
 
     def ends(self, batch: Iterable[Settlement]) -> list[End]:
         """The ends of steps among settlements."""
-        noted = self._noted
-        found = [_end(noted[one.id], one) for one in batch if one.id in noted]
+        found: list[End] = []
+        for one in batch:
+            noted = self._noted.get(one.id) or self._told.get(one.id)
+            if noted is not None:
+                found.append(_end(noted, one))
         found.sort(key=_order)
         return found
+
+    def told(self, ends: Iterable[End]) -> None:
+        """These were written, if their transaction is committed."""
+        for end in ends:
+            noted = self._noted.pop(end.job, None)
+            if noted is not None:
+                self._told[end.job] = noted
+        while len(self._told) > MAX_TOLD:
+            self._told.pop(next(iter(self._told)))
 
     def forget(self, ids: Iterable[UUID]) -> None:
         for id in ids:
@@ -130,9 +146,12 @@ def _end(noted: Noted, settlement: Settlement) -> End:
     )
 
 
-def advancing(schema: str, ends: Sequence[End]) -> tuple[Any, ...]:
-    """The statement, with its parameters, that takes ends and starts what they let go on."""
-    alone = any(one.state != State.SUCCEEDED or one.place.again for one in ends)
+def advancing(schema: str, ends: Sequence[End], *, alone: bool = False) -> tuple[Any, ...]:
+    """The statement, with its parameters, that takes ends and starts what they let go on.
+
+    :param alone: lock the workflows so that none of their steps ends meanwhile.
+    """
+    alone = alone or any(one.state != State.SUCCEEDED or one.place.again for one in ends)
     results: list[str | None] = [one.result for one in ends]
     errors: list[str | None] = [one.error for one in ends]
     return (

@@ -1,6 +1,7 @@
 """Whether what one function returns can be what another one takes. Pure.
 
-Both are held against their annotations once more when they run: here is refused what cannot go well.
+Both are held against their annotations once more when they run: here is refused what cannot go
+well.
 """
 
 from __future__ import annotations
@@ -148,12 +149,12 @@ def _part(annotation: Any, key: str | int) -> Any:
     found = kinds(annotation)
     if found is None:
         return Any
-    if found == {"array"}:
+    if found == frozenset({"array"}):
         if isinstance(key, str):
             raise LookupError(f"a list has no {key!r}")
         item = items_of(annotation)
         return Any if item is None else item
-    if found != {"object"}:
+    if found != frozenset({"object"}):
         raise LookupError(f"what is neither a list nor an object has no {key!r}")
     if isinstance(annotation, type) and _named(annotation):
         return _field(annotation, str(key))

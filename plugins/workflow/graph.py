@@ -17,7 +17,7 @@ def order(before: Mapping[str, Sequence[str]], where: str) -> dict[str, list[str
     :raises PushError: steps wait for each other in a circle; names them.
     """
     behind: dict[str, list[str]] = {name: [] for name in before}
-    missing = {name: 0 for name in before}
+    missing = dict.fromkeys(before, 0)
     for name, those in before.items():
         for one in those:
             if one in behind:

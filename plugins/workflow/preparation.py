@@ -82,7 +82,7 @@ class Preparation:
                     name,
                     step.job,
                     sources,
-                    next=behind[name] or _END,
+                    behind=behind[name] or _END,
                     before=those,
                     on_failure=step.on_failure.value,
                 )
@@ -155,7 +155,7 @@ class Preparation:
                             "step, or one that it waits for"
                         )
             self._encoding.put(
-                f"{UNDO}{name}", job, sources, next=(), before=[name], undoes=name
+                f"{UNDO}{name}", job, sources, behind=(), before=[name], undoes=name
             )  # fmt: skip
         except (PushError, ConfigurationError) as error:
             raise _told(error, f"{self._where}: undo of step {name!r}: {error}") from None

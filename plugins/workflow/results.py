@@ -52,9 +52,10 @@ class Types:
         whole = wanted
         wanted = items_of(whole)
         if wanted is None:
-            if not fits(list, whole) and kinds(whole) != {"array"}:
+            if not fits(list, whole) and kinds(whole) != frozenset({"array"}):
                 raise PushError(
-                    f"parameter {parameter!r} of {job.func} is {_text(whole)}, and Each gives a list"
+                    f"parameter {parameter!r} of {job.func} is {_text(whole)}, and Each gives "
+                    "a list"
                 )
             wanted = Any
         for name in source.steps:

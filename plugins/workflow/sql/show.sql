@@ -5,7 +5,7 @@ select
   s.name, s.place, s.state, s.run, s.next, s.on_failure, s.undoes, s.added_by, s.job_id, s.queue,
   s.func, {schema}.utc(s.finished_at), s.took_s, s.result::text, s.error::text,
   j.state, {schema}.utc(j.claimed_at), j.attempt,
-  s.func is null and s.state = 0 and {schema}.workflows_ready($1::uuid, s.name, s.needs, s.previous)
+  s.state = 0 and coalesce({schema}.workflows_ready($1::uuid, s.name, s.needs, s.previous), false)
 from {schema}.workflows_steps as s
 left join {schema}.jobs as j on j.id = s.job_id and s.state = 0
 where s.workflow_id = $1::uuid

@@ -1,0 +1,191 @@
+"""What is done with workflows: pushed, looked at, signalled, cancelled, retried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from chancy import codec
+from chancy.broker import Broker, Cancellation
+from chancy.errors import ConfigurationError, PushError
+from chancy.plugins.workflow.ends import End, Place, advancing
+from chancy.plugins.workflow.preparation import Prepared
+from chancy.plugins.workflow.record import (
+    Progress,
+    StepRecord,
+    WorkflowRecord,
+    WorkflowState,
+    step,
+    workflow,
+)
+from chancy.plugins.workflow.store import statement, store_of
+from chancy.postgres.within import fetch_within, fetch_within_sync
+from chancy.signature import Signature
+from chancy.states import State
+
+#: The most workflows that `find` gives, and steps of one statement.
+MAX_FOUND = 1_000
+PAGE = 5_000
+#: Jobs that one call of the broker cancels, and rounds of looking for more.
+_BATCH, _ROUNDS = 500, 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowFilter:
+    """Which workflows: every given condition must hold. Newest first, by id.
+
+    :param before: only those with a smaller id than this: the last of the page before.
+    :param limit: 1 to 1,000.
+    """
+
+    ids: Sequence[UUID] | None = None
+    name: str | None = None
+    states: Iterable[WorkflowState] = ()
+    before: UUID | None = None
+    limit: int = 50
+
+
+class Flows:
+    """The workflows of one application.
+
+    :raises ConfigurationError: its broker keeps no tables.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = store_of(broker)
+
+    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        return await self._store.fetch(statement(name, self._store.schema), *parameters)
+
+    async def push(self, prepared: Prepared, within: object | None) -> None:
+        """Store a workflow; one of its id that is there stays as it is."""
+        sql, parameters = pushing(self._store.schema, prepared)
+        if within is None:
+            await self._store.fetch(sql, *parameters)
+        else:
+            await fetch_within(within, sql, *parameters)
+
+    async def find(self, wanted: WorkflowFilter) -> list[WorkflowRecord]:
+        if not 1 <= wanted.limit <= MAX_FOUND:
+            raise ConfigurationError(f"limit={wanted.limit} must be from 1 to {MAX_FOUND:,}")
+        states = [int(one) for one in wanted.states]
+        rows = await self._fetch(
+            "find",
+            None if wanted.ids is None else list(wanted.ids),
+            wanted.name,
+            states or None,
+            wanted.before,
+            wanted.limit,
+        )
+        return [workflow(row) for row in rows]
+
+    async def get(self, id: UUID) -> WorkflowRecord | None:
+        found = await self.find(WorkflowFilter(ids=[id], limit=1))
+        return found[0] if found else None
+
+    async def steps(self, id: UUID) -> list[StepRecord]:
+        """The steps in the order in which they were added."""
+        found = await self.get(id)
+        if found is None:
+            return []
+        steps: list[StepRecord] = []
+        place = -1
+        while True:
+            rows = await self._fetch("show", id, place, PAGE)
+            steps += [step(row, found.state) for row in rows]
+            if len(rows) < PAGE:
+                return steps
+            place = rows[-1][1]
+
+    async def progress(self, id: UUID) -> Progress | None:
+        counts: Mapping[int, int] = dict(await self._fetch("progress", id))  # type: ignore[arg-type]
+        if not counts:
+            return None
+        return Progress(
+            total=sum(counts.values()),
+            succeeded=counts.get(4, 0),
+            failed=counts.get(5, 0),
+            cancelled=counts.get(6, 0),
+            ignored=counts.get(7, 0),
+        )
+
+    async def results(self, id: UUID, signature: Any) -> Any:
+        """What the last steps gave: that of the one, or of each by its name."""
+        found: dict[str, Any] = {}
+        for name, func, text in await self._fetch("results", id):
+            value = None if text is None else codec.decode(text)
+            known: Signature | None = signature(func) if func is not None else None
+            found[name] = value if known is None or value is None else known.read_result(value)
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    async def signal(self, id: UUID, name: str, payload: Any, within: object | None) -> str:
+        """Give a signal; says what became of it, see ``workflows_signal``."""
+        text = codec.encode(payload, what=f"what comes with the signal {name!r}")
+        sql = statement("signal", self._store.schema)
+        if within is not None:
+            rows = await fetch_within(within, sql, id, name, text)
+        else:
+            rows = list(await self._store.fetch(sql, id, name, text))
+        return str(rows[0][0])
+
+    async def retry(self, id: UUID, name: str | None) -> int | None:
+        ((count,),) = await self._fetch("retry", id, name)
+        return None if count is None else int(count)
+
+    async def cancel(self, id: UUID) -> bool:
+        """End a workflow: what runs is asked to stop, and the rest never begins. False: there is
+        none, or it has ended in another way."""
+        asked: set[UUID] = set()
+        for _ in range(_ROUNDS):
+            rows = [row for row in await self._fetch("cancel", id) if row[2] not in asked]
+            if not rows:
+                break
+            for at in range(0, len(rows), _BATCH):
+                await self._cancel(id, rows[at : at + _BATCH])
+            asked.update(row[2] for row in rows)
+        found = await self.get(id)
+        return found is not None and found.state is WorkflowState.CANCELLED
+
+    async def _cancel(self, id: UUID, rows: Sequence[Sequence[Any]]) -> None:
+        became = await self._broker.cancel([row[2] for row in rows])
+        ends = [
+            End(Place(id, name, run, False), job, int(State.CANCELLED), None, None, None)
+            for name, run, job in sorted(rows, key=_name)
+            if became.get(job) is Cancellation.CANCELLED
+        ]
+        if ends:
+            await self.advance(ends)
+
+    async def advance(self, ends: Sequence[End]) -> None:
+        """Take ends that no settlement has told."""
+        sql, *parameters = advancing(self._store.schema, ends, alone=True)
+        await self._store.fetch(sql, *parameters)
+
+
+def _name(row: Sequence[Any]) -> str:
+    return str(row[0])
+
+
+def pushing(schema: str, prepared: Prepared) -> tuple[str, list[object]]:
+    """The statement that stores a workflow, with its parameters."""
+    parameters: list[object] = [prepared.id, prepared.name, prepared.ends]
+    return statement("push", schema), parameters + prepared.columns.parameters()
+
+
+def push_within_sync(schema: str, prepared: Prepared, within: object) -> None:
+    """Store a workflow in a transaction of blocking code."""
+    sql, parameters = pushing(schema, prepared)
+    fetch_within_sync(within, sql, *parameters)
+
+
+def refusal(what: str, id: UUID, name: str) -> PushError:
+    """Why a signal was not sent."""
+    reasons = {
+        "unknown": f"there is no workflow {id}",
+        "no_step": f"workflow {id} has no step {name!r} that waits for a signal",
+        "over": f"workflow {id} has ended",
+    }
+    return PushError(f"signal {name!r} was not sent: {reasons.get(what, what)}")

@@ -1,0 +1,145 @@
+"""What repairs and bounds workflows: the service beside a worker."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from chancy.broker import Broker
+from chancy.clock import Clock
+from chancy.plugins.workflow.ends import MAX_MESSAGE, End, Notes, Place
+from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.store import statement, store_of
+from chancy.states import State
+
+logger = logging.getLogger("chancy.workflows")
+
+#: Steps that one statement looks at, and statements of one turn: 50,000 steps.
+LOOKED_AT, LOOKS = 2_500, 20
+#: Seconds after its end for which a workflow that did not succeed is looked at.
+WINDOW_S = 86_400.0
+#: Seconds after which an attempt that was seen to end is asked after.
+PATIENCE_S = 1.0
+#: Steps of one statement that takes ends, or deletes.
+BATCH = 500
+#: Statements of one turn that delete.
+_MOST_BATCHES = 100
+#: Workflows of one turn that begin to undo.
+_TURNED = 100
+
+#: One row of ``sql/missed.sql`` by position.
+_FLOW, _LIVE, _MISSED, _STATE = 4, 5, 6, 7
+
+
+class Sweep:
+    """Repairs what a settlement could not tell.
+
+    :param notes: the attempts that this process has seen end.
+    :param keep_days: days for which workflows that have ended are kept; None: for ever.
+    """
+
+    def __init__(
+        self, broker: Broker, clock: Clock, notes: Notes, *, keep_days: float | None
+    ) -> None:
+        self._broker = broker
+        self._store = store_of(broker)
+        self._flows = Flows(broker)
+        self._clock = clock
+        self._notes = notes
+        self._keep_days = keep_days
+        self._after: tuple[UUID | None, str | None] = (None, None)
+
+    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        return await self._store.fetch(statement(name, self._store.schema), *parameters)
+
+    async def ask(self) -> int:
+        """Look at the attempts that ended here a while ago and were not settled in the way that the
+        hook hears of, as those that completed in a transaction of their own; gives how many
+        steps have ended by it."""
+        waiting = self._notes.older(self._clock.monotonic() - PATIENCE_S)
+        ended = 0
+        ids = list(waiting)
+        for at in range(0, len(ids), BATCH):
+            some = ids[at : at + BATCH]
+            ends = [
+                end(waiting[id], id, state, result, message, kind)
+                for id, state, result, message, kind in await self._fetch("settled", some)
+                if state
+            ]
+            if ends:
+                await self._flows.advance(sorted(ends, key=_order))
+            self._notes.forget(some)
+            ended += len(ends)
+        return ended
+
+    async def turn(self) -> int:
+        """Look at the next steps that should have a job and have none; gives how many ends that
+        told. Begins at the front again when it has come to the end."""
+        repaired = 0
+        for _ in range(LOOKS):
+            rows = await self._fetch("missed", *self._after, LOOKED_AT, WINDOW_S)
+            repaired += await self._repair([row for row in rows if row[_MISSED]])
+            await self._stop([row[3] for row in rows if row[_FLOW] == 6 and row[_LIVE]])
+            place = (rows[-1][0], rows[-1][1]) if rows else (None, None)
+            over = not rows or place == self._after
+            self._after = (None, None) if over else place
+            if over:
+                break
+        await self._fetch("turn", _TURNED)
+        if repaired:
+            logger.warning("workflow_steps_repaired count=%d", repaired)
+        return repaired
+
+    async def _repair(self, rows: Sequence[Sequence[Any]]) -> int:
+        ends: list[End] = []
+        for workflow, name, run, job, flow, _, _, state, result, message, kind in rows:
+            place = Place(workflow, name, run, False)
+            if state is not None:
+                ends.append(end(place, job, state, result, message, kind))
+            elif flow in (1, 2):
+                why = f"its job {job} is gone, so what became of it cannot be known"
+                ends.append(end(place, job, int(State.FAILED), None, why, "chancy.JobGone"))
+        for at in range(0, len(ends), BATCH):
+            await self._flows.advance(ends[at : at + BATCH])
+        return len(ends)
+
+    async def _stop(self, jobs: Sequence[UUID]) -> None:
+        """Ask the steps of cancelled workflows to stop that began in the moment of cancelling."""
+        for at in range(0, len(jobs), BATCH):
+            await self._broker.cancel(jobs[at : at + BATCH])
+
+    async def retain(self) -> int:
+        """Forget workflows that are too old; gives how many."""
+        if self._keep_days is None:
+            return 0
+        age_s = self._keep_days * 86_400.0
+        for _ in range(_MOST_BATCHES):
+            ((steps,),) = await self._fetch("forget_steps", age_s, 10 * BATCH)
+            if steps < 10 * BATCH:
+                break
+        forgotten = 0
+        for _ in range(_MOST_BATCHES):
+            ((count,),) = await self._fetch("forget", age_s, BATCH)
+            forgotten += count
+            if count < BATCH:
+                break
+        if forgotten:
+            logger.info("workflows_forgotten count=%d", forgotten)
+        return forgotten
+
+
+def end(
+    place: Place, job: UUID, state: int, result: str | None, message: str | None, kind: str | None
+) -> End:
+    """The end of a step, of what its finished job says."""
+    error = None
+    if state != State.SUCCEEDED:
+        error = json.dumps({"type": kind or "", "message": (message or "")[:MAX_MESSAGE]})
+    return End(place, job, state, result, error, None)
+
+
+def _order(end: End) -> tuple[int, str]:
+    return end.place.workflow.int, end.place.step
