@@ -1,0 +1,80 @@
+"""Every plugin that ships, on every server that is here: its tables, and statements on them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Sequence
+from datetime import timedelta
+
+from chancy import Chancy, Plugin, Queue, State, Worker
+from chancy.broker import SqlStore
+from chancy.embedded import PostgresServer
+from chancy.plugins.cron import Cron, Entry
+from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.pruner import Prune, Pruner
+from chancy.plugins.reprioritize import Aging, Reprioritize
+from chancy.plugins.retry import Never, Retry
+from chancy.postgres import schema
+from chancy.testing.structure import structure
+from tests import jobs
+from tests.architecture.sources import ROOT
+from tests.waiting import eventually
+
+
+AGING = Aging(queue="async", every=timedelta(seconds=1), by=1, up_to=5)
+#: Those that cannot be made without settings.
+GIVEN: dict[type[Plugin], Plugin] = {Reprioritize: Reprioritize(rules=[AGING])}
+
+
+def shipped() -> Sequence[Plugin]:
+    """One of each plugin that has tables, with its usual settings."""
+    found: dict[str, Plugin] = {}
+    for folder in sorted((ROOT / "plugins").glob("*/migrations")):
+        module = importlib.import_module(f"chancy.plugins.{folder.parent.name}")
+        for one in vars(module).values():
+            if isinstance(one, type) and issubclass(one, Plugin) and one is not Plugin:
+                made = GIVEN.get(one) or one()
+                if made.migrations() is not None:
+                    found.setdefault(made.get_identifier(), made)
+    assert found.keys() >= {"chancy.cron", "chancy.dead_letters", "chancy.pruner"}
+    return list(found.values())
+
+
+def up_down_up(dsn: str) -> None:
+    every = Chancy(dsn, plugins=shipped()).hooks.components
+    schema.upgrade(dsn, components=every)
+    first = structure(dsn)
+    for one in every:
+        schema.downgrade(dsn, components=every, component=one.name)
+        schema.upgrade(dsn, components=every, component=one.name)
+        assert structure(dsn) == first, one.name
+    schema.downgrade(dsn, components=every)
+    assert schema.revisions(dsn) == {}
+    schema.upgrade(dsn, components=every)
+    assert structure(dsn) == first
+
+
+async def work(dsn: str) -> None:
+    """Something of all of them: a tick, a retry that is not, a letter, its replay, a rule."""
+    letters, pruner = DeadLetters(), Pruner(rules=[Prune(keep_last=0)])
+    cron = Cron(Entry("often", "* * * * * *", jobs.note.job(0)), poll_s=0.1)
+    plugins = [letters, pruner, cron, Reprioritize(rules=[AGING]), Retry(Never())]
+    queue = Queue(name="async", executor="async")
+    async with Chancy(dsn, queues=[queue], plugins=plugins) as chancy, Worker(chancy):
+        failed = await chancy.push(jobs.fail.job())
+        assert (await failed.wait(10)).state is State.FAILED
+        assert [one.id for one in await letters.find(chancy)] == [failed.id]
+        assert await letters.replay_all(chancy) == 1
+        await eventually(lambda: letters.count(chancy))
+        await eventually(lambda: cron.history(chancy, "often"))
+        store = chancy.broker
+        assert isinstance(store, SqlStore)
+        assert await pruner.apply(store, asyncio.sleep, dry_run=True) == [0]
+
+
+async def test_what_ships_goes_up_down_and_up_and_works_on_each_server(
+    server: PostgresServer,
+) -> None:
+    await asyncio.to_thread(up_down_up, server.dsn())
+    await work(server.dsn())
