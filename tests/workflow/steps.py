@@ -1,0 +1,114 @@
+"""Functions that workflows of the tests run. What they did is seen in a list of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from chancy import current_job, job
+
+#: Names of steps in the order in which they ran, or began to be undone.
+ran: list[str] = []
+#: Steps that fail while they are in here.
+failing: set[str] = set()
+#: What those that wait for it wait for.
+gate = asyncio.Event()
+
+
+class Page(BaseModel):
+    url: str
+    words: list[str]
+
+
+@dataclass
+class Size:
+    words: int
+
+
+def _step() -> str:
+    return str(current_job().meta["workflow"]["step"])
+
+
+@job(queue="async")
+async def mark() -> str:
+    """Gives the name of its step."""
+    name = _step()
+    ran.append(name)
+    if name in failing:
+        raise ValueError(f"{name} fails")
+    return name
+
+
+@job(queue="async", max_attempts=1)
+async def once() -> str:
+    """The same, with one attempt."""
+    return await mark()
+
+
+@job(queue="async")
+async def number(value: int) -> int:
+    return value
+
+
+@job(queue="async")
+async def double(value: int) -> int:
+    return value * 2
+
+
+@job(queue="async")
+async def total(values: list[int]) -> int:
+    return sum(values)
+
+
+@job(queue="async")
+async def fetch(url: str) -> Page:
+    return Page(url=url, words=["a", "b", "c"])
+
+
+@job(queue="async")
+async def count(page: Page) -> Size:
+    return Size(len(page.words))
+
+
+@job(queue="async")
+async def text(value: str) -> str:
+    return value
+
+
+@job(queue="async", max_attempts=1)
+async def default(value: str = "default") -> str:
+    return value
+
+
+@job(queue="async")
+async def maybe(value: str | None) -> str:
+    return f"{value}"
+
+
+@job(queue="async")
+async def anything(value: Any) -> Any:
+    return value
+
+
+@job(queue="async")
+async def mapping() -> Mapping[str, Any]:
+    return {"items": [{"name": "x"}, {"name": "y"}]}
+
+
+@job(queue="async", max_attempts=1)
+async def held() -> str:
+    """Runs until the gate opens."""
+    ran.append(_step())
+    await gate.wait()
+    return _step()
+
+
+@job(queue="async", max_attempts=1)
+async def undo(name: str) -> None:
+    ran.append(f"undo {name}")
+    if f"undo {name}" in failing:
+        raise ValueError(f"undo {name} fails")
