@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from chancy.clock import Backoff
@@ -66,6 +66,5 @@ class Control:
         finally:
             await self._reader.close()
 
-    def _hear(self, fields: list[bytes]) -> None:
-        said = dict(zip(fields[::2], fields[1::2], strict=True))
-        self._heard(said.get(b"reason", b"").decode(errors="replace"))
+    def _hear(self, fields: Mapping[bytes, bytes]) -> None:
+        self._heard(fields.get(b"reason", b"").decode(errors="replace"))

@@ -62,14 +62,17 @@ class Executor:
         heartbeat.start()
         services = asyncio.create_task(self._serve(standing.last), name=self.processor.id)
         try:
-            await services
-        finally:
-            # The runner's loops go on until everything is given back.
-            heartbeat.leave()
-            await self._leave()
-            services.cancel()
+            # The runner's loops go on when this is cancelled, until everything is given back.
             await asyncio.wait([services])
-            await heartbeat.stop()
+            services.result()
+        finally:
+            heartbeat.leave()
+            try:
+                await self._leave()
+            finally:
+                services.cancel()
+                await asyncio.wait([services])
+                await heartbeat.stop()
 
     async def _serve(self, last: str) -> None:
         control = Control(self._link, self.processor, self._heard)
@@ -86,6 +89,7 @@ class Executor:
 
     async def _leave(self) -> None:
         """Leave the plan first, so that the others are ready for what is given back."""
+        self.runner.leaving = True
         try:
             await self._membership.change("leave")
         except BrokerError as error:

@@ -46,6 +46,8 @@ class Runner:
         #: Partitions whose policy has halted them here.
         self.halted: set[int] = set()
         self._told: set[int] = set()
+        #: Nothing more is acquired.
+        self.leaving = False
         #: Set when the plan may have changed, or a lane has ended.
         self.changed = asyncio.Event()
         self._waiter = Waiter(link, processor.stream.keys, self._lanes.values)
@@ -101,7 +103,7 @@ class Runner:
             if number not in wanted:
                 del self._waits_since[number]
                 self._alarmed.discard(number)
-        if wanted:
+        if wanted and not self.leaving:
             await self._acquire(wanted)
 
     async def _acquire(self, wanted: Collection[int]) -> None:
@@ -112,6 +114,8 @@ class Runner:
                 case Lane():
                     self._begin(claim)
                     acquired.append(number)
+                    if self.leaving:
+                        self._release(claim)
                 case Busy(left_s=left_s):
                     self._wait_for(number, left_s)
                 case Parked():

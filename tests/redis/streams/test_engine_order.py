@@ -1,0 +1,150 @@
+"""Order and count: each event once while all is well, and in order by key."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from chancy.plugins.redis.streams.events import Events
+from tests.redis.streams.fleet import Fleet, Order, fleet
+from tests.waiting import eventually
+
+EVENTS = 333
+
+
+@pytest.mark.parametrize(
+    ("partitions", "prefetch", "batch", "workers"),
+    list(itertools.product([1, 8], [1, 50], [1, 24], [1, 3])),
+)
+async def test_each_event_is_seen_once_and_in_order_by_key(
+    redis_url: str, partitions: int, prefetch: int, batch: int, workers: int
+) -> None:
+    async with fleet(
+        redis_url, partitions=partitions, batch=batch, options={"prefetch": prefetch}
+    ) as crew:
+        for _ in range(workers):
+            await crew.start()
+        await crew.send(0, EVENTS)
+        await eventually(lambda: len(crew.seen) >= EVENTS)
+        await eventually(lambda: _nothing_pending(crew))
+        assert sorted(crew.numbers) == list(range(EVENTS))
+        assert crew.out_of_order() == []
+
+
+async def test_each_event_is_seen_once_in_a_cluster(redis_cluster: str) -> None:
+    async with fleet(redis_cluster, cluster=True, partitions=12, batch=11) as crew:
+        for _ in range(3):
+            await crew.start()
+        await crew.send(0, EVENTS)
+        await eventually(lambda: len(crew.seen) >= EVENTS)
+        await eventually(crew.settled)
+        await eventually(lambda: _nothing_pending(crew))
+        assert sorted(crew.numbers) == list(range(EVENTS))
+        assert crew.out_of_order() == []
+
+
+async def _progress(crew: Fleet) -> None:
+    enough = len(crew.seen) + 100
+    await eventually(lambda: len(crew.seen) > enough)
+
+
+async def _nothing_pending(crew: Fleet) -> bool:
+    return await crew.pending() == 0
+
+
+@pytest.mark.parametrize("batch", [1, 11])
+async def test_workers_come_and_go_under_load(redis_url: str, batch: int) -> None:
+    async with fleet(redis_url, partitions=8, batch=batch) as crew:
+        sent = 0
+        stop = asyncio.Event()
+
+        async def load() -> None:
+            nonlocal sent
+            while not stop.is_set():
+                await crew.send(sent, 20)
+                sent += 20
+                await asyncio.sleep(0.01)
+
+        loading = asyncio.create_task(load())
+        crewed = [await crew.start()]
+        await eventually(crew.settled)
+        for change in (+1, +1, -1, -1):
+            if change > 0:
+                crewed.append(await crew.start())
+            else:
+                await crew.stop(crewed.pop(0))
+            await eventually(crew.settled)
+            await _progress(crew)
+        stop.set()
+        await loading
+        await eventually(lambda: len(crew.seen) >= sent)
+        await eventually(lambda: _nothing_pending(crew))
+        assert sorted(crew.numbers) == list(range(sent))
+        assert crew.out_of_order() == []
+
+
+async def test_only_the_partitions_that_move_pause(redis_url: str) -> None:
+    async with fleet(redis_url, partitions=8) as crew:
+        first = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 100)
+        await eventually(lambda: len(crew.seen) == 100)
+        lanes = {lane.number: lane.epoch for lane in first.executor.runner.lanes}
+        second = await crew.start()
+        await eventually(crew.settled)
+        kept = {lane.number: lane.epoch for lane in first.executor.runner.lanes}
+        assert len(kept) == len(second.owned) == 4
+        assert kept.items() <= lanes.items()
+
+
+async def test_more_workers_than_partitions_stand_by(redis_url: str) -> None:
+    async with fleet(redis_url, partitions=2) as crew:
+        workers = [await crew.start() for _ in range(3)]
+        await eventually(lambda: sum(len(one.owned) for one in workers) == 2)
+        await eventually(lambda: sorted(len(one.owned) for one in workers) == [0, 1, 1])
+        for worker in [one for one in workers if one.owned]:
+            await crew.stop(worker)
+        await eventually(crew.settled)
+        await crew.send(0, 10)
+        await eventually(lambda: sorted(crew.numbers) == list(range(10)))
+
+
+async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(redis_url: str) -> None:
+    going = asyncio.Event()
+
+    async def hold(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            crew.note(worker, events, order)
+            await going.wait()
+
+    async with fleet(redis_url, partitions=1, handler=hold, options={"prefetch": 1}) as crew:
+        await crew.start()
+        await crew.send(0, 1)
+        await eventually(lambda: len(crew.seen) == 1)
+        assert await crew.pending() == 1
+        going.set()
+        await eventually(lambda: _nothing_pending(crew))
+
+
+async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
+    redis_url: str,
+) -> None:
+    stuck = asyncio.Event()
+
+    async def slow_at_zero(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            crew.note(worker, events, order)
+            if events.partition == 0:
+                await stuck.wait()
+
+    async with fleet(
+        redis_url, partitions=2, handler=slow_at_zero, options={"prefetch": 5, "grace_s": 0}
+    ) as crew:
+        await crew.start()
+        await crew.send(0, 100, keys=2)
+        await eventually(lambda: sum(one.partition == 1 for one in crew.seen) == 50)
+        groups = await crew.groups()
+        assert sum(one.partition == 0 for one in crew.seen) == 1
+        assert groups[0]["pending"] <= 6
