@@ -1,0 +1,199 @@
+"""Leases: one owner at a time, and nothing from a former one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.lane import Lane
+from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.ownership import Busy, Ownership, Parked
+from chancy.plugins.redis.streams.processor import Options, Processor
+from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+from tests.redis.streams.fleet import Order, fleet, in_turn
+from tests.redis_fixtures import RedisServer
+from tests.waiting import eventually
+
+LEASE_S = 0.4
+
+
+@pytest.fixture
+async def processor(redis_url: str) -> AsyncIterator[Processor[Order]]:
+    streams = Streams(RedisSettings(url=redis_url, prefix="t:"))
+    stream: Stream[Order] = streams.stream(
+        "orders", record=Order, partition_by="key", partitions=2, hasher=in_turn
+    )
+
+    async def nothing(_: object) -> None: ...
+
+    yield Processor(stream, nothing, name="handle", options=Options(lease_s=LEASE_S))
+    await streams.link.close()
+
+
+async def acquired(link: Link, processor: Processor[Order], member: str) -> Lane[Any]:
+    claim = (await Ownership(link, processor, member).acquire([0]))[0]
+    assert isinstance(claim, Lane)
+    return claim
+
+
+async def exchange(
+    link: Link, processor: Processor[Order], member: str, lane: Lane[Any], cursor: str, *ids: str
+) -> Any:
+    keys = processor.stream.keys
+    return await link.call(
+        "exchange",
+        (keys.own(0, "handle"), keys.log(0), keys.stat(0)),
+        ("handle", member, lane.epoch, 10, cursor, *ids),
+    )
+
+
+async def _until_free(link: Link, processor: Processor[Order], member: str) -> Lane[Any]:
+    ownership = Ownership(link, processor, member)
+
+    async def free() -> Lane[Any] | None:
+        claim = (await ownership.acquire([0]))[0]
+        return claim if isinstance(claim, Lane) else None
+
+    lane = await eventually(free)
+    assert lane is not None
+    return lane
+
+
+async def test_a_partition_has_one_owner_until_its_lease_ends(processor: Processor[Order]) -> None:
+    link = processor.stream.link
+    first = await acquired(link, processor, "a")
+    found = (await Ownership(link, processor, "b").acquire([0]))[0]
+    assert isinstance(found, Busy)
+    assert 0 < found.left_s <= LEASE_S
+    second = await _until_free(link, processor, "b")
+    assert second.epoch > first.epoch
+
+
+async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(
+    processor: Processor[Order],
+) -> None:
+    link, stream = processor.stream.link, processor.stream
+    ids = await stream.send(*(Order(key=0, seq=number) for number in range(5)))
+    first = await acquired(link, processor, "a")
+    status, entries, _ = await exchange(link, processor, "a", first, ">")
+    assert status == b"ok"
+    assert [xid.decode() for xid, _ in entries] == ids
+    assert (await exchange(link, processor, "a", first, ">", ids[0]))[0] == b"ok"
+    second = await _until_free(link, processor, "b")
+    late = await stream.send(Order(key=0, seq=5))
+    assert await exchange(link, processor, "a", first, ">", ids[1]) == [b"lost"]
+    # What was pending comes first and in order, and then what is new.
+    _, pending, _ = await exchange(link, processor, "b", second, "0-0")
+    assert [xid.decode() for xid, _ in pending] == ids[1:]
+    _, new, _ = await exchange(link, processor, "b", second, ">")
+    assert [xid.decode() for xid, _ in new] == late
+
+
+async def test_a_lease_that_has_ended_cannot_be_extended_though_nobody_took_it(
+    processor: Processor[Order],
+) -> None:
+    link = processor.stream.link
+    ownership = Ownership(link, processor, "a")
+    lane = await acquired(link, processor, "a")
+    assert await ownership.extend([lane], link) == []
+    await asyncio.sleep(LEASE_S)
+    assert await ownership.extend([lane], link) == [lane]
+    assert await ownership.release(lane) is False
+
+
+async def test_a_former_owner_parks_and_buries_nothing(processor: Processor[Order]) -> None:
+    link, stream = processor.stream.link, processor.stream
+    ids = await stream.send(Order(key=0, seq=0))
+    first = await acquired(link, processor, "a")
+    await exchange(link, processor, "a", first, ">")
+    second = await _until_free(link, processor, "b")
+    stale = Ownership(link, processor, "a")
+    assert await stale.park(first, RuntimeError("x")) is False
+    assert await stale.bury(first, ids, RuntimeError("x")) is None
+    owner = Ownership(link, processor, "b")
+    assert await owner.bury(second, ids, RuntimeError("x")) == 1
+    assert await owner.bury(second, ids, RuntimeError("x")) == 0, "a repetition writes nothing"
+    assert await owner.park(second, RuntimeError("x")) is True
+    assert isinstance((await owner.acquire([0]))[0], Parked)
+
+
+async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_done_with(
+    processor: Processor[Order],
+) -> None:
+    link, stream = processor.stream.link, processor.stream
+    await stream.send(*(Order(key=0, seq=number) for number in range(5)))
+    first = await acquired(link, processor, "a")
+    _, entries, _ = await exchange(link, processor, "a", first, ">")
+    await link.command("XDEL", stream.keys.log(0), entries[1][0], entries[2][0])
+    second = await _until_free(link, processor, "b")
+    _, pending, _ = await exchange(link, processor, "b", second, "0-0")
+    assert [xid for xid, _ in pending] == [entries[0][0], entries[3][0], entries[4][0]]
+    assert await link.command("HGET", stream.keys.stat(0), "lost:handle") == b"2"
+
+
+async def test_a_worker_goes_on_after_all_data_is_gone(
+    redis_url: str, redis_server: RedisServer
+) -> None:
+    async with fleet(redis_url, partitions=4, options={"lease_s": 1.0}) as crew:
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 20)
+        await eventually(lambda: sorted(crew.numbers) == list(range(20)))
+        redis_server.flush()
+        crew.seen.clear()
+        await crew.send(100, 20)
+        await eventually(lambda: sorted(crew.numbers) == list(range(100, 120)))
+        assert crew.out_of_order() == []
+
+
+async def test_a_worker_goes_on_after_a_restart_of_the_server(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    server = own_redis(appendonly="yes", appendfsync="always")
+    async with fleet(server.url, partitions=4, options={"lease_s": 1.0}) as crew:
+        await crew.start()
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 200)
+        server.stop()
+        server.start()
+        with contextlib.suppress(BrokerUnavailable):
+            await crew.send(200, 200)  # by a connection of before
+        await crew.send(200, 200)
+        await eventually(lambda: set(crew.numbers) == set(range(400)))
+        await eventually(crew.settled)
+
+
+async def test_a_worker_that_was_silent_longer_than_its_lease_hands_out_nothing_more(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """The server is out of reach; the worker cannot know who owns its partitions now."""
+    server = own_redis()
+    async with fleet(server.url, partitions=1, options={"lease_s": 0.4, "prefetch": 50}) as crew:
+        going = asyncio.Event()
+
+        async def handle(worker: int, events: Any) -> None:
+            async for order in events.records():
+                crew.note(worker, events, order)
+                await going.wait()
+
+        crew.handler = handle
+        worker = await crew.start()
+        await crew.send(0, 50)
+        await eventually(lambda: len(crew.seen) == 1)
+        (lane,) = worker.executor.runner.lanes
+        server.freeze()
+        await eventually(lambda: lane.over)
+        going.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert crew.numbers == [0]
+        server.thaw()
+        await eventually(lambda: set(crew.numbers) == set(range(50)))
