@@ -178,7 +178,7 @@ def _named(dsn: str, database: str) -> str:
 def _sessions(dsn: str, database: str) -> list[str]:
     """What is still connected to a database after a short grace: a backend ends a little later
     than the client's close returns."""
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + 10.0
     with closing(psycopg.connect(dsn, autocommit=True)) as connection:
         while True:
             rows = connection.execute(
