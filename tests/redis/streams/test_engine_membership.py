@@ -49,7 +49,7 @@ class Members:
 
 
 def fair(plan: Plan, members: Sequence[str], partitions: int) -> bool:
-    counts = Counter({member: 0 for member in members} | Counter(plan.assigned))
+    counts = Counter(dict.fromkeys(members, 0) | Counter(plan.assigned))
     return sum(counts.values()) == partitions and max(counts.values()) - min(counts.values()) <= 1
 
 
