@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
@@ -12,6 +13,7 @@ from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.blocking import BlockingEvents
+from chancy.plugins.redis.streams.child import locate
 from chancy.plugins.redis.streams.codec import coding_of
 from chancy.plugins.redis.streams.compression import Compressor
 from chancy.plugins.redis.streams.encoding import Codec, RecordT
@@ -142,6 +144,7 @@ class Streams:
         def declare(function: Any) -> Processor[R]:
             called = name or str(getattr(function, "__name__", ""))
             made = Processor(stream, function, name=called, options=options)
+            check_function(made)
             if made.id in self._processors:
                 raise ConfigurationError(
                     f"the stream {stream.name} has two processors {called!r}: rename one"
@@ -218,3 +221,17 @@ class Streams:
             finally:
                 self._executors.pop(processor.id, None)
             await asyncio.sleep(backoff.next_s())
+
+
+def check_function(processor: Processor[Any]) -> None:
+    """Raise `ConfigurationError` unless a function can run in the mode of its processor."""
+    mode, function = processor.options.mode, processor.function
+    called = getattr(function, "__call__", None)  # noqa: B004, an object may be a function
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+    if is_async != (mode == "async"):
+        raise ConfigurationError(
+            f"{processor.id}: {'async' if is_async else 'plain'} functions do not run in the mode "
+            f"{mode}: " + ("use mode='async'" if is_async else "use mode='thread' or 'process'")
+        )
+    if mode == "process":
+        locate(processor)

@@ -1,0 +1,55 @@
+"""Processors of the mode process: their children import this module."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.blocking import BlockingEvents
+from chancy.plugins.redis.streams.policy import Ignore
+from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.streams import Streams
+from tests.redis.streams.fleet import in_turn
+
+#: Where the server is, in the worker and in its children.
+URL = os.environ.get("CHANCY_TEST_STREAMS_URL", "redis://127.0.0.1:1/0")
+streams = Streams(RedisSettings(url=URL, prefix="t:"))
+
+
+class Sum(Record):
+    key: int
+    seq: int
+    action: str = ""
+
+
+sums = streams.stream("sums", record=Sum, partition_by="key", partitions=2, hasher=in_turn)
+
+
+@streams.processor(
+    sums, mode="process", join_delay_s=0, lease_s=1.0, policy=Ignore(keep=True), grace_s=2.0
+)
+def compute(events: BlockingEvents[Sum]) -> None:
+    for one in events.records():
+        match one.action:
+            case "raise":
+                raise ValueError(f"sum {one.seq}")
+            case "die":
+                os._exit(3)
+            case "burn":
+                until = time.monotonic() + 1.5  # longer than the lease
+                while time.monotonic() < until:
+                    pass
+        _note(events.partition, one)
+
+
+@streams.processor(sums, mode="process", name="batches", join_delay_s=0)
+def compute_batches(events: BlockingEvents[Sum]) -> None:
+    for batch in events.records().take(5, within=0.05):
+        for one in batch:
+            _note(events.partition, one)
+
+
+def _note(partition: int, one: Sum) -> None:
+    with open(f"{os.environ['CHANCY_TEST_STREAMS_NOTES']}.{partition}", "a") as notes:
+        notes.write(f"{os.getpid()} {one.seq}\n")
