@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from hiredis import pack_command
 from redis import exceptions as errors
 from redis.asyncio import Redis as AsyncRedis
 
@@ -93,9 +94,7 @@ class Link:
         moves = self._moves
         connection = self._idle.pop() if self._idle else await self._connected()
         try:
-            await connection.send_packed_command(
-                connection.pack_command(*parts), check_health=False
-            )
+            await connection.send_packed_command(pack_command(tuple(parts)), check_health=False)
             answer = await connection.read_response()
         except errors.ResponseError:
             await self._put_back(connection, moves)
