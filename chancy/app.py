@@ -38,7 +38,7 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.component import Component
 from chancy.postgres.drivers.base import Connection
 from chancy.queue import Queue
-from chancy.reference import Reference, References, reference_to
+from chancy.reference import Reference, References, reference_to, result_of
 from chancy.registry import Registry
 from chancy.routing import RoutedBroker
 
@@ -176,6 +176,10 @@ class Chancy(BlockingCalls):
     async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.reference.Reference.wait`."""
         return await self._finishes.wait(id, timeout_s)
+
+    def read_result(self, job: QueuedJob) -> Any:
+        """What the function of a finished job returned: see `Reference.result`."""
+        return result_of(job, self.registry.known(job.func))
 
     async def get_jobs(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self.broker.get(ids)

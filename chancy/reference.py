@@ -10,6 +10,7 @@ from uuid import UUID
 
 from chancy.errors import JobCancelled, JobError, JobFailed
 from chancy.job import QueuedJob, R_co
+from chancy.signature import Signature
 from chancy.states import State
 
 R = TypeVar("R")
@@ -22,6 +23,7 @@ class Source(Protocol):
     async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
     def sync_get_job(self, id: UUID) -> QueuedJob | None: ...
     def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
+    def read_result(self, job: QueuedJob) -> Any: ...
 
 
 class Reference(Generic[R_co]):
@@ -74,13 +76,14 @@ class Reference(Generic[R_co]):
     async def result(self, timeout_s: float | None = None) -> R_co:
         """Wait until the job is finished, and give what its function returned.
 
-        Where the function can be found in this process its annotation says what is made of the
-        stored JSON; otherwise it is given as it is.
+        Where this process has the function, its annotation says what is made of the stored JSON;
+        otherwise the JSON is given as it is. Nothing is imported for it.
+        :raises InvalidResult: what is stored does not fit the annotation as it is here.
         :raises JobFailed: it failed for good. Has the type, the message and the trace.
         :raises JobCancelled: it was cancelled.
         :raises WaitTimeout, JobError, BrokerError: as `wait` does.
         """
-        result: R_co = result_of(await self.wait(timeout_s))
+        result: R_co = self._source.read_result(await self.wait(timeout_s))
         return result
 
     def sync_get(self) -> QueuedJob | None:
@@ -93,7 +96,7 @@ class Reference(Generic[R_co]):
 
     def sync_result(self, timeout_s: float | None = None) -> R_co:
         """`result` for code without an event loop."""
-        result: R_co = result_of(self.sync_wait(timeout_s))
+        result: R_co = self._source.read_result(self.sync_wait(timeout_s))
         return result
 
 
@@ -102,15 +105,18 @@ def reference_to(id: UUID, stand_ins: Mapping[UUID, UUID], source: Source) -> Re
     return Reference(stand_ins.get(id, id), source, created=id not in stand_ins)
 
 
-def result_of(job: QueuedJob) -> Any:
-    """What the function of a finished job returned.
+def result_of(job: QueuedJob, signature: Signature | None = None) -> Any:
+    """What the function of a finished job returned, as JSON has it if there is no signature.
 
+    :raises InvalidResult: it does not fit the signature.
     :raises JobFailed, JobCancelled: it did not.
     :raises JobError: it is not finished.
     """
     match job.state:
         case State.SUCCEEDED:
-            return job.result
+            if signature is None or job.result is None:
+                return job.result
+            return signature.read_result(job.result)
         case State.FAILED:
             last = job.errors[-1] if job.errors else {}
             raise JobFailed(job.id, job.func, last)

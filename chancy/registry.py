@@ -58,6 +58,11 @@ class Registry:
                 f"{error}; to push a job for another codebase, pass validate=False"
             ) from error.__cause__
 
+    def known(self, path: str) -> Signature | None:
+        """The signature of a function that this process has already; imports nothing."""
+        function = self._found.get(path) or DECORATED.get(path)
+        return None if function is None else Signature.of(function, path)
+
     def signature(self, path: str) -> Signature:
         """The signature of a function that is about to be pushed. Raises what `check` raises."""
         self.check(path)

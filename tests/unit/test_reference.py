@@ -12,9 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from chancy.errors import JobCancelled, JobError, JobFailed, WaitTimeout
+from chancy.errors import InvalidResult, JobCancelled, JobError, JobFailed, WaitTimeout
 from chancy.job import QueuedJob
 from chancy.reference import Reference, References, as_completed, gather, result_of
+from chancy.signature import Signature
 from chancy.states import State
 from tests.waiting import eventually
 
@@ -54,6 +55,7 @@ class Shelf:
     def __init__(self) -> None:
         self.jobs: dict[UUID, QueuedJob] = {}
         self.waits: dict[UUID, asyncio.Future[QueuedJob]] = {}
+        self.signatures: dict[str, Signature] = {}
 
     def reference(self) -> Reference[Any]:
         return Reference(uuid.uuid4(), self)
@@ -85,6 +87,9 @@ class Shelf:
 
     def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
         return self.jobs[id]
+
+    def read_result(self, job: QueuedJob) -> Any:
+        return result_of(job, self.signatures.get(job.func))
 
 
 @pytest.fixture
@@ -220,3 +225,38 @@ async def test_many_references_ask_like_one(shelf: Shelf) -> None:
     references.extend([uuid.uuid4()])
     shelf.end(references[0], State.SUCCEEDED, "x")
     assert await references[0].result() == "x"
+
+
+def due() -> datetime:
+    return AT
+
+
+async def test_a_result_is_what_the_annotation_of_the_function_says(shelf: Shelf) -> None:
+    references = [shelf.reference() for _ in range(3)]
+    for reference in references:
+        shelf.end(reference, State.SUCCEEDED, "2030-01-01T00:00:00Z")
+    assert await references[0].result() == "2030-01-01T00:00:00Z", "it is not known"
+    shelf.signatures["shop.work"] = Signature.of(due, "shop.work")
+    assert await references[0].result() == references[0].sync_result() == AT
+    assert await gather(references) == [AT] * 3
+    assert [await one.result() async for one in as_completed(references)] == [AT] * 3
+    found = await references[0].wait()
+    assert found.result == "2030-01-01T00:00:00Z", "a job is as the database has it"
+
+
+async def test_a_result_that_does_not_fit_the_function_says_so(shelf: Shelf) -> None:
+    reference = shelf.reference()
+    shelf.end(reference, State.SUCCEEDED, "soon")
+    shelf.signatures["shop.work"] = Signature.of(due, "shop.work")
+    with pytest.raises(
+        InvalidResult, match=r"shop\.work: the result: Input should be a valid date"
+    ):
+        await reference.result()
+
+
+async def test_no_result_is_none_whatever_the_annotation_says(shelf: Shelf) -> None:
+    """A job may complete itself without one."""
+    reference = shelf.reference()
+    shelf.end(reference, State.SUCCEEDED, None)
+    shelf.signatures["shop.work"] = Signature.of(due, "shop.work")
+    assert await reference.result() is None

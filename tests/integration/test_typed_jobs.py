@@ -1,0 +1,131 @@
+"""Typed arguments and results, from the push to the reference."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, cast
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, JobFailed, Queue, Worker, as_completed, gather
+from chancy.errors import InvalidArguments, InvalidResult
+from chancy.job import DECORATED
+from chancy.plugins.retry import Retry
+from tests.integration import typed_jobs
+from tests.integration.typed_jobs import Bill, Color, Item
+
+AT = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+DAY = timedelta(days=1)
+ID = UUID("0190a0b0-0000-7000-8000-000000000001")
+ITEMS = [Item(name="cup", price=Decimal("1.10")), Item(name="pot", price=Decimal("2.20"))]
+QUEUE = Queue(name="typed", executor="async", poll_interval_s=0.2)
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    async with Chancy(dsn, queues=[QUEUE], plugins=[Retry()]) as made:
+        yield made
+
+
+def rows(dsn: str, sql: str) -> list[Any]:
+    with psycopg.connect(dsn) as session:
+        return [row[0] for row in session.execute(sql.encode())]
+
+
+async def test_values_go_through_the_database_as_they_are(chancy: Chancy, dsn: str) -> None:
+    job = typed_jobs.bill.job(ID, ITEMS, AT, within=DAY)
+    reference = await chancy.push(job)
+    assert rows(dsn, "select arguments from chancy.jobs") == [
+        {
+            "id": str(ID),
+            "items": [{"name": "cup", "price": "1.10"}, {"name": "pot", "price": "2.20"}],
+            "at": "2030-01-02T03:04:05.678901Z",
+            "within": "P1D",
+        }
+    ]
+    expected = Bill(id=ID, total=Decimal("3.30"), due=AT + DAY, color=Color.RED)
+    async with Worker(chancy):
+        assert await reference.result(20) == expected
+        more = await chancy.push_many([job, job])
+        assert await gather(more, timeout_s=20) == [expected, expected]
+        found = [await one.result() async for one in as_completed(more, timeout_s=20)]
+        assert found == [expected, expected]
+        done = await reference.wait(20)
+        assert done.result["due"] == "2030-01-03T03:04:05.678901Z"
+        assert chancy.read_result(done) == expected
+
+
+async def test_a_wrong_value_is_refused_at_the_push_and_nothing_is_stored(
+    chancy: Chancy, dsn: str
+) -> None:
+    good = typed_jobs.later.job(AT, DAY)
+    bad = typed_jobs.later.job("soon", DAY)  # type: ignore[arg-type]
+    message = r"typed_jobs\.later: parameter 'at': Input should be a valid datetime, not 'soon'"
+    with pytest.raises(InvalidArguments, match=message):
+        await chancy.push(bad)
+    with pytest.raises(InvalidArguments, match=message):
+        await chancy.push_many([good, bad, good])
+    assert rows(dsn, "select count(*) from chancy.jobs") == [0]
+
+
+async def test_arguments_that_no_longer_fit_are_not_tried_again(chancy: Chancy, dsn: str) -> None:
+    reference = await chancy.push(typed_jobs.later.job(AT, DAY))
+    with psycopg.connect(dsn) as session:
+        session.execute("""update chancy.jobs set arguments = arguments || '{"at": "soon"}'""")
+    async with Worker(chancy):
+        with pytest.raises(JobFailed, match=r"InvalidArguments: .*later: parameter 'at'"):
+            await reference.result(20)
+        ended = await reference.get()
+        assert ended is not None
+        assert ended.attempt == 1
+
+
+async def test_a_result_that_does_not_fit_is_a_failure_that_is_not_tried_again(
+    chancy: Chancy,
+) -> None:
+    async with Worker(chancy):
+        with pytest.raises(JobFailed, match=r"InvalidResult: .*wrong: the result: .* not 'soon'"):
+            await (await chancy.push(typed_jobs.wrong.job())).result(20)
+
+
+async def test_a_job_that_completes_itself_has_a_typed_result_too(chancy: Chancy, dsn: str) -> None:
+    async with Worker(chancy):
+        assert await (await chancy.push(typed_jobs.complete.job(dsn, AT))).result(20) == AT
+
+
+async def test_where_the_function_is_not_known_json_comes_back(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Worker(chancy):
+        reference = await chancy.push(typed_jobs.later.job(AT, DAY))
+        assert await reference.result(20) == AT + DAY
+        monkeypatch.delitem(DECORATED, "tests.integration.typed_jobs.later")
+        assert cast("object", await reference.result()) == "2030-01-03T03:04:05.678901Z"
+
+
+async def test_code_without_a_loop_gets_typed_results_too(chancy: Chancy, dsn: str) -> None:
+    def work() -> datetime:
+        with Chancy(dsn, queues=[QUEUE]) as blocking:
+            return blocking.sync_push(typed_jobs.later.job(AT, DAY)).sync_result(20)
+
+    async with Worker(chancy):
+        assert await asyncio.to_thread(work) == AT + DAY
+
+
+async def test_a_result_that_was_stored_by_other_code_says_that_it_does_not_fit(
+    chancy: Chancy, dsn: str
+) -> None:
+    async with Worker(chancy):
+        reference = await chancy.push(typed_jobs.later.job(AT, DAY))
+        await reference.wait(20)
+        with psycopg.connect(dsn) as session:
+            changed = json.dumps("soon")
+            session.execute("update chancy.finished_jobs set result = %s", [changed])
+        with pytest.raises(InvalidResult, match=r"later: the result: .* not 'soon'"):
+            await reference.result()
