@@ -62,12 +62,13 @@ class RedisBroker:
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
         self.tag = Keys(settings.prefix).tag("jobs")
-        self._link = Link(settings, self.tag)
-        self._pushes = Pushes(self._link)
-        self._claims = Claims(self._link)
-        self._queues = Queues(self._link)
-        self._workers = Workers(self._link)
-        self._watch = Watch(self._link)
+        #: The way to its server, for what is beside the broker.
+        self.link = Link(settings, self.tag)
+        self._pushes = Pushes(self.link)
+        self._claims = Claims(self.link)
+        self._queues = Queues(self.link)
+        self._workers = Workers(self.link)
+        self._watch = Watch(self.link)
         self._kept = (settings.keep_finished, settings.keep_failed)
 
     def __repr__(self) -> str:
@@ -78,11 +79,11 @@ class RedisBroker:
         return frozenset({Capability.NOTICES, Capability.UNIQUE})
 
     async def open(self) -> None:
-        await self._link.open()
+        await self.link.open()
 
     async def close(self) -> None:
         await self._watch.close()
-        await self._link.close()
+        await self.link.close()
 
     def check_queue(self, queue: Queue) -> None:
         for name in queue.broker_options:
@@ -114,7 +115,7 @@ class RedisBroker:
         stale: set[UUID] = set()
         for at in range(0, len(settlements), BATCH):
             batch = settlements[at : at + BATCH]
-            places = await self._link.run("settle", *self._kept, *map(records.settled, batch))
+            places = await self.link.run("settle", *self._kept, *map(records.settled, batch))
             stale.update(batch[place].id for place in places)
         return frozenset(stale)
 
@@ -133,24 +134,24 @@ class RedisBroker:
             except (InvalidArguments, ValueError) as error:
                 logger.error("note_refused job=%s error=%s", note.id, error)
             parts += [note.id.bytes + note.lease.bytes, meta]
-        lines = await self._link.run("note", *parts)
+        lines = await self.link.run("note", *parts)
         for note, objects in zip(notes, lines, strict=True):
             if objects > _FOLD:
                 await self._fold(note)
         return {note.id for note, objects in zip(notes, lines, strict=True) if objects == 0}
 
     async def _fold(self, note: Note) -> None:
-        [record] = await self._link.run("fetch", note.id.bytes)
+        [record] = await self.link.run("fetch", note.id.bytes)
         if record:
             old = records.meta_of(record)
             args = (note.id.bytes, note.lease.bytes, old, records.merged(old.decode()))
-            await self._link.run("fold", *args)
+            await self.link.run("fold", *args)
 
     async def promote(self, limit: int) -> Promotion:
         promoted = 0
         while True:
             most = max(0, min(_PROMOTIONS, limit - promoted))
-            done, due = await self._link.run("promote", most)
+            done, due = await self.link.run("promote", most)
             promoted += done
             if done < most or promoted >= limit:
                 return Promotion(promoted, float(due) if due else None)
@@ -158,19 +159,19 @@ class RedisBroker:
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         found: dict[UUID, Cancellation] = {}
         for some in _batches(ids):
-            answer = await self._link.run("cancel", *self._kept, *(id.bytes for id in some))
+            answer = await self.link.run("cancel", *self._kept, *(id.bytes for id in some))
             found |= zip(some, map(_ANSWERS.__getitem__, answer), strict=True)
         return found
 
     async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         hurried: set[UUID] = set()
         for some in _batches(sorted(set(ids))):
-            answer = await self._link.run("hurry", *(id.bytes for id in some))
+            answer = await self.link.run("hurry", *(id.bytes for id in some))
             hurried.update(UUID(bytes=id) for id in answer)
         return frozenset(hurried)
 
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
-        answer = await self._link.run("asked", worker_id.bytes)
+        answer = await self.link.run("asked", worker_id.bytes)
         return [UUID(bytes=id) for id in answer]
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
@@ -183,7 +184,7 @@ class RedisBroker:
         found: dict[UUID, QueuedJob] = {}
         for some in _batches(ids):
             raw = [id.bytes for id in some]
-            texts = await self._link.run(script, *args, *raw)
+            texts = await self.link.run(script, *args, *raw)
             for id, key, text in zip(some, raw, texts, strict=True):
                 if text:
                     found[id] = records.queued(key, text)
@@ -191,10 +192,10 @@ class RedisBroker:
 
     async def forget(self, ids: Sequence[UUID]) -> None:
         for some in _batches(ids):
-            await self._link.run("forget", *(id.bytes for id in some))
+            await self.link.run("forget", *(id.bytes for id in some))
 
     async def place(self, id: UUID) -> Place | None:
-        answer = await self._link.run("place", id.bytes)
+        answer = await self.link.run("place", id.bytes)
         if not answer:
             return None
         record, now, ahead, running = answer
@@ -208,7 +209,7 @@ class RedisBroker:
         found: list[QueuedJob] = []
         while True:
             left = wanted.limit - len(found)
-            before, *rows = await self._link.run(
+            before, *rows = await self.link.run(
                 "find", before, left, states, wanted.queue or "", wanted.func or ""
             )
             found += map(records.queued, rows[::2], rows[1::2])
@@ -216,7 +217,7 @@ class RedisBroker:
                 return found
 
     async def counts(self) -> Mapping[str, QueueCounts]:
-        answer: list[bytes] = await self._link.run("counts")
+        answer: list[bytes] = await self.link.run("counts")
         found: dict[str, dict[str, int]] = {}
         for field, number in zip(answer[::2], answer[1::2], strict=True):
             letter, _, queue = field.decode().partition(":")
@@ -255,7 +256,7 @@ class RedisBroker:
         return await self._workers.all()
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        answer = await self._link.run("orphans", silent_s, max(0, min(limit, BATCH)))
+        answer = await self.link.run("orphans", silent_s, max(0, min(limit, BATCH)))
         return list(map(records.claim, answer[::2], answer[1::2]))
 
     def pulse(self, worker_id: UUID) -> Pulse:

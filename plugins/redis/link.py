@@ -7,7 +7,7 @@ a client: 9.2 thousand round trips a second where a client makes 6.8.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -23,6 +23,9 @@ from chancy.plugins.redis.settings import RedisSettings
 
 #: The scripts of the broker.
 SCRIPTS: Mapping[str, Script] = load_folder(resources.files("chancy.plugins.redis") / "lua")
+
+# In C: 1,000 jobs take 2 ms less. Its stub wants exactly one type for all parts.
+_packed: Callable[[Any], bytes] = pack_command
 
 
 class Link:
@@ -46,7 +49,7 @@ class Link:
         self._open = True
         try:
             if self.home.clustered:
-                self.home.learn(await self.command("CLUSTER NODES"))
+                self.home.learn(await self.command("CLUSTER", "NODES"))
             # Where the shard is, too.
             await self.command("EXISTS", self.tag)
         except BaseException:
@@ -94,8 +97,9 @@ class Link:
         moves = self._moves
         connection = self._idle.pop() if self._idle else await self._connected()
         try:
-            await connection.send_packed_command(pack_command(tuple(parts)), check_health=False)
-            answer = await connection.read_response()
+            async with asyncio.timeout(self.settings.timeout_s):
+                await connection.send_packed_command(_packed(tuple(parts)), check_health=False)
+                answer = await connection.read_response()
         except errors.ResponseError:
             await self._put_back(connection, moves)
             raise
@@ -119,11 +123,17 @@ class Link:
         if not self._open:
             raise BrokerUnavailable("the broker is not open: await broker.open() first")
         if self._client is None:
-            client = connect(self.home.settings)
+            # Without a timeout of its own, which on Python 3.11 now and then eats a cancellation.
+            client = connect(self.home.settings, socket_timeout=None)
             assert isinstance(client, AsyncRedis)
             self._client, self._moves = client, self.home.moves
         connection: Any = self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
-        await connection.connect()
+        try:
+            async with asyncio.timeout(self.settings.connect_timeout_s):
+                await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
         return connection
 
     async def _let_go(self) -> None:

@@ -1,0 +1,88 @@
+"""How much the broker on Redis keeps, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from chancy.attempt import Note
+from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis.link import SCRIPTS
+from chancy.plugins.redis.upkeep import Upkeep
+from chancy.queue import Queue
+from chancy.states import State
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+
+
+async def test_finished_jobs_are_kept_up_to_a_number_and_an_age(redis_url: str) -> None:
+    settings = RedisSettings(url=redis_url, keep_finished=10, keep_failed=5, keep_failed_s=0.001)
+    broker = RedisBroker(settings)
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare()
+        ids = []
+        for state in (State.SUCCEEDED, State.FAILED):
+            claims = await bench.running(*(prepared() for _ in range(30)))
+            await bench.settle(*(settlement(claim, state) for claim in claims))
+            ids.append([claim.id for claim in claims])
+        assert len(await broker.get(ids[0])) == 10
+        kept = await broker.get(ids[1])
+        assert len(kept) == 5
+        link = broker.link
+        assert await Upkeep(link).turn() == 5
+        # The next turn is somebody else's.
+        assert await Upkeep(link).turn() == 0
+        names = {key async for key in _job_keys(broker)}
+        assert len(names) == 10
+    finally:
+        await broker.close()
+
+
+async def _job_keys(broker: RedisBroker) -> AsyncIterator[bytes]:
+    for key in await broker.link.command("KEYS", f"{broker.tag}:j:*"):
+        yield key
+
+
+async def test_what_ends_leaves_nothing_behind(redis_url: str) -> None:
+    broker = RedisBroker(RedisSettings(url=redis_url))
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare(Queue(name="default", keep_finished=False))
+        claims = await bench.running(*(prepared() for _ in range(20)))
+        await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+        await broker.orphans(silent_s=0.0, limit=10)
+        left = {key.decode() async for key in _all_keys(broker)}
+        tag = broker.tag
+        assert left - {f"{tag}:told:default"} == {
+            f"{tag}:{name}" for name in ("queues", "brief", "position")
+        }
+    finally:
+        await broker.close()
+
+
+async def _all_keys(broker: RedisBroker) -> AsyncIterator[bytes]:
+    for key in await broker.link.command("KEYS", f"{broker.tag}*"):
+        yield key
+
+
+async def test_a_note_after_note_does_not_grow(redis_url: str) -> None:
+    broker = RedisBroker(RedisSettings(url=redis_url))
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare()
+        [claim] = await bench.running(prepared(meta='{"kept": 1}'))
+        for number in range(100):
+            note = Note(claim.id, claim.lease, f'{{"said": {number}}}')
+            assert await broker.note([note]) == frozenset()
+        [record] = await broker.link.run("fetch", claim.id.bytes)
+        assert record.count(b"said") < 40
+        assert (await bench.job(claim.id)).meta == {"kept": 1, "said": 99}
+    finally:
+        await broker.close()
+
+
+def test_every_script_is_part_of_the_package() -> None:
+    assert {"push", "claim", "settle", "promote", "cancel"} <= SCRIPTS.keys()
+    assert all("--@include" not in script.text for script in SCRIPTS.values())
