@@ -39,7 +39,9 @@ def compute(events: BlockingEvents[Sum]) -> None:
             case "burn":
                 until = time.monotonic() + 1.5  # longer than the lease
                 while time.monotonic() < until:
-                    pass
+                    continue
+            case _:
+                pass
         _note(events.partition, one)
 
 

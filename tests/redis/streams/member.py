@@ -1,0 +1,53 @@
+"""A worker process of a stream, to kill and to freeze: ``python -m … URL CLUSTER``.
+
+What it works on it appends to a list of its partition on the server, in the order in which it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.streams import Streams
+from tests.redis.streams.fleet import Order, in_turn
+
+LEASE_S = 1.0
+PARTITIONS = 6
+
+
+def noted(partition: int) -> str:
+    """The list of a partition."""
+    return f"noted:{partition}"
+
+
+def declare(url: str, *, cluster: bool) -> Streams:
+    streams = Streams(RedisSettings(url=url, cluster=cluster, prefix="t:"))
+    orders = streams.stream(
+        "orders", record=Order, partition_by="key", partitions=PARTITIONS, hasher=in_turn
+    )
+    runs = itertools.count()
+
+    @streams.processor(orders, lease_s=LEASE_S, check_s=0.2, join_delay_s=0, grace_s=2.0)
+    async def handle(events: Events[Order]) -> None:
+        run = next(runs)
+        async for order in events.records():
+            line = f"{os.getpid()}:{run} {order.key} {order.seq}"
+            await streams.link.command("RPUSH", noted(events.partition), line)
+
+    return streams
+
+
+async def main() -> None:
+    streams = declare(sys.argv[1], cluster=sys.argv[2] == "1")
+    serving = asyncio.create_task(streams.serve())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+    await asyncio.wait([serving])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
