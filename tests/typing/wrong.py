@@ -1,0 +1,39 @@
+"""What type checkers have to refuse of jobs: each line that says so. Never run.
+
+Both say that an ignored line has nothing to ignore; the test has them read it without.
+"""
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from chancy import Chancy, Job, Reference
+from tests.typing.right import AT, add, draw, forget, send
+
+
+def calls() -> None:
+    add.job()  # type: ignore[call-arg]
+    add.job("1")  # type: ignore[arg-type]
+    add.job(1, 2, 3)  # type: ignore[call-arg]
+    add.job(1, c=2)  # type: ignore[call-arg]
+    add.job(a=1, b=None)  # type: ignore[arg-type]
+    send.job(1)  # type: ignore[arg-type]
+    send.job("a", AT)  # type: ignore[call-arg]
+    send.job("a", at="tomorrow")  # type: ignore[arg-type]
+    send.job.with_queue("other")(to=b"a")  # type: ignore[arg-type]
+    draw.job("a", color=1)  # type: ignore[arg-type]
+    draw.job("a", weight=1)  # type: ignore[call-arg]
+    forget.job(key=None)  # type: ignore[arg-type]
+    add.job.with_priority("high")  # type: ignore[arg-type]
+    add("1")  # type: ignore[arg-type]
+
+
+async def results(chancy: Chancy) -> tuple[object, ...]:
+    text: str = await (await chancy.push(add.job(1))).result()  # type: ignore[assignment]
+    moment: int = chancy.sync_push(send.job("a")).sync_result()  # type: ignore[assignment]
+    reference: Reference[str] = await chancy.push(add.job(1))  # type: ignore[arg-type]
+    narrower: Job[bool] = add.job(1)  # type: ignore[assignment]
+    await chancy.push(add)  # type: ignore[arg-type]
+    await chancy.push(add.job)  # type: ignore[arg-type]
+    await chancy.push(add(1))  # type: ignore[arg-type]
+    (await chancy.push(add.job(1))).id = "x"  # type: ignore[assignment]
+    return text, moment, reference, narrower
