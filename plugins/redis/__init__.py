@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from chancy.broker import Broker
 from chancy.plugin import BrokerContext, Plugin, Runtime
@@ -11,7 +13,11 @@ from chancy.plugins.redis.client import checked
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    import click
 
 __all__ = ["RedisBroker", "RedisPlugin", "RedisSettings"]
 
@@ -66,6 +72,9 @@ class RedisPlugin(Plugin):
             }
         )
 
+        #: Streams and processors are declared here; the processors run beside the worker.
+        self.streams = Streams(self.settings)
+
     @classmethod
     def get_identifier(cls) -> str:
         return "chancy.redis"
@@ -73,7 +82,17 @@ class RedisPlugin(Plugin):
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         return {"redis": lambda: RedisBroker(self.settings)}
 
+    def commands(self) -> Sequence[click.Command]:
+        from chancy.plugins.redis.commands import commands
+
+        return [commands(self.streams)]
+
     async def serve(self, runtime: Runtime) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_up(), name="upkeep")
+            group.create_task(self.streams.serve(), name="streams")
+
+    async def _keep_up(self) -> None:
         link = Link(self.settings, Keys(self.settings.prefix).tag("jobs"))
         try:
             await Upkeep(link).serve()

@@ -128,10 +128,11 @@ def commands(
         from chancy.cli.main import cli
         from chancy.cli.options import with_target
         from chancy.plugins.cron import Cron
+        from chancy.plugins.redis import RedisPlugin
 
         command = cli
         # Theirs are there for an application that has the plugin.
-        for own in Cron().commands():
+        for own in (*Cron().commands(), *RedisPlugin().commands()):
             yield f"{path} {own.name}", with_target(own)
             yield from commands(with_target(own), f"{path} {own.name}")
     if isinstance(command, click.Group):

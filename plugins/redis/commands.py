@@ -1,0 +1,24 @@
+"""``chancy redis``."""
+
+from __future__ import annotations
+
+import click
+
+from chancy.plugins.redis.streams.commands import stream_commands
+from chancy.plugins.redis.streams.streams import Streams
+
+
+def commands(streams: Streams) -> click.Group:
+    """The group ``redis``."""
+
+    @click.group("redis")
+    def group() -> None:
+        """Look after what is kept in Redis.
+
+        \b
+        Example:
+          chancy redis stream lag --app shop.jobs:chancy
+        """
+
+    group.add_command(stream_commands(streams))
+    return group

@@ -1,0 +1,253 @@
+"""What a stream and its processors are at, and what a person may do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.link import Call, Reply
+from chancy.plugins.redis.streams.stream import Stream, check_name
+
+#: Entries that are counted one by one where the server does not say how many are left to read.
+MOST_COUNTED = 10_000
+#: Partitions that are asked about in one round trip.
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """How far a processor is with a partition.
+
+    :ivar length: events that are kept.
+    :ivar lag: those that the processor has not read yet; -1 if it never began.
+    :ivar pending: those that it has read and not acknowledged.
+    :ivar first_pending: the id of the oldest of these.
+    :ivar idle_s: seconds since that one was given to its owner.
+    :ivar owner: the member that has the partition; None if nobody does.
+    :ivar lease_s: seconds for which it does, unless it extends that.
+    :ivar epoch: how often the partition has had a new owner.
+    :ivar parked: why it is in quarantine; None if it is not.
+    :ivar parked_id: the event that failed.
+    :ivar dead: dead letters of ``Ignore(keep=True)`` and `Retry`.
+    :ivar dropped: events that senders dropped from the full partition, for all processors.
+    :ivar lost: events that were dropped while the processor was at them.
+    :ivar dead_dropped: dead letters that made room for others.
+    """
+
+    stream: str
+    processor: str
+    partition: int
+    length: int
+    lag: int
+    pending: int
+    first_pending: str | None
+    idle_s: float
+    owner: str | None
+    lease_s: float
+    epoch: int
+    parked: str | None
+    parked_id: str | None
+    dead: int
+    dropped: int
+    lost: int
+    dead_dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A worker that shares the partitions of a processor.
+
+    :ivar lease_s: seconds until the others take it for dead, unless it extends that; below 0 if
+        they have not noticed yet.
+    :ivar assigned: the partitions that the plan gives it.
+    :ivar owned: those that it has now.
+    """
+
+    member: str
+    lease_s: float
+    assigned: Sequence[int]
+    owned: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A partition that was not reset, because somebody owns it."""
+
+    partition: int
+    owner: str
+    lease_s: float
+
+
+class Inspection:
+    """Looks at one processor of a stream. The processor need not be declared here.
+
+    Each method raises `BrokerError` when Redis is away or refuses.
+    """
+
+    def __init__(self, stream: Stream[Any], processor: str) -> None:
+        check_name("processor", processor)
+        self._stream = stream
+        self._processor = processor
+
+    async def report(self) -> Sequence[PartitionReport]:
+        """How far it is, partition by partition."""
+        keys, name = self._stream.keys, self._processor
+        replies = await self._ask(
+            range(self._stream.partitions),
+            "report",
+            lambda number: (
+                keys.log(number),
+                keys.own(number, name),
+                keys.park(number, name),
+                keys.dead(number, name),
+                keys.stat(number),
+            ),
+            (name, MOST_COUNTED + 1),
+        )
+        return [self._read(number, reply) for number, reply in replies.items()]
+
+    async def members(self) -> Sequence[Member]:
+        """The workers that share it, as they have joined."""
+        stream, name = self._stream, self._processor
+        link, keys = stream.link, stream.keys
+        alive = await link.command("ZRANGE", keys.members(name), 0, -1, "WITHSCORES")
+        order, assigned = await link.command("HMGET", keys.plan(name), "order", "assigned")
+        seconds, micros = await link.command("TIME")
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        joined = _text(order).split(",") if order else []
+        places = [int(place) - 1 for place in _text(assigned).split(",")] if assigned else []
+        owned: dict[str, list[int]] = {}
+        for one in await self.report():
+            if one.owner is not None and one.lease_s > 0:
+                owned.setdefault(one.owner, []).append(one.partition)
+        leases = {_text(member): (float(end) - now_ms) / 1000 for member, end in _pairs(alive)}
+        return [
+            Member(
+                member=member,
+                lease_s=lease_s,
+                assigned=[
+                    number
+                    for number, place in enumerate(places)
+                    if place < len(joined) and joined[place] == member
+                ],
+                owned=owned.get(member, []),
+            )
+            for member, lease_s in sorted(
+                leases.items(),
+                key=lambda one: joined.index(one[0]) if one[0] in joined else len(joined),
+            )
+        ]
+
+    async def resume(self, partitions: Iterable[int] | None = None) -> Mapping[int, str]:
+        """Lift the quarantine; gives the errors of the partitions that were parked.
+
+        The event that failed comes first again. Its workers begin at once.
+
+        :param partitions: only of these; of all unless given.
+        """
+        stream, name = self._stream, self._processor
+        wanted = range(stream.partitions) if partitions is None else sorted(set(partitions))
+        for number in wanted:
+            if not 0 <= number < stream.partitions:
+                raise ConfigurationError(
+                    f"the stream {stream.name} has the partitions 0 to {stream.partitions - 1}, "
+                    f"and no {number}"
+                )
+        replies = await self._ask(
+            wanted, "resume", lambda number: (stream.keys.park(number, name),), ()
+        )
+        lifted = {
+            number: _text(reply[2] or b"") for number, reply in replies.items() if reply is not None
+        }
+        if lifted:
+            await self._tell("resume")
+        return lifted
+
+    async def reset(self, start: str = "0") -> tuple[int, Sequence[Busy]]:
+        """Let it begin anew; gives how many pending events were forgotten, and what was busy.
+
+        :param start: ``0`` for all that is kept, ``$`` for what comes, or the id of an event: it
+            begins behind that one.
+        """
+        keys, name = self._stream.keys, self._processor
+        replies = await self._ask(
+            range(self._stream.partitions),
+            "reset",
+            lambda number: (keys.log(number), keys.own(number, name), keys.park(number, name)),
+            (name, start),
+        )
+        forgotten = sum(int(reply[1]) for reply in replies.values() if reply[0] == 1)
+        busy = [
+            Busy(number, _text(reply[1]), int(reply[2]) / 1000)
+            for number, reply in replies.items()
+            if reply[0] == 0
+        ]
+        await self._tell("plan")
+        return forgotten, busy
+
+    async def _tell(self, reason: str) -> None:
+        ctl = self._stream.keys.ctl(self._processor)
+        await self._stream.link.command("XADD", ctl, "MAXLEN", "~", 256, "*", "reason", reason)
+
+    async def _ask(
+        self, numbers: Iterable[int], script: str, keys: Any, args: Sequence[Any]
+    ) -> Mapping[int, Reply]:
+        found: dict[int, Reply] = {}
+        wanted = list(numbers)
+        for at in range(0, len(wanted), _AT_ONCE):
+            some = wanted[at : at + _AT_ONCE]
+            calls = [Call(script, keys(number), args) for number in some]
+            for number, reply in zip(some, await self._stream.link.call_many(calls), strict=True):
+                if isinstance(reply, Exception):
+                    raise reply
+                found[number] = reply
+        return found
+
+    def _read(self, number: int, reply: Reply) -> PartitionReport:
+        length, lag, pending, first, idle_ms, owner, left_ms, epoch = reply[:8]
+        at, parked_id, error, dead, dropped, lost, dead_dropped = reply[8:]
+        return PartitionReport(
+            stream=self._stream.name,
+            processor=self._processor,
+            partition=number,
+            length=int(length),
+            lag=int(lag),
+            pending=int(pending),
+            first_pending=_text(first) if first else None,
+            idle_s=int(idle_ms) / 1000,
+            owner=_text(owner) if owner and left_ms else None,
+            lease_s=int(left_ms) / 1000,
+            epoch=int(epoch or 0),
+            parked=_text(error or b"") if at else None,
+            parked_id=_text(parked_id) if parked_id else None,
+            dead=int(dead),
+            dropped=int(dropped or 0),
+            lost=int(lost or 0),
+            dead_dropped=int(dead_dropped or 0),
+        )
+
+
+async def processors(stream: Stream[Any]) -> Sequence[str]:
+    """The processors that have begun a partition of a stream, wherever they run.
+
+    :raises BrokerError: Redis is away or refuses.
+    """
+    calls = [Call("groups", (stream.keys.log(number),)) for number in range(stream.partitions)]
+    found: set[str] = set()
+    for reply in await stream.link.call_many(calls):
+        if isinstance(reply, Exception):
+            raise reply
+        found.update(map(_text, reply))
+    return sorted(found)
+
+
+def _pairs(found: Sequence[Any]) -> Sequence[tuple[bytes, Any]]:
+    if found and isinstance(found[0], list | tuple):
+        return [(one[0], one[1]) for one in found]
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,40 @@
+-- How far a processor is with a partition. Writes nothing.
+-- KEYS log own park dead stat; ARGV group most
+-- {length, lag, pending, first pending id, idle ms of the first pending one, owner, ms left,
+--  epoch, parked at, parked id, parked error, dead letters, dropped, lost, letters dropped}
+--@include _now
+local log, own, park, dead, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local group, most = ARGV[1], tonumber(ARGV[2])
+local length, lag, pending, first, idle = redis.call('XLEN', log), -1, 0, false, 0
+local found
+if redis.call('EXISTS', log) == 1 then
+  for _, one in ipairs(redis.call('XINFO', 'GROUPS', log)) do
+    local fields = {}
+    for at = 1, #one, 2 do
+      fields[one[at]] = one[at + 1]
+    end
+    if fields['name'] == group then
+      found = fields
+    end
+  end
+end
+if found then
+  lag = found['lag']
+  if not lag then
+    -- Before Redis 7, and after what it cannot count: by hand, as far as that may take.
+    lag = #redis.call('XRANGE', log, '(' .. found['last-delivered-id'], '+', 'COUNT', most)
+  end
+  pending = found['pending']
+  if pending > 0 then
+    local entry = redis.call('XPENDING', log, group, '-', '+', 1)[1]
+    if entry then
+      first, idle = entry[1], entry[3]
+    end
+  end
+end
+local held = redis.call('HMGET', own, 'owner', 'until', 'epoch')
+local parked = redis.call('HMGET', park, 'at', 'xid', 'error')
+local left = held[1] and math.max(0, tonumber(held[2] or 0) - now_ms()) or 0
+local counts = redis.call('HMGET', stat, 'dropped', 'lost:' .. group, 'letters_dropped:' .. group)
+return {length, lag, pending, first, idle, held[1], left, held[3], parked[1], parked[2], parked[3],
+  redis.call('XLEN', dead), counts[1], counts[2], counts[3]}

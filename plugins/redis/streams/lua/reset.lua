@@ -1,0 +1,23 @@
+-- Let a processor begin a partition anew at an id, unless somebody owns it. What was pending is
+-- forgotten; a quarantine is lifted. Safe to repeat.
+-- KEYS log own park; ARGV group start
+-- {1, events that were pending} | {0, owner, ms left}
+--@include _now
+local log, own, park, group, start = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
+local held = redis.call('HMGET', own, 'owner', 'until')
+local now = now_ms()
+if held[1] and tonumber(held[2] or 0) > now then
+  return {0, held[1], tonumber(held[2]) - now}
+end
+local pending = 0
+if redis.call('EXISTS', log) == 1 then
+  for _, one in ipairs(redis.call('XINFO', 'GROUPS', log)) do
+    if one[2] == group then
+      pending = redis.call('XPENDING', log, group)[1]
+    end
+  end
+  redis.call('XGROUP', 'DESTROY', log, group)
+end
+redis.call('XGROUP', 'CREATE', log, group, start, 'MKSTREAM')
+redis.call('DEL', park)
+return {1, pending}

@@ -1,0 +1,36 @@
+"""An application with streams, for the command line."""
+
+from __future__ import annotations
+
+import os
+
+from chancy import Chancy
+from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.streams import Streams
+
+
+class Order(Record):
+    order_id: int
+    note: str = ""
+
+
+def in_turn(key: int) -> int:
+    """A hasher whose partitions a test can foresee."""
+    return key
+
+
+def declare(streams: Streams, size: int = 50_000) -> None:
+    """Streams for which nobody works, unless a test adds a processor."""
+    streams.stream(
+        "orders", record=Order, partition_by="order_id", partitions=4, hasher=in_turn, size=size
+    )
+    streams.stream("refunds", record=Order, partition_by="order_id", partitions=2)
+
+
+def make() -> Chancy:
+    size = int(os.environ.get("CHANCY_SHOP_SIZE", "50000"))
+    cluster = os.environ.get("CHANCY_SHOP_CLUSTER") == "yes"
+    redis = RedisPlugin(url=os.environ["CHANCY_SHOP_REDIS"], cluster=cluster, prefix="t:")
+    declare(redis.streams, size)
+    return Chancy("postgresql://nobody@127.0.0.1:1/nowhere", plugins=[redis])
