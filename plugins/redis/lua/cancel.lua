@@ -1,6 +1,7 @@
 -- Cancel waiting jobs and ask for the end of running ones: ARGV as of `settle`, then ids.
 -- Gives a letter for each: c cancelled, a asked, f finished, u unknown.
 --@include _record
+--@include _free
 --@include _retire
 local answer = {}
 for at = 3, #ARGV do

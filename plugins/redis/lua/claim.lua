@@ -1,6 +1,7 @@
 -- Take pending jobs: ARGV queue, worker, lease, limit.
 -- Gives id and record, one after the other, in the order in which they are to run.
 --@include _record
+--@include _free
 local queue, worker, lease = ARGV[1], ARGV[2], ARGV[3]
 if not redis.call('ZSCORE', tag .. ':beats', worker) then return {} end
 local paused = redis.call('HGET', tag .. ':paused', queue)

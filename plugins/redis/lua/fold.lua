@@ -1,6 +1,7 @@
 -- Replace the meta of a running job by one object that says the same: ARGV id, lease, the meta
 -- it was made of, the new one. Nothing if anything of it has changed since.
 --@include _record
+--@include _free
 local text = redis.call('GET', key(ARGV[1]))
 local job = text and read(text)
 if not job or job.lease ~= ARGV[2] or job.state ~= RUNNING then return 0 end

@@ -1,6 +1,7 @@
 -- Make scheduled jobs pending at once: ARGV ids, in the order in which they are to stand.
 -- Gives those that were scheduled.
 --@include _record
+--@include _free
 local found, woken = {}, {}
 local position = tonumber(redis.call('INCRBY', tag .. ':position', #ARGV)) - #ARGV
 for at, id in ipairs(ARGV) do

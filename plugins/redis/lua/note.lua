@@ -1,6 +1,7 @@
 -- Put keys over the meta of running jobs: ARGV id and lease as one text, then a JSON object.
 -- Gives for each: 0 when its lease is gone, else how many objects its meta has now.
 --@include _record
+--@include _free
 local ids, lines = {}, {}
 for at = 1, #ARGV, 2 do ids[#ids + 1] = string.sub(ARGV[at], 1, 16) end
 local texts = fetch(ids)

@@ -1,6 +1,7 @@
 -- Forget silent workers, and give what those that are gone have claimed: ARGV seconds of silence,
 -- limit. Id and record, one after the other.
 --@include _record
+--@include _free
 local beats, workers = tag .. ':beats', tag .. ':workers'
 local silent = redis.call('ZRANGEBYSCORE', beats, '-inf', now - ARGV[1], 'LIMIT', 0, 1000)
 if #silent > 0 then

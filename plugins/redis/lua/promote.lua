@@ -1,6 +1,7 @@
 -- Make due jobs pending, the earliest first: ARGV limit.
 -- Gives how many, and the seconds until the next one is due; '' if there is none.
 --@include _record
+--@include _free
 local due = redis.call('ZRANGEBYSCORE', tag .. ':due', '-inf', string.format('%.6f', now),
   'LIMIT', 0, ARGV[1])
 if #due > 0 then

@@ -1,5 +1,6 @@
 -- The jobs of a claim whose answer was lost: ARGV worker, lease. As `claim` gives them.
 --@include _record
+--@include _free
 local ids = redis.call('SMEMBERS', tag .. ':w:' .. ARGV[1])
 local found = {}
 for from = 1, #ids, 1000 do

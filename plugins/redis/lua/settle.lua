@@ -1,6 +1,7 @@
 -- End attempts: ARGV most finished and most failed jobs to keep, then one text for each.
 -- Gives the places of the stale ones, from 0. What ended is fenced by the lease in its record.
 --@include _record
+--@include _free
 --@include _retire
 local ORDER, ORDER_SIZE = '>c16c16BBBdIII', 55
 local MOST_ERRORS = 25

@@ -1,5 +1,6 @@
 -- Have jobs that wait, and were never claimed, not be there: ARGV ids.
 --@include _record
+--@include _free
 --@include _retire
 local gone = {}
 for _, id in ipairs(ARGV) do

@@ -1,5 +1,6 @@
 -- Forget a worker; what it runs becomes orphaned: ARGV worker.
 --@include _record
+--@include _free
 redis.call('ZREM', tag .. ':beats', ARGV[1])
 redis.call('HDEL', tag .. ':workers', ARGV[1])
 redis.call('HDEL', tag .. ':serves', ARGV[1])
