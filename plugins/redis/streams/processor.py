@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.policy import Halt, Policy
@@ -74,6 +75,21 @@ class Options:
             )
 
 
+class Choices(TypedDict, total=False):
+    """What `Streams.processor` takes; see `Options`."""
+
+    policy: Policy
+    middleware: Sequence[Middleware]
+    start: str
+    prefetch: int
+    lease_s: float
+    grace_s: float
+    join_delay_s: float
+    check_s: float
+    alarm_s: float
+    strategy: Strategy
+
+
 class Processor(Generic[R]):
     """A function that is called once for each partition of a stream that this worker owns.
 
@@ -106,3 +122,15 @@ class Processor(Generic[R]):
 
     def __repr__(self) -> str:
         return f"Processor({self.id})"
+
+
+def check_function(processor: Processor[Any]) -> None:
+    """Raise `ConfigurationError` unless a function can run in the mode of its processor."""
+    mode, function = processor.options.mode, processor.function
+    called = getattr(function, "__call__", None)  # noqa: B004, an object may be a function
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+    if is_async != (mode == "async"):
+        raise ConfigurationError(
+            f"{processor.id}: {'async' if is_async else 'plain'} functions do not run in the mode "
+            f"{mode}: " + ("use mode='async'" if is_async else "use mode='thread' or 'process'")
+        )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from chancy.clock import Backoff
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import BrokerError, ConfigurationError
+from chancy.leader import LeaderGate, Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.child import locate
@@ -21,29 +21,27 @@ from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.executor import Executor
 from chancy.plugins.redis.streams.hashing import GivenHasher, Key, route_of
 from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.policy import Policy
-from chancy.plugins.redis.streams.processor import Options, Processor, Strategy
-from chancy.plugins.redis.streams.protocols import Middleware
-from chancy.plugins.redis.streams.stream import Full, Stream
+from chancy.plugins.redis.streams.processor import (
+    Choices,
+    Options,
+    Processor,
+    check_function,
+)
+from chancy.plugins.redis.streams.stream import Full, Stream, check_name
+from chancy.plugins.redis.streams.timers import (
+    Crontab,
+    Duty,
+    Task,
+    Timer,
+    Timers,
+    Work,
+    check_interval,
+    schedule_of,
+)
 
 logger = logging.getLogger("chancy.redis.streams")
 
 R = TypeVar("R")
-
-
-class Choices(TypedDict, total=False):
-    """What `Streams.processor` takes; see `Options`."""
-
-    policy: Policy
-    middleware: Sequence[Middleware]
-    start: str
-    prefetch: int
-    lease_s: float
-    grace_s: float
-    join_delay_s: float
-    check_s: float
-    alarm_s: float
-    strategy: Strategy
 
 
 class Decorator(Protocol[R]):
@@ -65,6 +63,7 @@ class Streams:
         self.link = Link(settings)
         self._streams: dict[str, Stream[Any]] = {}
         self._processors: dict[str, Processor[Any]] = {}
+        self._duties: dict[str, Duty] = {}
         self._executors: dict[str, Executor] = {}
 
     def stream(
@@ -145,12 +144,65 @@ class Streams:
             called = name or str(getattr(function, "__name__", ""))
             made = Processor(stream, function, name=called, options=options)
             check_function(made)
+            if mode == "process":
+                locate(made)
             if made.id in self._processors:
                 raise ConfigurationError(
                     f"the stream {stream.name} has two processors {called!r}: rename one"
                 )
             self._processors[made.id] = made
             return made
+
+        return declare
+
+    # What runs beside the processors
+
+    def timer(
+        self, *, every_s: float, on_leader: bool = False, name: str | None = None
+    ) -> Callable[[Work], Work]:
+        """Declare an async function that runs every so many seconds in each worker.
+
+        The first run comes after the first interval. One that takes longer than the interval puts
+        off the next; one that fails is logged.
+
+        :param on_leader: only in the worker that leads.
+        """
+        check_interval(every_s)
+        return self._duty(name, lambda name, work: Timer(name, work, every_s, on_leader))
+
+    def crontab(
+        self,
+        expression: str,
+        *,
+        zone: str = "UTC",
+        on_leader: bool = False,
+        name: str | None = None,
+    ) -> Callable[[Work], Work]:
+        """Declare an async function that runs at the ticks of a cron expression.
+
+        What is due while no worker runs is left out; the cron plugin pushes jobs for it.
+
+        :param on_leader: once in the fleet, by the worker that leads; otherwise in each worker.
+        """
+        schedule = schedule_of(expression, zone)
+        return self._duty(name, lambda name, work: Crontab(name, work, schedule, on_leader))
+
+    def task(self, *, on_leader: bool = False, name: str | None = None) -> Callable[[Work], Work]:
+        """Declare an async function that runs at the start of each worker; again if it fails.
+
+        :param on_leader: once for the fleet, from its first worker to its last. If the leader dies
+            within it, the next one begins it anew.
+        """
+        return self._duty(name, lambda name, work: Task(name, work, on_leader))
+
+    def _duty(self, name: str | None, make: Callable[[str, Work], Duty]) -> Callable[[Work], Work]:
+        def declare(work: Work) -> Work:
+            called = name or str(getattr(work, "__name__", ""))
+            check_name("task", called)
+            if called in self._duties:
+                raise ConfigurationError(f"there are two tasks or timers {called!r}: rename one")
+            self._duties[called] = make(called, work)
+            return work
 
         return declare
 
@@ -171,10 +223,13 @@ class Streams:
 
     # Beside a worker
 
-    async def serve(self, only: Iterable[str] | None = None) -> None:
-        """Run processors until cancelled; then hand over what they own.
+    async def serve(
+        self, only: Iterable[str] | None = None, *, leader: LeaderGate | None = None
+    ) -> None:
+        """Run processors and timers until cancelled; then hand over what is owned.
 
-        :param only: names of those to run; all unless given.
+        :param only: names of the processors to run; all unless given.
+        :param leader: whether this worker leads; every one does unless given.
         :raises ConfigurationError: there is none of a name.
         """
         wanted = self._wanted(only)
@@ -182,6 +237,9 @@ class Streams:
             asyncio.create_task(self._run(processor), name=f"executor {processor.id}")
             for processor in wanted
         ]
+        if self._duties:
+            timers = Timers(self.link, list(self._duties.values()), leader or Unelected())
+            running.append(asyncio.create_task(timers.serve(), name="timers"))
         if not running:
             return
         try:
@@ -221,17 +279,3 @@ class Streams:
             finally:
                 self._executors.pop(processor.id, None)
             await asyncio.sleep(backoff.next_s())
-
-
-def check_function(processor: Processor[Any]) -> None:
-    """Raise `ConfigurationError` unless a function can run in the mode of its processor."""
-    mode, function = processor.options.mode, processor.function
-    called = getattr(function, "__call__", None)  # noqa: B004, an object may be a function
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
-    if is_async != (mode == "async"):
-        raise ConfigurationError(
-            f"{processor.id}: {'async' if is_async else 'plain'} functions do not run in the mode "
-            f"{mode}: " + ("use mode='async'" if is_async else "use mode='thread' or 'process'")
-        )
-    if mode == "process":
-        locate(processor)

@@ -1,0 +1,206 @@
+"""Timers, crontabs and startup tasks: async functions that run in a worker, beside its processors.
+
+What must not be lost, or takes long, is a job: see the cron plugin. These are for the small
+things around a stream, and nothing is kept of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError, ConfigurationError
+from chancy.leader import LeaderGate
+from chancy.plugins.redis.streams.link import Link
+
+if TYPE_CHECKING:
+    from chancy.plugins.cron.schedule import Schedule
+
+logger = logging.getLogger("chancy.redis.streams")
+
+Work = Callable[[], Awaitable[None]]
+
+#: Seconds for which a worker that says nothing belongs to its fleet.
+_ALIVE_S = 15.0
+#: Seconds for which it is remembered that a tick was fired.
+_TICK_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A function that runs every so many seconds, from the beginning of one run to that of the
+    next; a run that takes longer puts off the next."""
+
+    name: str
+    work: Work
+    every_s: float
+    on_leader: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Crontab:
+    """A function that runs at the ticks of a schedule; ticks that are missed are left out."""
+
+    name: str
+    work: Work
+    schedule: Schedule
+    on_leader: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A function that runs at the start: of each worker, or of the fleet."""
+
+    name: str
+    work: Work
+    on_leader: bool
+
+
+Duty = Timer | Crontab | Task
+
+
+def schedule_of(expression: str, zone: str) -> Schedule:
+    """The schedule of a cron expression.
+
+    :raises ConfigurationError: it cannot be read, or the zone is unknown.
+    """
+    from chancy.plugins.cron.schedule import Schedule
+
+    return Schedule(expression, zone)
+
+
+def check_interval(every_s: float) -> None:
+    """Raise `ConfigurationError` unless a timer can have this interval."""
+    if not 0.01 <= every_s <= 30 * 86_400:
+        raise ConfigurationError(f"every_s={every_s:g} must be from 0.01 s to 30 days")
+
+
+class Timers:
+    """Runs the timers, crontabs and startup tasks of a worker.
+
+    :param leader: whether this worker leads; None: every worker does.
+    """
+
+    def __init__(self, link: Link, duties: Sequence[Duty], leader: LeaderGate) -> None:
+        self._link = link
+        self._duties = duties
+        self._leader = leader
+        self._worker = uuid.uuid4().hex
+        tag = f"{{{link.prefix}st}}"
+        self._tag = tag
+        self._keys = (f"{tag}:workers", f"{tag}:done")
+
+    async def serve(self) -> None:
+        """Run them until cancelled. What fails is logged, and nothing else stops."""
+        if not self._duties:
+            return
+        once = any(isinstance(duty, Task) and duty.on_leader for duty in self._duties)
+        try:
+            async with asyncio.TaskGroup() as group:
+                if once:
+                    group.create_task(self._stay(), name="stay")
+                for duty in self._duties:
+                    match duty:
+                        case Timer():
+                            group.create_task(self._repeat(duty), name=duty.name)
+                        case Crontab():
+                            group.create_task(self._tick(duty), name=duty.name)
+                        case Task():
+                            group.create_task(self._begin(duty), name=duty.name)
+        finally:
+            if once:
+                await self._leave()
+
+    async def _repeat(self, timer: Timer) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + timer.every_s
+        while True:
+            await asyncio.sleep(due - loop.time())
+            if self._leader.leading or not timer.on_leader:
+                await self._run(timer)
+            # Runs that were missed meanwhile are not made up for.
+            due = max(due + timer.every_s, loop.time())
+
+    async def _tick(self, crontab: Crontab) -> None:
+        last = datetime.now(UTC)
+        while True:
+            due = crontab.schedule.next_after(max(last, datetime.now(UTC)))
+            await _until(due)
+            last = due
+            if not crontab.on_leader or (self._leader.leading and await self._first(crontab, due)):
+                await self._run(crontab)
+
+    async def _first(self, crontab: Crontab, due: datetime) -> bool:
+        """Whether nobody has fired this tick: the leader may have changed within it."""
+        key = f"{self._tag}:tick:{crontab.name}:{due.timestamp():.0f}"
+        try:
+            return bool(await self._link.command("SET", key, self._worker, "NX", "PX", _TICK_MS))
+        except BrokerError as error:
+            logger.warning("crontab_not_fired name=%s error=%s", crontab.name, error)
+            return False
+
+    async def _begin(self, task: Task) -> None:
+        backoff = Backoff(base_s=0.5, cap_s=30.0)
+        if not task.on_leader:
+            while True:
+                if await self._run(task):
+                    return
+                await asyncio.sleep(backoff.next_s())
+        while True:
+            await self._leader.wait()
+            try:
+                claim = await self._once("claim", task.name)
+                if claim == 2:
+                    return
+                if claim == 1:
+                    done = await self._run(task)
+                    await self._once("finish" if done else "fail", task.name)
+                    if done:
+                        return
+            except BrokerError as error:
+                logger.warning("task_waits name=%s error=%s", task.name, error)
+            await asyncio.sleep(backoff.next_s())
+
+    async def _run(self, duty: Duty) -> bool:
+        """Run it once; False if it failed, which is logged."""
+        try:
+            await duty.work()
+        except Exception:
+            logger.exception("%s_failed name=%s", type(duty).__name__.lower(), duty.name)
+            return False
+        return True
+
+    # The fleet
+
+    async def _stay(self) -> None:
+        while True:
+            try:
+                await self._once("beat", "")
+            except BrokerError as error:
+                logger.warning("stream_fleet_unreachable error=%s", error)
+            await asyncio.sleep(_ALIVE_S / 4)
+
+    async def _leave(self) -> None:
+        try:
+            await self._once("leave", "")
+        except BrokerError as error:
+            logger.warning("stream_fleet_not_left error=%s", error)
+
+    async def _once(self, action: str, name: str) -> int:
+        args = (action, self._worker, round(_ALIVE_S * 1000), name)
+        return int(await self._link.call("once", self._keys, args))
+
+
+async def _until(due: datetime) -> None:
+    """Wait for a moment. A sleep may end early, and a clock be set."""
+    while True:
+        left_s = (due - datetime.now(UTC)).total_seconds()
+        if left_s <= 0:
+            return
+        await asyncio.sleep(min(left_s, 60.0))

@@ -1,0 +1,196 @@
+"""What runs in a worker beside its processors: timers, crontabs and startup tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.streams import Streams
+from tests.waiting import eventually
+
+
+class Gate:
+    """A leader gate that a test opens and closes."""
+
+    def __init__(self, leads: bool) -> None:
+        self._leads = asyncio.Event()
+        if leads:
+            self._leads.set()
+
+    @property
+    def leading(self) -> bool:
+        return self._leads.is_set()
+
+    @property
+    def term(self) -> int | None:
+        return 1 if self.leading else None
+
+    async def wait(self) -> int:
+        await self._leads.wait()
+        return 1
+
+    def vacant(self) -> None: ...
+
+    def elect(self) -> None:
+        self._leads.set()
+
+
+Start = Callable[[Streams, Gate | None], asyncio.Task[None]]
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    running: list[asyncio.Task[None]] = []
+
+    def begin(streams: Streams, gate: Gate | None = None) -> asyncio.Task[None]:
+        task = asyncio.create_task(streams.serve(leader=gate))
+        running.append(task)
+        return task
+
+    yield begin
+    for task in running:
+        await stop(task)
+
+
+def declared(url: str) -> Streams:
+    return Streams(RedisSettings(url=url, prefix="t:"))
+
+
+async def test_a_timer_goes_on_after_a_failure_and_never_overlaps(
+    redis_url: str, start: Start
+) -> None:
+    streams = declared(redis_url)
+    at_once, most, runs = 0, 0, 0
+
+    @streams.timer(every_s=0.02)
+    async def slow() -> None:
+        nonlocal at_once, most, runs
+        at_once += 1
+        most = max(most, at_once)
+        runs += 1
+        await asyncio.sleep(0.05)
+        at_once -= 1
+        if runs == 1:
+            raise ValueError("the first")
+
+    start(streams, None)
+    await eventually(lambda: runs >= 4)
+    assert most == 1
+
+
+async def test_timers_on_the_leader_run_in_one_worker(redis_url: str, start: Start) -> None:
+    ran: list[int] = []
+    gates = [Gate(False), Gate(True)]
+    for number, gate in enumerate(gates):
+        streams = declared(redis_url)
+
+        async def work(number: int = number) -> None:
+            ran.append(number)
+
+        streams.timer(every_s=0.02, on_leader=True, name="led")(work)
+        start(streams, gate)
+    await eventually(lambda: len(ran) >= 3)
+    assert set(ran) == {1}
+
+
+async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
+    redis_url: str, start: Start
+) -> None:
+    fired: list[datetime] = []
+    for _ in range(2):
+        streams = declared(redis_url)
+
+        async def work() -> None:
+            fired.append(datetime.now(UTC).replace(microsecond=0))
+
+        streams.crontab("* * * * * *", on_leader=True, name="ticks")(work)
+        start(streams, Gate(True))
+    await eventually(lambda: len(fired) >= 3)
+    assert len(set(fired)) == len(fired)
+
+
+async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
+    redis_url: str, start: Start
+) -> None:
+    ran: list[int] = []
+    for number in range(2):
+        streams = declared(redis_url)
+
+        async def work(number: int = number) -> None:
+            ran.append(number)
+            if ran.count(number) == 1:
+                raise ValueError("the first time")
+
+        streams.task(name="once")(work)
+        start(streams, None)
+    await eventually(lambda: sorted(ran) == [0, 0, 1, 1])
+
+
+async def test_a_task_on_the_leader_runs_once_for_each_fleet(redis_url: str, start: Start) -> None:
+    ran: list[int] = []
+
+    def worker(number: int, gate: Gate) -> asyncio.Task[None]:
+        streams = declared(redis_url)
+
+        async def work() -> None:
+            ran.append(number)
+
+        streams.task(on_leader=True, name="once")(work)
+        return start(streams, gate)
+
+    first = worker(1, Gate(True))
+    await eventually(lambda: ran == [1])
+    second = worker(2, Gate(False))
+    third = worker(3, Gate(True))
+    await asyncio.sleep(0.05)
+    assert ran == [1], "the fleet has done it"
+    for task in (first, second, third):
+        await stop(task)
+    worker(4, Gate(True))
+    await eventually(lambda: ran == [1, 4])
+
+
+async def test_the_next_leader_begins_a_task_anew_within_which_the_last_one_ended(
+    redis_url: str, start: Start
+) -> None:
+    ran: list[int] = []
+    gates = [Gate(True), Gate(False)]
+    tasks = []
+    for number, gate in enumerate(gates):
+        streams = declared(redis_url)
+
+        async def work(number: int = number) -> None:
+            ran.append(number)
+            if number == 0:
+                await asyncio.Event().wait()
+
+        streams.task(on_leader=True, name="once")(work)
+        tasks.append(start(streams, gate))
+    await eventually(lambda: ran == [0])
+    await stop(tasks[0])
+    gates[1].elect()
+    await eventually(lambda: ran == [0, 1])
+
+
+def test_what_cannot_be_a_timer_is_refused() -> None:
+    streams = Streams(RedisSettings())
+
+    async def work() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="every_s=0 must be"):
+        streams.timer(every_s=0)
+    with pytest.raises(ConfigurationError):
+        streams.crontab("every day")
+    streams.task()(work)
+    with pytest.raises(ConfigurationError, match="two tasks or timers 'work'"):
+        streams.timer(every_s=1)(work)
