@@ -90,7 +90,7 @@ class RedisPlugin(Plugin):
     async def serve(self, runtime: Runtime) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_up(), name="upkeep")
-            group.create_task(self.streams.serve(), name="streams")
+            group.create_task(self.streams.serve(leader=runtime.leader), name="streams")
 
     async def _keep_up(self) -> None:
         link = Link(self.settings, Keys(self.settings.prefix).tag("jobs"))
