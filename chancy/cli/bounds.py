@@ -1,4 +1,4 @@
-"""The limits and executor options of a queue, as options of a command and as text."""
+"""The limits of a queue and the options of its executor and broker, for commands and as text."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from chancy.cli import output
 from chancy.limits import Limit, LimitType, encode_limits
 from chancy.options import ExecutorName, Options, decode_options, encode_options
+from chancy.queue import DEFAULT_BROKER
 
 _MIB = 2**20
 _OPTIONS = (
@@ -78,6 +79,39 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def placed(function: Callable[..., None]) -> Callable[..., None]:
+    """Add what names the broker of a queue; hand the command ``broker`` and ``broker_options``."""
+
+    @functools.wraps(function)
+    def command(*args: Any, given: tuple[str, ...], **kwargs: Any) -> None:
+        function(*args, broker_options=dict(map(_named, given)), **kwargs)
+
+    option = click.option(
+        "--broker-option",
+        "given",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="For that broker; a value may be JSON; again for more.",
+    )
+    return click.option(
+        "--broker",
+        default=DEFAULT_BROKER,
+        show_default=True,
+        metavar="NAME",
+        help="Where the jobs live; others are supplied by plugins.",
+    )(option(command))
+
+
+def _named(given: str) -> tuple[str, Any]:
+    key, equals, value = given.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{given!r} is not KEY=VALUE", param_hint="--broker-option")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
 
 
 def plain_limits(limits: tuple[Limit, ...]) -> dict[str, Any]:

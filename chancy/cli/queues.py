@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chancy.broker import QueueCounts, WorkerRecord
-from chancy.cli import bounds, output
+from chancy.cli import bounds, facts, output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import MOMENT, Target, as_json, on_target
 from chancy.limits import Limit
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from chancy.app import Chancy
 
 T = TypeVar("T")
-_COLUMNS = ("name", "executor", "concurrency", "limits", "options", "tags", "poll s", "state")
 #: Queues, each with what is wrong with its row.
 _Found = list[tuple[Queue, list[str]]]
 
@@ -64,21 +63,23 @@ def list_(target: Target, json_: bool) -> None:
         output.script(
             [
                 {
-                    **_facts(one),
-                    **_count(counts, one.name),
+                    **facts.facts(one),
+                    **facts.count(counts, one.name),
                     "declared": True,
                     "wrong": wrong,
                     "broken": _broken(workers, one.name),
                 }
                 for one, wrong in found
             ]
-            + [{"name": name, **_count(counts, name), "declared": False} for name in missing]
+            + [{"name": name, **facts.count(counts, name), "declared": False} for name in missing]
         )
         return
-    rows = [_row(one, counts, len(_broken(workers, one.name))) for one, _ in found]
-    rows += [[name, "(not declared)", *[None] * 5, "", *_shown(counts, name)] for name in missing]
+    rows = [facts.row(one, counts, len(_broken(workers, one.name))) for one, _ in found]
+    rows += [
+        [name, "(not declared)", *[None] * 6, "", *facts.shown(counts, name)] for name in missing
+    ]
     output.table(
-        (*_COLUMNS, *QueueCounts._fields),
+        (*facts.COLUMNS, *QueueCounts._fields),
         rows,
     )
     for one, wrong in found:
@@ -102,53 +103,10 @@ async def _queues(chancy: Chancy) -> _Found:
     from chancy.postgres import rows
     from chancy.postgres.broker import PostgresBroker
 
-    broker = chancy.broker
+    broker = chancy.control
     if isinstance(broker, PostgresBroker):
         return [rows.queue(row) for row in await broker.fetch(broker.sql.queues, None)]
     return [(one, []) for one in await chancy.get_queues()]
-
-
-def _row(one: Queue, counts: Mapping[str, QueueCounts], broken: int) -> list[object]:
-    state = "active"
-    if one.paused:
-        state = f"paused until {output.cell(one.resume_at)}" if one.resume_at else "paused"
-    if broken:
-        state += f", broken on {broken} worker{'s' * (broken > 1)}"
-    tags = " ".join(sorted(one.tags)) or None
-    return [
-        one.name,
-        one.executor,
-        one.concurrency,
-        bounds.shown_limits(one.limits),
-        bounds.shown_options(one.options),
-        tags,
-        f"{one.poll_interval_s:g}",
-        state if one.keep_finished else f"{state}, keeps no history",
-        *_shown(counts, one.name),
-    ]
-
-
-def _shown(counts: Mapping[str, QueueCounts], name: str) -> list[object]:
-    return [output.capped(count) for count in counts.get(name, QueueCounts())]
-
-
-def _count(counts: Mapping[str, QueueCounts], name: str) -> dict[str, int]:
-    return counts.get(name, QueueCounts())._asdict()
-
-
-def _facts(one: Queue) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "executor": one.executor,
-        "concurrency": one.concurrency,
-        "tags": sorted(one.tags),
-        "poll_interval_s": one.poll_interval_s,
-        "keep_finished": one.keep_finished,
-        "limits": bounds.plain_limits(one.limits),
-        "options": bounds.plain_options(one.options),
-        "paused": one.paused,
-        "resume_at": one.resume_at and one.resume_at.isoformat(),
-    }
 
 
 @queue.command()
@@ -184,6 +142,7 @@ def _facts(one: Queue) -> dict[str, Any]:
     help="Keep finished jobs in the history.",
 )
 @bounds.bounded
+@bounds.placed
 @click.option("--upsert", is_flag=True, help="Change the settings of a queue that is there.")
 @as_json
 def declare(
@@ -196,6 +155,8 @@ def declare(
     keep_finished: bool,
     limits: tuple[Limit, ...],
     options: Options | None,
+    broker: str,
+    broker_options: Mapping[str, Any],
     upsert: bool,
     json_: bool,
 ) -> None:
@@ -217,14 +178,16 @@ def declare(
         keep_finished=keep_finished,
         limits=limits,
         options=options,
+        broker=broker,
+        broker_options=broker_options,
     )
     stored = asyncio.run(_with(target, lambda chancy: chancy.declare(wanted, upsert=upsert)))
     if json_:
-        output.script(_facts(stored))
+        output.script(facts.facts(stored))
     differs = {
         key
-        for key, value in _facts(wanted).items()
-        if key not in ("paused", "resume_at") and value != _facts(stored)[key]
+        for key, value in facts.facts(wanted).items()
+        if key not in ("paused", "resume_at") and value != facts.facts(stored)[key]
     }
     if differs:
         complain(f"queue {name!r} is there with another {', '.join(sorted(differs))}: use --upsert")

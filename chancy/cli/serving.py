@@ -54,7 +54,7 @@ def run(chancy: Chancy, orders: Orders) -> None:
     from chancy.worker.worker import Worker
 
     async def main() -> None:
-        broker = chancy.broker
+        broker = chancy.control
         line = Line.take(
             grace_s=orders.shutdown_timeout + 30.0,
             dsn=broker.dsn if isinstance(broker, PostgresBroker) else None,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from chancy.attempt import Settlement
@@ -27,28 +27,19 @@ from chancy.worker.supervised import Line
 _STOPS_EVERY_S, _STOPS_POLL_S = 5.0, 1.0
 
 
-class Member(Protocol):
-    """The worker that it belongs to."""
+class Member(NamedTuple):
+    """What a worker gives to each of its planes."""
 
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def heartbeat_timeout_s(self) -> float: ...
-    def heed(self, plane: Plane, notice: Notice) -> None:
-        """Told each notice."""
-        ...
-
-    def resumed(self) -> None:
-        """Called when notices arrive again: what was said before is lost."""
-        ...
-
-    def note_stale(self, ids: frozenset[UUID]) -> None:
-        """Told the ids of settlements whose lease was gone."""
-        ...
-
-    def declared_dead(self, plane: Plane) -> None:
-        """Called when the broker has forgotten the worker, which is registered anew then."""
-        ...
+    clock: Clock
+    heartbeat_timeout_s: float
+    #: Told each notice.
+    heed: Callable[[Plane, Notice], None]
+    #: Called when notices arrive again: what was said before is lost.
+    resumed: Callable[[], None]
+    #: Told the ids of settlements whose lease was gone.
+    stale: Callable[[frozenset[UUID]], None]
+    #: Called when the broker has forgotten the worker, which is registered anew then.
+    dead: Callable[[Plane], None]
 
 
 class Running(Protocol):
@@ -92,9 +83,7 @@ class Plane:
         self._services = services
         self._inside = hooks.inside(broker)
         self.notes = Notes(broker, clock)
-        self.settler = Settler(
-            self.settle, clock, on_stale=member.note_stale, prepare=self.notes.joined
-        )
+        self.settler = Settler(self.settle, clock, on_stale=member.stale, prepare=self.notes.joined)
         self.listener = Listener(
             broker, clock, heed=functools.partial(member.heed, self), resumed=member.resumed
         )
@@ -159,7 +148,7 @@ class Plane:
             await self._member.clock.sleep(_STOPS_EVERY_S if self.listener.hears else _STOPS_POLL_S)
 
     def _declared_dead(self) -> None:
-        self._member.declared_dead(self)
+        self._member.dead(self)
         again = self.of(f"register {self.presence.worker_id}")
         self._services.start(again, self.presence.register)
 

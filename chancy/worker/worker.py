@@ -13,9 +13,8 @@ from uuid import UUID
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.errors import ConfigurationError
 from chancy.notice import Kind, Notice
-from chancy.queue import DEFAULT_BROKER, Queue
-from chancy.routing import RoutedBroker
-from chancy.worker.plane import Plane
+from chancy.worker.brokers import Brokers
+from chancy.worker.plane import Member, Plane
 from chancy.worker.roster import Application, Roster
 from chancy.worker.services import Services
 from chancy.worker.signals import Signals
@@ -79,21 +78,26 @@ class Worker:
         self.shutdown_timeout_s = shutdown_timeout_s
         self._burst = burst
         self._services = Services(self.clock)
-        self._routed = self.broker if isinstance(self.broker, RoutedBroker) else None
-        brokers = self._routed.planes.all if self._routed else {DEFAULT_BROKER: self.broker}
-        plane = functools.partial(
-            Plane,
-            member=self,
+        self._brokers = Brokers(
+            self.broker,
+            Member(
+                self.clock,
+                heartbeat_timeout_s,
+                self._heed,
+                self._look_at_everything,
+                self._note_stale,
+                self._declared_dead,
+            ),
             hooks=chancy.hooks,
             services=self._services,
-            tags=tuple(tags),
+            tags=tags,
             heartbeat_s=heartbeat_s,
+            line=supervisor,
         )
-        self._planes = {name: plane(name, one, supervisor) for name, one in brokers.items()}
-        self._control = self._planes[DEFAULT_BROKER]
+        self._control = self._brokers.control
         self._presence = self._control.presence
         self._signals = Signals(self._asked_to_stop)
-        self._roster = Roster(self, chancy, self._services, self._plane_of, self._control)
+        self._roster = Roster(self, chancy, self._services, self._brokers.of, self._control)
         self.leader = chancy.hooks.gate(self)
         self._queues_changed = asyncio.Event()
         self._shutdown = asyncio.Event()
@@ -108,7 +112,7 @@ class Worker:
     @property
     def settled(self) -> int:
         """Settlements that the store has taken from this worker."""
-        return sum(plane.settler.settled for plane in self._planes.values())
+        return self._brokers.settled
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -132,12 +136,7 @@ class Worker:
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         """`Broker.settle`, with what plugins write in its transaction."""
-        if self._routed is None:
-            return await self._control.settle(settlements)
-        stale: set[UUID] = set()
-        for name, part in self._routed.by_giver(settlements).items():
-            stale |= await self._planes[name].settle(part)
-        return frozenset(stale)
+        return await self._brokers.settle(settlements)
 
     # From start to end
 
@@ -166,10 +165,7 @@ class Worker:
 
     async def _begin(self) -> None:
         await self._presence.register()
-        self._control.start()
-        if self._routed is not None:
-            for plane in self._planes.values():
-                plane.join(self.worker_id, self._routed.planes, self._roster)
+        self._brokers.start(self.worker_id, self._roster)
         await self._follow_queues()
         await self._warm_up()
         await self._announce()
@@ -202,12 +198,11 @@ class Worker:
         await self._services.stop("queues")
         await self._services.stop("announcer")
         await self._roster.stop()
-        await asyncio.gather(*(plane.settler.flush(_FLUSH_S) for plane in self._planes.values()))
+        await self._brokers.flush(_FLUSH_S)
         await self._services.stop_all()
         self._signals.remove()
         worker_id = self.worker_id
-        for plane in self._planes.values():
-            await plane.presence.unregister()
+        await self._brokers.unregister()
         logger.info("worker_stopped id=%s settled=%d", worker_id, self.settled)
 
     def _asked_to_stop(self, at_once: bool) -> None:
@@ -217,16 +212,11 @@ class Worker:
 
     # Who this worker is
 
-    def declared_dead(self, plane: Plane) -> None:
+    def _declared_dead(self, plane: Plane) -> None:
         """Others run our jobs now: stop ours, whose settlements are refused."""
         self._roster.interrupt(plane, "the worker was declared dead")
 
-    def _plane_of(self, queue: Queue) -> Plane:
-        """Where a queue is served from. Raises `ConfigurationError` if that is not here."""
-        self.broker.check_queue(queue)
-        return self._planes.get(queue.broker, self._control)
-
-    def note_stale(self, ids: frozenset[UUID]) -> None:
+    def _note_stale(self, ids: frozenset[UUID]) -> None:
         self.stale += len(ids)
         logger.warning("settlements_stale count=%d first=%s", len(ids), next(iter(ids)))
 
@@ -272,8 +262,7 @@ class Worker:
 
     async def _watch_burst(self) -> None:
         while True:
-            empty = all(plane.settler.empty.is_set() for plane in self._planes.values())
-            if self._roster.drained and empty:
+            if self._roster.drained and self._brokers.empty:
                 self._shutdown.set()
                 return
             self._roster.confirm_drained()
@@ -281,7 +270,7 @@ class Worker:
 
     # Notices
 
-    def heed(self, plane: Plane, notice: Notice) -> None:
+    def _heed(self, plane: Plane, notice: Notice) -> None:
         match notice.kind:
             case Kind.WAKE | Kind.REWIND:
                 self._roster.wake(notice.token, plane, thorough=notice.kind is Kind.REWIND)
@@ -295,6 +284,6 @@ class Worker:
             case Kind.PROBE | Kind.FINISHED:
                 pass
 
-    def resumed(self) -> None:
+    def _look_at_everything(self) -> None:
         self._queues_changed.set()
         self._roster.wake_all()

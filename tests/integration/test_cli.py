@@ -102,11 +102,26 @@ def test_a_queue_is_declared_with_limits_and_options() -> None:
         (["--executor=thread", "--memory-limit=64", "--cooperative"], "share the memory"),
         (["--executor=async", "--max-jobs=5"], "the executor async has the options grace_s, not"),
         (["--cooperative"], "not 'cooperative'"),
+        (["--broker=redis"], "'odd' has the broker 'redis', which no plugin"),
+        (["--broker=Redis!"], "cannot be the name of a broker"),
+        (["--broker-option=shards=2"], "the broker postgres takes no broker_options"),
+        (["--broker-option=shards"], "'shards' is not KEY=VALUE"),
     ],
 )
 def test_a_queue_that_cannot_work_is_not_declared(options: list[str], said: str) -> None:
     assert said in inside("queue", "declare", "odd", *options, dsn=DSN, code=2).err
     assert "odd" not in inside("queue", "list", dsn=DSN).out
+
+
+def test_a_queue_is_declared_in_the_broker_of_a_plugin() -> None:
+    app = ("--app", "tests.integration.two_brokers:make")
+    options = ("--broker=memory", "--broker-option", "shards=2")
+    stored = inside("queue", "declare", "far", *app, *options, "--json", dsn=DSN).json
+    assert (stored["broker"], stored["broker_options"]) == ("memory", {"shards": 2})
+    shown = inside("queue", "list", dsn=DSN).out
+    assert [line.split()[:2] for line in shown.splitlines() if "far" in line] == [["far", "memory"]]
+    answer = inside("queue", "declare", "far", *app, dsn=DSN, code=1)
+    assert "another broker, broker_options: use --upsert" in answer.err
 
 
 def test_the_limits_of_a_job_are_shown() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from chancy import Chancy
 from chancy.broker import Broker, Capability, PreparedJob
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugin import BrokerContext, Plugin
@@ -78,3 +79,8 @@ class TwoBrokers(Plugin):
     def funcs(self) -> list[str]:
         """The functions of the unfinished jobs that are here."""
         return [row.pushed.func.rpartition(".")[2] for row in self.store.live.values()]
+
+
+def make() -> Chancy:
+    """An application for the command line."""
+    return Chancy(plugins=[TwoBrokers()])
