@@ -132,7 +132,6 @@ class RedisServer:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in order."""
         self._end(signal.SIGTERM)
 
     def freeze(self) -> None:
@@ -167,10 +166,6 @@ class RedisClusterServers:
 
     nodes: Sequence[RedisServer]
 
-    @property
-    def url(self) -> str:
-        return self.nodes[0].url
-
     def start(self) -> None:
         for node in self.nodes:
             node.begin()
@@ -183,7 +178,7 @@ class RedisClusterServers:
                 slots = range(at * share, min(_SLOTS, (at + 1) * share))
                 command_sync(client, "CLUSTER ADDSLOTS", *slots)
                 if node is not first:
-                    bus = first.settings["cluster-port"]
+                    bus = first.settings.get("cluster-port", str(first.port + 10_000))
                     command_sync(client, "CLUSTER MEET", "127.0.0.1", first.port, bus)
         # A node takes two seconds before it first calls the cluster sound.
         for node in self.nodes:
@@ -218,9 +213,13 @@ def _make_cluster() -> RedisClusterServers:
         "cluster-config-file": "nodes.conf",
         "cluster-node-timeout": "2000",
     }
-    # The default, port + 10,000, may be taken, or be over 65,535.
-    ports = (str(free_port()) for _ in range(3))
-    return RedisClusterServers([RedisServer(settings | {"cluster-port": each}) for each in ports])
+    nodes = [RedisServer(dict(settings)) for _ in range(3)]
+    told = subprocess.run([nodes[0].binary, "--version"], capture_output=True, check=True).stdout
+    for node in nodes:
+        # The default, port + 10,000, may be taken. Redis 6 knows no other.
+        if b" v=6" not in told:
+            node.settings["cluster-port"] = str(free_port())
+    return RedisClusterServers(nodes)
 
 
 @pytest.fixture(scope="session")
@@ -282,7 +281,7 @@ def redis_cluster_servers() -> Iterator[RedisClusterServers]:
 def redis_cluster(redis_cluster_servers: RedisClusterServers) -> Iterator[str]:
     """The url of a node of an empty cluster of three primaries."""
     redis_cluster_servers.flush()
-    yield redis_cluster_servers.url
+    yield redis_cluster_servers.nodes[0].url
     for node in redis_cluster_servers.nodes:
         _check_connections(node)
 
