@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from chancy.broker import CHUNK, Broker, Capability, PreparedJob
@@ -108,7 +108,3 @@ class Sorting:
         for name, part in self._apart.items():
             self._stored(name, part)
             yield name, [part[at : at + CHUNK] for at in range(0, len(part), CHUNK)]
-
-    @property
-    def apart(self) -> Mapping[str, Sequence[PreparedJob]]:
-        return self._apart

@@ -80,14 +80,7 @@ class Worker:
         self._services = Services(self.clock)
         self._brokers = Brokers(
             self.broker,
-            Member(
-                self.clock,
-                heartbeat_timeout_s,
-                self._heed,
-                self._look_at_everything,
-                self._note_stale,
-                self._declared_dead,
-            ),
+            self._member(),
             hooks=chancy.hooks,
             services=self._services,
             tags=tags,
@@ -103,6 +96,16 @@ class Worker:
         self._shutdown = asyncio.Event()
         #: Settlements that were refused because the lease was gone.
         self.stale = 0
+
+    def _member(self) -> Member:
+        return Member(
+            self.clock,
+            self.heartbeat_timeout_s,
+            self._heed,
+            self._look_at_everything,
+            self._note_stale,
+            self._declared_dead,
+        )
 
     @property
     def worker_id(self) -> UUID:

@@ -1,0 +1,95 @@
+"""Waiting for jobs that may be in one broker or another."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chancy.broker import PreparedJob
+from chancy.clock import SystemClock
+from chancy.errors import BrokerUnavailable, WaitTimeout
+from chancy.planes import Planes
+from chancy.states import State
+from chancy.testing.memory import MemoryBroker
+from chancy.waits import Waits
+from tests.integration.two_brokers import FailingBroker, TwoBrokers
+
+
+@pytest.fixture
+def two() -> TwoBrokers:
+    return TwoBrokers()
+
+
+@pytest.fixture
+async def planes(two: TwoBrokers) -> AsyncIterator[Planes]:
+    made = Planes(MemoryBroker(), {"memory": FailingBroker(two)})
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def waits(planes: Planes) -> AsyncIterator[Waits]:
+    made = Waits(planes, SystemClock())
+    yield made
+    await made.close()
+
+
+def job() -> PreparedJob:
+    return PreparedJob(uuid.uuid4(), "q", 0, "a.b", "{}", None, None, 1, None)
+
+
+@pytest.mark.parametrize("name", ["postgres", "memory"])
+async def test_a_job_that_is_nowhere_yet_is_waited_for(
+    planes: Planes, waits: Waits, name: str
+) -> None:
+    wanted = job()
+    waiting = asyncio.create_task(waits.wait(wanted.id, 10))
+    await asyncio.sleep(0.05)
+    await planes.all[name].push([wanted])
+    await planes.all[name].cancel([wanted.id])
+    assert (await waiting).state is State.CANCELLED
+
+
+async def test_a_wait_ends_in_time(planes: Planes, waits: Waits, two: TwoBrokers) -> None:
+    with pytest.raises(WaitTimeout):
+        await waits.wait(uuid.uuid4(), 0.1)
+    two.away = True
+    with pytest.raises(WaitTimeout):
+        await waits.wait(uuid.uuid4(), 0.1)
+
+
+async def test_a_broker_that_comes_back_is_asked_again(
+    planes: Planes, waits: Waits, two: TwoBrokers
+) -> None:
+    there = job()
+    await planes.all["memory"].push([there])
+    await planes.all["memory"].cancel([there.id])
+    two.away = True
+    waiting = asyncio.create_task(waits.wait(there.id, 10))
+    await asyncio.sleep(0.1)
+    two.away = False
+    assert (await waiting).state is State.CANCELLED
+
+
+async def test_who_waits_in_the_only_broker_that_can_have_it_hears_of_its_outage(
+    planes: Planes, waits: Waits, two: TwoBrokers
+) -> None:
+    there = job()
+    await planes.all["memory"].push([there])
+    planes.pushed("memory", [there.id])
+    two.away = True
+    with pytest.raises(BrokerUnavailable):
+        await waits.wait(there.id, 10)
+
+
+async def test_of_what_is_remembered_there_is_an_end(planes: Planes) -> None:
+    ids = [uuid.uuid4() for _ in range(10_001)]
+    planes.pushed("memory", ids[:6_000])
+    planes.pushed("memory", ids[6_000:])
+    planes.leased("memory", ids)
+    assert [planes.plane_of_job(id) for id in (ids[0], ids[1])] == [None, "memory"]
+    assert [planes.giver(id) for id in (ids[0], ids[-1])] == ["postgres", "memory"]
