@@ -1,0 +1,241 @@
+"""What becomes of workflows whose steps fail: policies, undoing, cancelling, retrying, replays."""
+
+from __future__ import annotations
+
+import pytest
+
+from chancy import JobCancelled, PushError
+from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.workflow import (
+    Each,
+    From,
+    StepState,
+    Workflow,
+    WorkflowFailed,
+    WorkflowReference,
+    Workflows,
+    WorkflowState,
+    chain,
+)
+from tests.waiting import eventually
+from tests.workflow import steps
+from tests.workflow.running import execute, working
+
+
+async def states(reference: WorkflowReference) -> dict[str, str]:
+    return {one.name: one.state.value for one in await reference.steps()}
+
+
+async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad").add(steps.held.job(), "slow")
+    flow.add(steps.mark.job(), "after bad", after="bad")
+    flow.add(steps.mark.job(), "after slow", after="slow")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        with pytest.raises(WorkflowFailed, match="step bad has failed") as caught:
+            await reference.result(10)
+        assert caught.value.state is WorkflowState.FAILED
+        steps.gate.set()
+
+        async def ended() -> bool:
+            return (await states(reference))["slow"] == "succeeded"
+
+        await eventually(ended)
+        assert await states(reference) == {
+            "bad": "failed",
+            "slow": "succeeded",
+            "after bad": "waiting",
+            "after slow": "waiting",
+        }
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
+        # Retried, it goes on, also behind what ended meanwhile.
+        steps.failing.clear()
+        assert await reference.retry() == 1
+        assert await reference.result(10) == {"after bad": "after bad", "after slow": "after slow"}
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert (bad.run, bad.error) == (2, None)
+    assert sorted(steps.ran) == ["after bad", "after slow", "bad", "bad", "slow"]
+
+
+async def test_retries_of_a_job_are_nothing_of_the_workflow(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.mark.job().with_max_attempts(50), "bad")
+    flow.add(steps.mark.job(), "next", after="bad")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: len(steps.ran) > 2)
+        steps.failing.clear()
+        assert await reference.result(10) == "next"
+
+
+async def test_an_ignored_failure_counts_as_done(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad", on_failure="ignore")
+    flow.add(steps.maybe.job(From("bad")), "next")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.result(10) == "None"
+        assert await states(reference) == {"bad": "ignored", "next": "succeeded"}
+
+
+def saga() -> Workflow:
+    flow = Workflow("trip")
+    for name, after in (("flight", ()), ("hotel", "flight"), ("car", "hotel")):
+        flow.add(steps.once.job(), name, after=after, undo=steps.undo.job(From(name)))
+    return flow.add(steps.once.job(), "pay", after="car", on_failure="compensate")
+
+
+async def test_what_was_done_is_undone_in_reverse(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing.add("pay")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, saga())
+        with pytest.raises(WorkflowFailed, match="step pay has failed") as caught:
+            await reference.result(10)
+        assert caught.value.state is WorkflowState.COMPENSATED
+        with pytest.raises(PushError, match="is compensated, and cannot be retried"):
+            await reference.retry()
+    assert steps.ran == ["flight", "hotel", "car", "pay", "undo car", "undo hotel", "undo flight"]
+
+
+async def test_undoing_waits_for_what_still_runs(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.held.job(), "slow", undo=steps.undo.job(From("slow")))
+    flow.add(steps.once.job(), "quick", undo=steps.undo.job(From("quick")))
+    flow.add(steps.once.job(), "bad", after="quick", on_failure="compensate")
+    flow.add(steps.mark.job(), "never", after="slow")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+
+        async def compensating() -> bool:
+            found = await reference.get()
+            return found is not None and found.state is WorkflowState.COMPENSATING
+
+        await eventually(compensating)
+        assert not any(name.startswith("undo") for name in steps.ran)
+        steps.gate.set()
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+    assert steps.ran[-2:] == ["undo slow", "undo quick"]
+    assert "never" not in steps.ran
+
+
+async def test_an_undo_that_fails_stops_and_goes_on_when_it_is_retried(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing |= {"pay", "undo hotel"}
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, saga())
+        assert await reference.wait(10) is WorkflowState.FAILED
+        assert steps.ran[-2:] == ["undo car", "undo hotel"]
+        steps.failing.clear()
+        assert await reference.retry() == 1
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+    assert steps.ran[-2:] == ["undo hotel", "undo flight"]
+
+
+async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").add(steps.held.job(), "slow")
+    flow.add(steps.mark.job().with_run_at(3600), "later")
+    flow.add(steps.mark.job(), "after", after=["slow", "later"])
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: "slow" in steps.ran)
+        assert await reference.cancel()
+        with pytest.raises(JobCancelled):
+            await reference.result(10)
+
+        async def stopped() -> bool:
+            return set((await states(reference)).values()) == {"cancelled"}
+
+        await eventually(stopped)
+        assert execute(flows_dsn, "select id from chancy.jobs") == []
+        assert await reference.cancel()
+        steps.gate.set()
+        assert await reference.retry() == 2
+        later = await reference.step("later")
+        assert later is not None
+        assert later.job_id is not None
+        await chancy.hurry(later.job_id)
+        assert await reference.result(10) == "after"
+        assert not await reference.cancel()
+
+
+async def test_a_job_of_a_step_that_is_cancelled_fails_the_workflow(flows_dsn: str) -> None:
+    flows = Workflows(sweep_s=0.1)
+    flow = chain("w", steps.mark.job().with_run_at(3600), steps.mark.job())
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        first = await reference.step("mark")
+        assert first is not None
+        assert first.job_id is not None
+        await chancy.cancel(first.job_id)
+        assert await reference.wait(10) is WorkflowState.FAILED
+        assert (await states(reference))["mark"] == "cancelled"
+
+
+async def test_a_step_and_all_behind_it_run_again(flows_dsn: str) -> None:
+    flows = Workflows()
+    flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b", after="a")
+    flow.add(steps.mark.job(), "side", after="a")
+    flow.add(steps.mark.job(), "join", after=["b", "side"])
+    flow.add(steps.anything.job(Each("join")), "end")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await reference.result(10)
+        with pytest.raises(PushError, match="is succeeded, and cannot be retried"):
+            await reference.retry()
+        with pytest.raises(PushError, match="with a step 'x'"):
+            await reference.retry("x")
+        steps.ran.clear()
+        assert await reference.retry("b") == 3
+        assert await reference.result(10) == ["join"]
+        assert steps.ran == ["b", "join"]
+        assert {one.name: one.run for one in await reference.steps()} == {
+            "a": 1, "b": 2, "side": 1, "join": 2, "end": 2,
+        }  # fmt: skip
+
+
+async def test_the_replay_of_a_dead_letter_resumes_its_workflow(flows_dsn: str) -> None:
+    flows, dead = Workflows(), DeadLetters()
+    steps.failing |= {"bad", "worse"}
+    flow = Workflow("w").add(steps.once.job(), "bad").add(steps.once.job(), "worse")
+    flow.add(steps.mark.job(), "after bad", after="bad")
+    flow.add(steps.mark.job(), "end", after=["after bad", "worse"])
+    async with working(flows_dsn, flows, dead) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+
+        async def both() -> bool:
+            return list((await states(reference)).values()).count("failed") == 2
+
+        await eventually(both)
+        steps.failing.clear()
+        replayed = {one.id: await dead.replay(chancy, one.id) for one in await dead.find(chancy)}
+        assert len(replayed) == 2
+
+        async def resumed() -> bool:
+            found = await reference.get()
+            return found is not None and found.state is WorkflowState.SUCCEEDED
+
+        await eventually(resumed)
+        assert await reference.result(10) == "end"
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert bad.state is StepState.SUCCEEDED
+        assert bad.job_id in replayed.values()
+        # What was retried since is not heard any more.
+        assert await reference.retry("bad") == 3
+        await reference.result(10)
+        ran = steps.ran.count("end")
+        for id in replayed:
+            await dead.replay(chancy, id, force=True)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        assert steps.ran.count("end") == ran

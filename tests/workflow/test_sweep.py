@@ -1,0 +1,207 @@
+"""What repairs workflows when a settlement could not tell of a step, and what bounds them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chancy import Chancy, ConfigurationError, Queue, Settlement, Worker, current_job, job
+from chancy.clock import SystemClock
+from chancy.plugins.workflow import (
+    From,
+    StepState,
+    Workflow,
+    Workflows,
+    WorkflowState,
+    chain,
+)
+from chancy.plugins.workflow.ends import MAX_NOTED, Notes, place_of
+from chancy.plugins.workflow.sweep import Sweep
+from chancy.settling import Transaction
+from tests.waiting import eventually
+from tests.workflow import steps
+from tests.workflow.running import ASYNC, execute, working
+
+APP: list[Chancy] = []
+
+
+class Failing(Workflows):
+    """Its hook fails; the service beside it is as it is."""
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        await tx.fetch("select 1 / 0")
+
+
+class Deaf(Workflows):
+    """As a worker that was killed before it told anything, and that does not come back."""
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
+    async def serve(self, runtime: Any) -> None: ...
+
+
+def sweep_of(chancy: Chancy, keep_days: float | None = None) -> Sweep:
+    return Sweep(chancy.broker, SystemClock(), Notes(), keep_days=keep_days)
+
+
+async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str) -> None:
+    flows = Failing(sweep_s=3600)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, chain("w", steps.mark.job(), steps.mark.job()))
+        assert await reference.result(20) == "mark 2"
+    assert steps.ran == ["mark", "mark 2"]
+
+
+@job(queue="async")
+async def complete(value: int) -> None:
+    async with APP[0].transaction() as tx:
+        await current_job().complete_in(tx, value)
+
+
+async def test_a_step_may_complete_in_its_own_transaction(flows_dsn: str) -> None:
+    APP.clear()
+    flows = Workflows(sweep_s=3600)
+    flow = Workflow("w").add(complete.job(5), "own").add(steps.anything.job(From("own")), "next")
+    async with working(flows_dsn, flows) as chancy:
+        APP.append(chancy)
+        assert await (await flows.push(chancy, flow)).result(20) == 5
+
+
+async def test_the_sweep_tells_what_nobody_has_told(flows_dsn: str) -> None:
+    flows = Deaf()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.double.job(4), "four").add(steps.once.job(), "bad")
+    flow.add(steps.double.job(From("four")), "eight")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        four = await reference.step("four")
+        assert four is not None
+        assert four.state is StepState.ENDING
+        assert await sweep.turn() == 2
+        assert await reference.wait(10) is WorkflowState.FAILED
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
+        steps.failing.clear()
+        assert await reference.retry() == 1
+        for _ in range(2):
+            await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+            await sweep.turn()
+        assert await reference.result(10) == {"bad": "bad", "eight": 16}
+        assert await sweep.turn() == 0
+
+
+async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
+    flows = Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, chain("w", steps.mark.job(), steps.mark.job()))
+        execute(flows_dsn, "delete from chancy.jobs")
+        assert await sweep_of(chancy).turn() == 1
+        found = await reference.step("mark")
+    assert found is not None
+    assert found.state is StepState.FAILED
+    assert found.error is not None
+    assert "is gone" in found.error["message"]
+
+
+async def test_pruned_history_strands_nobody(flows_dsn: str) -> None:
+    flows = Workflows()
+    flow = chain("w", steps.double.job(1), steps.double.job(From()))
+    flow.wait_for("go", after="double 2").add(steps.double.job(From("double 2")), "d", after="go")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+
+        async def waits() -> bool:
+            found = await reference.step("go")
+            return found is not None and found.state is StepState.AWAITING_SIGNAL
+
+        await eventually(waits)
+        execute(flows_dsn, "truncate chancy.finished_jobs")
+        assert await sweep_of(chancy).turn() == 0
+        await reference.signal("go")
+        assert await reference.result(10) == 8
+
+
+async def test_signals_and_workflows_survive_restarts(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        flow = Workflow("w").add(steps.mark.job(), "a").wait_for("go", after="a")
+        id = (await Workflows().push(chancy, flow)).id
+        await Workflows().reference(chancy, id).signal("go", "went")
+    async with working(flows_dsn, Workflows()) as chancy:
+        assert await Workflows().reference(chancy, id).result(10) == "went"
+
+
+async def test_the_sweep_goes_round_in_bounded_steps(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.LOOKED_AT", 3)
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.LOOKS", 2)
+    flows = Deaf()
+    ids: list[UUID] = []
+    async with working(flows_dsn, flows) as chancy:
+        for _ in range(5):
+            flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b")
+            ids.append((await flows.push(chancy, flow.wait_for("never"))).id)
+        await eventually(lambda: len(steps.ran) == 10)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        turns = [await sweep.turn() for _ in range(6)]
+    assert sum(turns) == 10
+    assert max(turns) <= 6
+
+
+async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
+    flows = Workflows()
+    async with working(flows_dsn, flows) as chancy:
+        done = [await flows.push(chancy, chain("w", steps.mark.job())) for _ in range(3)]
+        for one in done:
+            await one.wait(10)
+        open_ = await flows.push(chancy, Workflow("w").wait_for("never"))
+        old = "update chancy.workflows set finished_at = now() - interval '9 days' where id = %s"
+        execute(flows_dsn, old, done[0].id)
+        execute(flows_dsn, old, done[1].id)
+        assert await sweep_of(chancy, 8).retain() == 2
+        assert await sweep_of(chancy, None).retain() == 0
+        assert {one.id for one in await flows.find(chancy)} == {done[2].id, open_.id}
+    for table in ("steps", "joins"):
+        (count,) = execute(
+            flows_dsn, f"select count(distinct workflow_id) from chancy.workflows_{table}"
+        )
+        assert count == (2,)
+
+
+def test_notes_are_bounded_and_take_no_nonsense() -> None:
+    for meta in (
+        None, "{}", '{"workflow": {}}', '{"workflow": {"id": 1, "step": "a", "run": 1}}',
+        '{"workflow": {"id": "x", "step": "a", "run": 1}}', '{"workflow": {', '["workflow": {]',
+    ):  # fmt: skip
+        assert place_of(meta) is None
+    good = '{"workflow": {"id": "%s", "run": 2, "step": "a \\"b"}, "x": 1}' % UUID(int=5)
+    assert place_of(good) == (UUID(int=5), 'a "b', 2, False)
+    assert MAX_NOTED == 20_000
+
+
+@pytest.mark.parametrize("given", [{"keep_days": 0}, {"sweep_s": 0}, {"sweep_s": 1e9}])
+def test_settings_that_cannot_be(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Workflows(**given)
+
+
+async def test_a_workflow_outlives_a_worker_that_is_stopped(flows_dsn: str) -> None:
+    flows = Workflows()
+    app = Chancy(flows_dsn, queues=[Queue(name="async", executor="async")], plugins=[flows])
+    async with app as chancy:
+        reference = await flows.push(chancy, chain("w", *[steps.mark.job() for _ in range(60)]))
+        for ran in (10, 25):
+            async with Worker(chancy, queues=[ASYNC.name]):
+                await eventually(lambda ran=ran: len(steps.ran) >= ran)
+        async with Worker(chancy, queues=[ASYNC.name]):
+            assert await reference.result(20) == "mark 60"
+    assert timedelta(0) < timedelta(1)
+    await asyncio.sleep(0)
