@@ -123,9 +123,7 @@ def sendmany(
     """Send the records of a file, one JSON object a line; - is the standard input.
 
     A file is checked to its end first, so that a line that does not fit is named before anything
-    is sent; the standard input cannot be. Whatever the size, 2,000 records are in memory.
-
-    If sending fails, the line to go on from is said.
+    is sent; the standard input cannot be. If sending fails, the line to go on from is said.
 
     \b
     Example:

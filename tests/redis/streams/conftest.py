@@ -1,0 +1,26 @@
+"""A way to Redis, alone and on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.link import Link
+
+
+@pytest.fixture(params=["alone", "cluster"])
+async def link(request: pytest.FixtureRequest) -> AsyncIterator[Link]:
+    clustered = request.param == "cluster"
+    url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
+    made = Link(RedisSettings(url=url, cluster=clustered, prefix="t:"))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def alone(redis_url: str) -> AsyncIterator[Link]:
+    made = Link(RedisSettings(url=redis_url, prefix="t:"))
+    yield made
+    await made.close()

@@ -1,0 +1,52 @@
+"""Streams to send to, and what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chancy.plugins.redis.streams.codec import coding_of
+from chancy.plugins.redis.streams.hashing import route_of
+from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.stream import Stream
+
+
+class Order(Record):
+    order_id: int
+    note: str = ""
+
+
+def in_turn(key: int) -> int:
+    """A hasher whose partitions a test can foresee."""
+    return key
+
+
+def declare(link: Link, *, hasher: Any = in_turn, **options: Any) -> Stream[Order]:
+    coding = coding_of(Order, codec=options.pop("codec", None))
+    route = route_of(Order, "order_id", hasher)
+    return Stream("orders", link=link, coding=coding, route=route, **options)
+
+
+def orders(*ids: int) -> list[Order]:
+    return [Order(order_id=id) for id in ids]
+
+
+async def entries(stream: Stream[Order], partition: int) -> list[tuple[str, int]]:
+    found = await stream.link.command("XRANGE", stream.keys.log(partition), "-", "+")
+    return [
+        (
+            id.decode(),
+            stream.coding.decode([part for pair in fields.items() for part in pair]).order_id,
+        )
+        for id, fields in found
+    ]
+
+
+async def every(stream: Stream[Order]) -> list[list[int]]:
+    return [
+        [order for _, order in await entries(stream, number)] for number in range(stream.partitions)
+    ]
+
+
+async def dropped(stream: Stream[Order], partition: int) -> int:
+    return int(await stream.link.command("HGET", stream.keys.stat(partition), "dropped") or 0)

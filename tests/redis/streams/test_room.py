@@ -1,0 +1,86 @@
+"""Partitions that are full, and what all senders must agree on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.agreement import agree
+from chancy.plugins.redis.streams.batch import StreamFull
+from chancy.plugins.redis.streams.link import Link
+from tests.redis.streams.orders import declare, dropped, entries, every, orders
+
+
+@pytest.mark.row("R06")
+async def test_a_full_partition_makes_senders_wait(link: Link) -> None:
+    stream = declare(link, partitions=2, size=3)
+    log = stream.keys.log(0)
+    await link.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
+    await stream.send(*orders(0, 2, 4))
+    with pytest.raises(StreamFull, match=r"no room in the partition 0 after 0.05 s: 3 events"):
+        await stream.send(*orders(6, 1), timeout_s=0.05)
+    assert await every(stream) == [[0, 2, 4], [1]], "what has room is sent, and nothing is dropped"
+    waiting = asyncio.create_task(stream.send(*orders(6)))
+    await link.command("XREADGROUP", "GROUP", "p", "c", "COUNT", 2, "STREAMS", log, ">")
+    first, second = (id for id, _ in (await entries(stream, 0))[:2])
+    assert not waiting.done(), "what was read is not yet acknowledged"
+    await link.command("XACK", log, "p", first, second)
+    await asyncio.wait_for(waiting, 5)
+    assert (await every(stream))[0][-2:] == [4, 6]
+    assert await dropped(stream, 0) == 0
+
+
+@pytest.mark.row("R06")
+async def test_a_full_partition_drops_and_counts(link: Link) -> None:
+    stream = declare(link, partitions=2, size=3, full="drop_oldest")
+    await stream.send(*orders(0, 2, 4))
+    await stream.send(*orders(6, 8))
+    await stream.send(*orders(10))
+    assert (await every(stream))[0] == [6, 8, 10]
+    assert await dropped(stream, 0) == 3
+
+
+@pytest.mark.row("R06")
+async def test_what_was_acknowledged_makes_room_uncounted(alone: Link) -> None:
+    stream = declare(alone, partitions=1, size=10, full="drop_oldest")
+    log = stream.keys.log(0)
+    await alone.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
+    for number in range(50):
+        await stream.send(*orders(number))
+        ((_, found),) = await alone.command("XREADGROUP", "GROUP", "p", "c", "STREAMS", log, ">")
+        await alone.command("XACK", log, "p", *(id for id, _ in found))
+    assert await dropped(stream, 0) == 0
+    assert len(await entries(stream, 0)) <= 10
+
+
+@pytest.mark.row("R04")
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"partitions": 5}, "has 4 partitions, and is declared here with 5"),
+        ({"hasher": "crc32"}, r"was filled by the hasher '.*in_turn', .* here with 'crc32'"),
+        ({"partitions": 2, "hasher": None}, "has 4 partitions.*; it was filled by the hasher"),
+    ],
+)
+async def test_another_declaration_is_refused(
+    link: Link, other: dict[str, Any], reason: str
+) -> None:
+    await agree(declare(link, partitions=4))
+    changed = declare(link, **({"partitions": 4} | other))
+    with pytest.raises(ConfigurationError, match=f"the stream orders {reason}"):
+        await agree(changed)
+    with pytest.raises(ConfigurationError, match=reason):
+        await changed.send(*orders(1))
+    assert await every(changed) == [[]] * changed.partitions
+
+
+@pytest.mark.row("R07")
+async def test_another_codec_is_no_reason_to_refuse(alone: Link) -> None:
+    await declare(alone, partitions=1).send(*orders(1))
+    changed = declare(alone, partitions=1, codec="msgpack")
+    await changed.send(*orders(2))
+    assert await every(changed) == [[1, 2]]
+    assert await alone.command("HGET", changed.keys.meta, "codec") == b"msgpack"
