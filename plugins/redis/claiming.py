@@ -18,7 +18,7 @@ from chancy.plugins.redis.link import Link
 logger = logging.getLogger("chancy.redis")
 
 #: Jobs of one script: it holds up everybody else for 2 ms.
-MOST = 500
+MOST = 250
 #: Seconds for which a claim without an answer may still be carried out by the server.
 _UNKNOWN_FOR_S = 30.0
 _LEASES = 64

@@ -1,0 +1,100 @@
+"""An application and a worker whose queue has its jobs in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+import pytest
+
+from chancy import Chancy, Job, Queue, State, Unique
+from chancy.broker import Cancellation
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis import RedisPlugin
+from chancy.routing import RoutedBroker
+from chancy.testing.conformance.bench import record, settlement
+from chancy.worker.worker import Worker
+from tests import jobs
+from tests.redis_fixtures import RedisServer
+from tests.waiting import eventually
+
+FAST = Queue(name="fast", executor="async", broker="redis")
+NEAR = Queue(name="near", executor="async")
+
+
+@pytest.fixture
+async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
+    plugins = [RedisPlugin(url=redis_url)]
+    async with Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as made:
+        yield made
+
+
+def note(value: object = 0, queue: str = "fast") -> Job[object]:
+    return jobs.note.job(value=value).with_queue(queue)
+
+
+async def test_jobs_run_and_give_results(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        values = ["123", None, {"a": [1.5, "ü"]}, 2**70]
+        references = [await chancy.push(note(value)) for value in values]
+        assert [await each.result(10) for each in references] == values
+        assert await (await chancy.push(note(1, "near"))).result(10) == 1
+        assert await chancy.control.get([each.id for each in references]) == {}
+
+
+async def test_delays_uniqueness_and_cancelling(chancy: Chancy) -> None:
+    unique = Unique(key="once")
+    first = await chancy.push(note().with_unique(unique).with_run_at(timedelta(seconds=0.2)))
+    again = await chancy.push(note().with_unique(unique))
+    assert (again.id, again.created) == (first.id, False)
+    later = await chancy.push(note().with_run_at(timedelta(hours=1)))
+    assert await chancy.cancel(later.id) == {later.id: Cancellation.CANCELLED}
+    async with Worker(chancy):
+        assert (await first.wait(10)).state is State.SUCCEEDED
+        running = await chancy.push(jobs.wait_for_ever.job().with_queue("fast"))
+
+        async def runs() -> bool:
+            return await running.status() is State.RUNNING
+
+        await eventually(runs)
+        assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
+        assert (await running.wait(10)).state is State.CANCELLED
+
+
+async def test_the_jobs_of_a_worker_that_is_gone_are_run_by_another(chancy: Chancy) -> None:
+    assert isinstance(chancy.broker, RoutedBroker)
+    plane = await chancy.broker.planes.ready("redis")
+    reference = await chancy.push(note(7))
+    gone = record()
+    await plane.register(gone)
+    [claim] = await plane.claim("fast", worker_id=gone.id, limit=1)
+    async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=0.5):
+        done = await reference.wait(20)
+    assert (done.state, done.result, done.crashes) == (State.SUCCEEDED, 7, 1)
+    # What the one before says now is too late.
+    late = settlement(claim, State.FAILED)
+    assert await plane.settle([late]) == {claim.id}
+
+
+async def test_an_outage_of_redis_leaves_other_queues_going(
+    dsn: str, own_redis: Callable[..., RedisServer]
+) -> None:
+    server = own_redis(appendonly="yes")
+    plugins = [RedisPlugin(url=server.url, timeout_s=0.5, connect_timeout_s=0.5)]
+    async with (
+        Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as chancy,
+        Worker(chancy),
+    ):
+        assert await (await chancy.push(note(1))).result(10) == 1
+        server.kill()
+        assert await (await chancy.push(note(2, "near"))).result(10) == 2
+        pushing = asyncio.create_task(chancy.push(note(3)))
+        await asyncio.to_thread(server.start)
+        assert await (await pushing).result(20) == 3
+
+
+async def test_what_the_broker_cannot_do_is_refused(dsn: str) -> None:
+    wrong = Queue(name="fast", broker="redis", broker_options={"shards": 3})
+    with pytest.raises(ConfigurationError, match="no option 'shards'"):
+        Chancy(dsn, queues=[wrong], plugins=[RedisPlugin()])
