@@ -45,13 +45,19 @@ scan: Callable[[str], tuple[Any, int]] = json.JSONDecoder().raw_decode
 
 
 def encode(
-    value: Any, *, what: str, limit: int = DEFAULT_MAX_PAYLOAD, any_keys: bool = False
+    value: Any,
+    *,
+    what: str,
+    limit: int = DEFAULT_MAX_PAYLOAD,
+    any_keys: bool = False,
+    named: bool = False,
 ) -> str:
     """Encode a value as JSON text.
 
     :param what: how an error names the value, for example ``arguments of mail.send``.
     :param limit: bytes of UTF-8 that the text may have.
     :param any_keys: whether numbers, True, False and None may be keys: they come back as text.
+    :param named: whether the value is known to be a dict whose own keys are text.
     :raises InvalidArguments: names the place and the reason: NaN or infinity, a character that
         Postgres cannot store, a type that JSON does not have, or nesting too deep.
     :raises PayloadTooLarge: the text is over the limit.
@@ -59,7 +65,7 @@ def encode(
     try:
         text = "".join(_encode(value, 0))
         size = len(text) if text.isascii() else len(text.encode())
-        if not any_keys and text.find("{", 1) > 0 and not _has_text_keys(value):
+        if not any_keys and text.find("{", named) >= 0 and not _has_text_keys(value):
             raise TypeError("a key is not text")
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
         place, reason = _fault(value, "", 0) or ("", str(error))

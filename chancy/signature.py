@@ -111,7 +111,7 @@ class Signature:
             except KeyError:
                 if not self._fit(arguments):
                     return self._encode(arguments, limit)
-        return codec.encode(arguments, what=self._what, limit=limit)
+        return codec.encode(arguments, what=self._what, limit=limit, named=True)
 
     def _fit(self, arguments: dict[str, Any]) -> bool:
         """Whether values fit by their types alone: all the kinds that each may be of."""

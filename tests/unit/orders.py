@@ -148,6 +148,43 @@ class Address(TypedDict):
     zip: NotRequired[str]
 
 
+class Lenient(TypedDict):
+    """Takes more than it keeps."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")  # type: ignore[misc]
+    a: int
+
+
+@dataclass
+class Frame:
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    a: int
+    at: datetime | None = None
+
+
+class Raw(BaseModel):
+    """Bytes are written in one way and read in another."""
+
+    model_config = ConfigDict(ser_json_bytes="base64")
+    data: bytes
+
+
+class Settled(BaseModel):
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+    data: bytes
+
+
+class Spelled(BaseModel):
+    """Written by a name by which it is not read."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=False)
+    id: int = Field(alias="orderId")
+
+
 class Span(NamedTuple):
     begin: date
     days: int

@@ -71,6 +71,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "NUL": (list[str], ["\0"], "NUL character"),
     "NUL in an object": (Item, Item(name="\0", price=Decimal(1)), "NUL character"),
     "half a pair as key": (dict[str, str], {"\ud800": ""}, "would come back"),
+    "number as own key": (Any, {1: 2}, r"cannot be stored as JSON: the key 1 is not text"),
     "number as key": (Any, [{1: 2}], r"\[0\] cannot be stored as JSON: the key 1 is not text"),
     "None as key": (dict[str, Any], {"a": {None: 1}}, "the key None is not text"),
     # numbers
@@ -102,6 +103,14 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "derived field": (Derived, Derived(2), "Unexpected keyword argument"),
     "excluded field": (orders.Hiding, orders.Hiding(id=1, secret="x"), "would come back"),
     "extra field": (orders.Open, orders.Open(id=1, at=AT), "would come back"),  # type: ignore[call-arg]
+    "keys that are left out": (orders.Lenient, {"a": 1, "b": 2}, "would come back"),
+    "bytes read in another way": (orders.Raw, orders.Raw(data=b"a"), "would come back"),
+    "a name by which none reads": (orders.Spelled, orders.Spelled.model_validate({"id": 1}), "Field required"),
+    "key in a held dict": (
+        orders.Frame,
+        orders.Frame({"street": "s", "since": date(2030, 1, 1), "x": 1}),  # type: ignore[typeddict-unknown-key]
+        "Unexpected|not permitted|would come back|cannot be written",
+    ),
     "secret": (SecretStr, SecretStr("x"), "would come back"),
     # what JSON does not tell apart
     "text like a datetime": (datetime | str, AT.isoformat(), "tells them apart"),
@@ -139,7 +148,7 @@ def test_what_would_not_come_back_is_refused(annotation: Any, value: Any, why: s
         case
         for name, case in LOSSES.items()
         # Of the first nothing is said, and the last is not an annotation of data.
-        if name not in ("number as key", "None as key", "arbitrary")
+        if name not in ("number as own key", "number as key", "None as key", "arbitrary")
     ],
 )
 def test_such_a_result_is_refused_too(annotation: Any, value: Any, why: str) -> None:
@@ -255,6 +264,9 @@ def test_a_look_is_enough_for_common_types(monkeypatch: pytest.MonkeyPatch) -> N
         (orders.Line, orders.Line(ends=(Point(0.0, 0.0), Point(1.0, 1.0)))),
         (orders.Node, orders.Node(name="a", children=[orders.Node(name="b")])),
         (Bounded, Bounded(amount=1)),
+        (orders.Slotted, orders.Slotted(1, AT)),
+        (orders.Settled, orders.Settled(data=b"\xff")),
+        (orders.Frame, orders.Frame({"street": "s", "since": date(2030, 1, 1)})),
         (orders.Address, {"street": "s", "since": date(2030, 1, 1)}),
     ]
     monkeypatch.setattr(Schemas, "load", read_back)
