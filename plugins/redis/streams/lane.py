@@ -66,6 +66,8 @@ class Lane(Generic[R]):
         self.poke: Callable[[Lane[R]], None] = _nobody
         #: Set when nothing more is handed out.
         self.ended = asyncio.Event()
+        #: Set when the partition was given back, or that has failed.
+        self.returned = asyncio.Event()
         #: Told the deadline whenever it changes, 0 when it is over; from any thread.
         self.mirror: Callable[[float], None] = _nowhere
         self._arrived = asyncio.Event()

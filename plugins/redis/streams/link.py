@@ -66,6 +66,10 @@ class Link:
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = (
             weakref.WeakKeyDictionary()
         )
+        # A client refuses more callers than it may have connections: these wait for their turn.
+        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            weakref.WeakKeyDictionary()
+        )
         #: The way of threads.
         self.sync = SyncLink(settings)
 
@@ -88,30 +92,40 @@ class Link:
             client = self._clients[loop] = connect(self.settings, **_UNTIMED)
         return client
 
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[AsyncClient]:
+        """A client with a connection to spare."""
+        loop = asyncio.get_running_loop()
+        turns = self._turns.get(loop)
+        if turns is None:
+            turns = self._turns[loop] = asyncio.Semaphore(self.settings.max_connections)
+        async with turns, answered(self.settings.timeout_s):
+            yield self.client
+
     async def call(self, script: str, keys: Sequence[Value], args: Sequence[Value] = ()) -> Reply:
         """Run ``lua/<script>.lua``.
 
         :raises BrokerUnavailable: Redis is away; the outcome is unknown.
         :raises StatementFailed: it refused.
         """
-        async with answered(self.settings.timeout_s):
-            return await scripts()[script].run(self.client, keys, args)
+        async with self._turn() as client:
+            return await scripts()[script].run(client, keys, args)
 
     async def call_many(self, calls: Sequence[Call]) -> Sequence[Reply | Exception]:
         """Run scripts in one round trip for each server; an error takes the place of an answer."""
         if not calls:
             return ()
         known = scripts()
-        async with answered(self.settings.timeout_s):
+        async with self._turn() as client:
             answers = await run_all(
-                self.client, [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
+                client, [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
             )
         return _meant(answers)
 
     async def command(self, *parts: Value) -> Reply:
         """Send a plain command; its first key decides the server."""
-        async with answered(self.settings.timeout_s):
-            return await command(self.client, *parts)
+        async with self._turn() as client:
+            return await command(client, *parts)
 
     def reader(self) -> Reader:
         """A connection of its own for reads that block."""

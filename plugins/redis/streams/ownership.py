@@ -96,14 +96,22 @@ class Ownership:
             case _:
                 raise RuntimeError(f"acquire.lua answered {reply!r}")
 
-    async def release(self, lane: Lane[Any]) -> bool:
-        """Acknowledge what is done and give a partition back; False if it was not ours."""
-        given = await self._link.call(
-            "release",
-            (self._own(lane.number), self._keys.log(lane.number)),
-            (self._group, self._member, lane.epoch, *lane.acked),
+    async def release(self, lanes: Collection[Lane[Any]]) -> Sequence[bool | BrokerError]:
+        """Acknowledge what is done and give partitions back; False for what was not ours.
+
+        :raises BrokerUnavailable: those that are not back are free when their leases end.
+        """
+        replies = await self._link.call_many(
+            [
+                Call(
+                    "release",
+                    (self._own(lane.number), self._keys.log(lane.number)),
+                    (self._group, self._member, lane.epoch, *lane.acked),
+                )
+                for lane in lanes
+            ]
         )
-        return bool(given == 1)
+        return [reply if isinstance(reply, BrokerError) else reply == 1 for reply in replies]
 
     async def park(self, lane: Lane[Any], error: BaseException) -> bool:
         """Quarantine a partition and give it back; False if it was not ours."""

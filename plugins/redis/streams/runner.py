@@ -45,7 +45,7 @@ class Runner:
         self.parked: set[int] = set()
         #: Partitions whose policy has halted them here.
         self.halted: set[int] = set()
-        self._told: set[int] = set()
+        self._returning: list[Lane[Any]] = []
         #: Nothing more is acquired.
         self.leaving = False
         #: Set when the plan may have changed, or a lane has ended.
@@ -230,28 +230,43 @@ class Runner:
             await asyncio.wait([consumer])
         self.halted.discard(lane.number)
         await self._fetcher.drop(lane)
-        try:
-            if not lane.lost and await self._ownership.release(lane):
-                self.meter.acked += len(lane.acked)
-                self._told.add(lane.number)
-        except BrokerError as error:
-            logger.warning(
-                "partition_not_released processor=%s partition=%d error=%s: its lease will end",
-                self._processor.id,
-                lane.number,
-                error,
-            )
-        finally:
-            # Until here the heartbeat has extended the lease.
+        if lane.lost:
             self._lanes.pop(lane.number, None)
-        await self._tell()
+            return
+        self._returning.append(lane)
+        # Those that end in the same moment go together.
+        if len(self._returning) == 1:
+            await asyncio.sleep(0)
+            await self._return_all()
+        else:
+            await lane.returned.wait()
+
+    async def _return_all(self) -> None:
+        lanes, self._returning = self._returning, []
+        try:
+            replies = await self._ownership.release(lanes)
+        except BrokerError as error:
+            replies = [error] * len(lanes)
+        finally:
+            # Until here the heartbeat has extended their leases.
+            for lane in lanes:
+                self._lanes.pop(lane.number, None)
+                lane.returned.set()
+        for lane, reply in zip(lanes, replies, strict=True):
+            if isinstance(reply, BrokerError):
+                logger.warning(
+                    "partition_not_released processor=%s partition=%d error=%s: its lease will end",
+                    self._processor.id,
+                    lane.number,
+                    reply,
+                )
+            elif reply:
+                self.meter.acked += len(lane.acked)
+        if True in replies:
+            await self._tell()
 
     async def _tell(self) -> None:
-        """Tell the others that partitions are free, once for those of one moment."""
-        await asyncio.sleep(0)
-        if not self._told:
-            return
-        self._told.clear()
+        """Tell the others that partitions are free."""
         try:
             await self._membership.tell("released")
         except BrokerError as error:

@@ -105,7 +105,7 @@ async def test_a_lease_that_has_ended_cannot_be_extended_though_nobody_took_it(
     assert await ownership.extend([lane], link) == []
     await asyncio.sleep(LEASE_S)
     assert await ownership.extend([lane], link) == [lane]
-    assert await ownership.release(lane) is False
+    assert await ownership.release([lane]) == [False]
 
 
 async def test_a_former_owner_parks_and_buries_nothing(processor: Processor[Order]) -> None:
