@@ -53,7 +53,7 @@ class Consumer:
                 try:
                     await self._invocation.run()
                 except HandlingFailed as failure:
-                    await self._try_again("middleware_failed", failure.error)
+                    await self._try_again("a middleware could not handle a failure", failure.error)
                 except Exception as error:
                     self._meter.failed += 1
                     end = await self._failed(error)
@@ -71,7 +71,7 @@ class Consumer:
             return
         if progress:
             self._backoff.reset()
-        await self._try_again("processor_returned", None)
+        await self._try_again("it returned although its partition goes on", None)
 
     async def _failed(self, error: Exception) -> End | None:
         lane = self._lane
@@ -112,7 +112,7 @@ class Consumer:
             case Ignore():
                 if not self._lane.taken:
                     # There is nothing that could be left out.
-                    await self._try_again("processor_failed_early", error)
+                    await self._try_again("it failed before its first event", error)
                 elif not policy.keep:
                     self._lane.finish()
                 else:
@@ -169,19 +169,19 @@ class Consumer:
 
     async def _wait_for_redis(self, what: str, error: BrokerError) -> None:
         pause_s = self._backoff.next_s()
-        logger.warning("stream_%s_waits next_try_s=%.1f error=%s", what, pause_s, error)
+        logger.warning("stream_policy_waits for=%s next_try_s=%.1f error=%s", what, pause_s, error)
         await asyncio.sleep(pause_s)
 
-    async def _try_again(self, event: str, error: BaseException | None) -> None:
+    async def _try_again(self, why: str, error: BaseException | None) -> None:
         self._lane.put_back()
         pause_s = self._backoff.next_s()
         logger.warning(
-            "%s processor=%s partition=%d next_try_s=%.1f error=%s",
-            event,
+            "processor_begins_again processor=%s partition=%d next_try_s=%.1f: %s%s",
             self._processor.id,
             self._lane.number,
             pause_s,
-            described(error) if error else "none",
+            why,
+            f", {described(error)}" if error else "",
         )
         await self._pause(pause_s)
 

@@ -161,7 +161,7 @@ class Runner:
             return
         if task.exception() is not None:
             logger.error(
-                "consumer_failed processor=%s partition=%d",
+                "stream_consumer_failed processor=%s partition=%d",
                 self._processor.id,
                 lane.number,
                 exc_info=task.exception(),

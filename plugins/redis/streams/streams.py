@@ -275,7 +275,7 @@ class Streams:
             except (ConfigurationError, BrokerError) as error:
                 logger.error("processor_not_started processor=%s: %s", processor.id, error)
             except Exception:
-                logger.exception("executor_failed processor=%s", processor.id)
+                logger.exception("stream_executor_failed processor=%s", processor.id)
             finally:
                 self._executors.pop(processor.id, None)
             await asyncio.sleep(backoff.next_s())

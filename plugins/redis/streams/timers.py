@@ -172,7 +172,8 @@ class Timers:
         try:
             await duty.work()
         except Exception:
-            logger.exception("%s_failed name=%s", type(duty).__name__.lower(), duty.name)
+            kind = type(duty).__name__.lower()
+            logger.exception("stream_duty_failed kind=%s name=%s", kind, duty.name)
             return False
         return True
 
