@@ -124,6 +124,16 @@ async def test_retry_tries_again_in_place(redis_url: str) -> None:
         assert await letters(crew, 0) == []
 
 
+async def test_a_batch_that_is_retried_comes_again_in_order(redis_url: str) -> None:
+    policy = Retry(times=1, base_s=0.01)
+    async with fleet(redis_url, partitions=1, batch=4, options={"policy": policy}) as crew:
+        poisoned(crew, 3, times=1)
+        await crew.send(0, 8)
+        await crew.start()
+        await eventually(lambda: 7 in crew.numbers)
+        assert crew.numbers == [0, 1, 2, 3, *range(8)]
+
+
 async def test_what_was_retried_in_vain_becomes_a_dead_letter(redis_url: str) -> None:
     policy = Retry(times=2, base_s=0.01)
     async with fleet(redis_url, partitions=1, options={"policy": policy}) as crew:
