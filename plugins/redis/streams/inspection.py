@@ -161,8 +161,8 @@ class Inspection:
         lifted = {
             number: _text(reply[2] or b"") for number, reply in replies.items() if reply is not None
         }
-        if lifted:
-            await self._tell("resume")
+        # Workers that have halted go on, too.
+        await self._tell("resume")
         return lifted
 
     async def reset(self, start: str = "0") -> tuple[int, Sequence[Busy]]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.link import Call, Link
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually
 
@@ -148,3 +152,27 @@ async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
         groups = await crew.groups()
         assert sum(one.partition == 0 for one in crew.seen) == 1
         assert groups[0]["pending"] <= 6
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_answers_that_are_lost_cost_neither_order_nor_events(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """The read has happened, and nobody has heard of it."""
+    answered = Link.call_many
+    lost = itertools.cycle([False, True, False])
+
+    async def lossy(link: Link, calls: Sequence[Call]) -> Any:
+        replies = await answered(link, calls)
+        if calls and calls[0].script == "exchange" and next(lost):
+            raise BrokerUnavailable("the answer was lost")
+        return replies
+
+    monkeypatch.setattr(Link, "call_many", lossy)
+    async with fleet(redis_url, partitions=2, batch=batch, options={"prefetch": 16}) as crew:
+        await crew.start()
+        await crew.send(0, 200)
+        await eventually(lambda: len(crew.seen) >= 200)
+        await eventually(lambda: _nothing_pending(crew))
+        assert sorted(crew.numbers) == list(range(200))
+        assert crew.out_of_order() == []
