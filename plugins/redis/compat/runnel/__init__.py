@@ -1,0 +1,49 @@
+"""The call shapes of runnel 0.1: a program of it runs with only the import changed.
+
+What is here names things and nothing else; `chancy.plugins.redis.streams` does the work. What
+runnel itself has kept in Redis is not read.
+"""
+
+from __future__ import annotations
+
+from chancy.errors import ChancyError as RunnelException
+from chancy.errors import ConfigurationError as Misconfigured
+from chancy.plugins.redis.compat.runnel.application import App, ExceptionPolicy, Worker
+from chancy.plugins.redis.compat.runnel.parts import (
+    LZ4,
+    Compressor,
+    DeadLetterMiddleware,
+    FastJSONSerializer,
+    JSONSerializer,
+    Serializer,
+)
+from chancy.plugins.redis.compat.runnel.settings import Settings
+from chancy.plugins.redis.streams.compression import Gzip
+from chancy.plugins.redis.streams.event import Event
+from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.middleware import Dead
+from chancy.plugins.redis.streams.processor import Processor
+from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.stream import Stream
+
+__all__ = [
+    "LZ4",
+    "App",
+    "Compressor",
+    "Dead",
+    "DeadLetterMiddleware",
+    "Event",
+    "Events",
+    "ExceptionPolicy",
+    "FastJSONSerializer",
+    "Gzip",
+    "JSONSerializer",
+    "Misconfigured",
+    "Processor",
+    "Record",
+    "RunnelException",
+    "Serializer",
+    "Settings",
+    "Stream",
+    "Worker",
+]

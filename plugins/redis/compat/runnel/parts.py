@@ -1,0 +1,129 @@
+"""Serializers, compressors and middleware in runnel's shapes, as those of streams."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from typing import Any, Protocol
+
+from chancy.errors import ConfigurationError
+from chancy.names import shown
+from chancy.plugins.redis.streams.compression import Compressor as NamedCompressor
+from chancy.plugins.redis.streams.compression import Gzip, Lz4
+from chancy.plugins.redis.streams.encoding import Codec, JsonCodec, ValuesCodec
+from chancy.plugins.redis.streams.middleware import DeadLetters
+from chancy.plugins.redis.streams.protocols import Item, Middleware, Place
+
+
+class Compressor:
+    """Base of own compressors."""
+
+    def compress(self, value: bytes) -> bytes:
+        raise NotImplementedError
+
+    def decompress(self, value: bytes) -> bytes:
+        raise NotImplementedError
+
+
+class Serializer:
+    """Base of own serializers, of the values that a record's ``model_dump()`` gives.
+
+    :param compressor: for its own use.
+    """
+
+    def __init__(self, compressor: Any = None) -> None:
+        self.compressor = compressor
+
+    def dumps(self, value: Any) -> bytes:
+        raise NotImplementedError
+
+    def loads(self, value: bytes) -> Any:
+        raise NotImplementedError
+
+
+class JSONSerializer(Serializer):
+    """The codec ``json``, with a compressor if one is given."""
+
+
+FastJSONSerializer = JSONSerializer
+LZ4 = Lz4
+DeadLetterMiddleware = DeadLetters
+
+
+class OldMiddleware(Protocol):
+    """Middleware of runnel: it hears of a failure as of the end, by ``GeneratorExit``."""
+
+    def handler(self, parent: AsyncIterator[Any], **kwargs: Any) -> AsyncGenerator[Any, None]: ...
+
+
+class _Named:
+    """A compressor that has no name, by that of its class."""
+
+    def __init__(self, own: Any) -> None:
+        self.name = _name_of(own)
+        self._own = own
+
+    def compress(self, data: bytes) -> bytes:
+        return bytes(self._own.compress(data))
+
+    def decompress(self, data: bytes) -> bytes:
+        return bytes(self._own.decompress(data))
+
+
+class _Around:
+    """A middleware of runnel as one of streams."""
+
+    def __init__(self, old: OldMiddleware) -> None:
+        self._old = old
+
+    async def handler(
+        self, parent: AsyncIterator[Item], place: Place
+    ) -> AsyncGenerator[Item, None]:
+        items = self._old.handler(
+            parent, stream=place.stream, processor=place.processor, partition=place.partition
+        )
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()
+
+
+def codec_of(serializer: Any) -> tuple[Codec | None, NamedCompressor | None]:
+    """The codec and compressor of a serializer, of one's path, or by default."""
+    found = at(serializer) if isinstance(serializer, str) else serializer
+    if isinstance(found, type):
+        found = found()
+    if found is None:
+        return None, None
+    if isinstance(found, JSONSerializer):
+        return JsonCodec(), compressor_of(found.compressor)
+    return ValuesCodec(_name_of(found), found.dumps, found.loads), None
+
+
+def compressor_of(own: Any) -> NamedCompressor | None:
+    """A compressor with a name."""
+    if isinstance(own, type):
+        own = own()
+    if own is None or isinstance(own, Gzip | Lz4):
+        return own
+    return _Named(own)
+
+
+def middleware_of(given: Iterable[Any]) -> list[Middleware]:
+    """Middleware of runnel, or of streams, as the latter."""
+    return [one if isinstance(one, DeadLetters) else _Around(one) for one in given]
+
+
+def at(path: str) -> Any:
+    """What is at ``module:attribute`` or ``module.attribute``."""
+    module, _, attribute = path.replace(":", ".").rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"{shown(path)} cannot be imported: {error}") from None
+
+
+def _name_of(own: object) -> str:
+    return re.sub(r"[^a-z0-9_-]", "_", type(own).__name__.lower())[:32]

@@ -1,0 +1,7 @@
+"""Where runnel has its worker."""
+
+from __future__ import annotations
+
+from chancy.plugins.redis.compat.runnel.application import Worker
+
+__all__ = ["Worker"]
