@@ -64,7 +64,10 @@ def one(job: Job[Any], **given: Any) -> Workflow:
         (circle(), "in a circle: 'a' after 'c' after 'b' after 'a'"),
         (one(steps.mark.job(), after="nobody"), "step 'last' waits for 'nobody', and there is no"),
         (one(steps.double.job(From("nobody"))), "waits for 'nobody'"),
-        (one(steps.double.job(From("fetch"))), "'value' of tests.workflow.steps.double is int, and"),
+        (
+            one(steps.double.job(From("fetch"))),
+            "'value' of tests.workflow.steps.double is int, and",
+        ),
         (one(steps.count.job(From("one"))), "is Page, and step 'one' .* gives int"),
         (one(steps.double.job(From("fetch", "nothing"))), "Page has no field 'nothing'"),
         (one(steps.double.job(From("fetch", "words"))), r"gives list\[str\]"),
@@ -80,7 +83,10 @@ def one(job: Job[Any], **given: Any) -> Workflow:
         (one(steps.mark.job().with_priority(1_000)), "priority=1000 must be"),
         (one(steps.mark.job().with_max_attempts(0)), "max_attempts=0 must be"),
         (one(Job(func="gone.away")), "gone"),
-        (one(steps.mark.job(), undo=steps.maybe.job(From("weak"))), "undo of .* 'weak' need not have"),
+        (
+            one(steps.mark.job(), undo=steps.maybe.job(From("weak"))),
+            "undo of .* 'weak' need not have",
+        ),
         (one(steps.mark.job(), undo=steps.undo.job(From("one")), after="one"), "is str, and"),
     ],
     ids=lambda value: "" if isinstance(value, Workflow) else value,

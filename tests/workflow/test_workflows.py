@@ -16,6 +16,7 @@ from chancy.plugins.workflow import (
     StepState,
     Workflow,
     WorkflowFilter,
+    WorkflowReference,
     Workflows,
     WorkflowState,
     chain,
@@ -130,14 +131,19 @@ async def test_a_signal_may_come_before_its_step_or_after_it(flows_dsn: str) -> 
 async def test_a_workflow_is_part_of_the_callers_transaction(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
-        with pytest.raises(RuntimeError, match="undone"):
+        undone: list[WorkflowReference] = []
+
+        async def undo() -> None:
             async with chancy.transaction() as tx:
-                undone = await flows.push(chancy, chain("a", steps.mark.job()), within=tx)
+                undone.append(await flows.push(chancy, chain("a", steps.mark.job()), within=tx))
                 raise RuntimeError("undone")
+
+        with pytest.raises(RuntimeError, match="undone"):
+            await undo()
         async with chancy.transaction() as tx:
             done = await flows.push(chancy, chain("a", steps.mark.job()), within=tx)
         assert await done.result(10) == "mark"
-        assert await undone.get() is None
+        assert await undone[0].get() is None
         with psycopg.connect(flows_dsn) as connection:
             sync = flows.sync_push(chancy, chain("b", steps.mark.job()), within=connection)
             connection.commit()
@@ -164,7 +170,7 @@ async def test_waiting_ends_when_the_time_is_up(flows_dsn: str) -> None:
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
         reference = await flows.push(chancy, Workflow("w").wait_for("never"))
-        with pytest.raises(WaitTimeout, match="is running after 0.1 s"):
+        with pytest.raises(WaitTimeout, match="is running after"):
             await reference.wait(0.1)
         with pytest.raises(WaitTimeout, match="is not there"):
             await flows.reference(chancy, UUID(int=7)).wait(0.1)
