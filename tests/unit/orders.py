@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, TypeVar
 
@@ -164,6 +164,17 @@ class Frame:
 class Slotted:
     a: int
     at: datetime | None = None
+
+
+@dataclass
+class Counted:
+    x: int
+    n: int = field(init=False, default=0)
+
+
+class Rough(BaseModel):
+    model_config = ConfigDict(ser_json_timedelta="float")
+    age: timedelta
 
 
 class Raw(BaseModel):

@@ -23,6 +23,7 @@ from tests.unit.orders import (
     Amount,
     Bounded,
     Color,
+    Counted,
     Derived,
     Doubling,
     GiftItem,
@@ -59,7 +60,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "float for Decimal": (Decimal, 1.5, "Decimal"),
     "value for enum": (Color, "red", "instance of Color"),
     "tuple for list": (list[int], (1,), "valid list"),
-    "dict for model": (Item, {"name": "cup", "price": Decimal(1)}, "Item"),
+    "dict for model": (Item, {"name": "cup", "price": Decimal(1)}, "instance of Item, not"),
     "dict for dataclass": (Point, {"x": 1.0, "y": 1.0}, "Point"),
     "key": (dict[str, int], {1: 1}, "valid string"),
     # what JSON, or Postgres, cannot hold
@@ -100,12 +101,22 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "no field": (Item, Item.model_construct(name="cup"), "Field required"),
     # what the types themselves change
     "validator": (Doubling, Doubling(amount=1), "would come back from JSON as Doubling"),
+    "field that is not asked for": (Counted, changed(Counted(1), n=5), "Unexpected keyword"),
+    "timedelta as a float": (
+        orders.Rough,
+        orders.Rough(age=timedelta(days=999_999, microseconds=7)),
+        "would come back",
+    ),
     "derived field": (Derived, Derived(2), "Unexpected keyword argument"),
     "excluded field": (orders.Hiding, orders.Hiding(id=1, secret="x"), "would come back"),
     "extra field": (orders.Open, orders.Open(id=1, at=AT), "would come back"),  # type: ignore[call-arg]
     "keys that are left out": (orders.Lenient, {"a": 1, "b": 2}, "would come back"),
     "bytes read in another way": (orders.Raw, orders.Raw(data=b"a"), "would come back"),
-    "a name by which none reads": (orders.Spelled, orders.Spelled.model_validate({"id": 1}), "Field required"),
+    "a name by which none reads": (
+        orders.Spelled,
+        orders.Spelled.model_validate({"id": 1}),
+        "Field required",
+    ),
     "key in a held dict": (
         orders.Frame,
         orders.Frame({"street": "s", "since": date(2030, 1, 1), "x": 1}),  # type: ignore[typeddict-unknown-key]

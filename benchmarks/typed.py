@@ -1,0 +1,171 @@
+"""What typed arguments cost, against pydantic's own validation and dump of the same ones.
+
+Run it by ``python -m benchmarks.typed``. Needs no server.
+
+pydantic has a `TypeAdapter` of a TypedDict with the function's parameters; what it is asked for are
+``validate_python`` and ``dump_json`` together, and ``validate_json`` for the way back. The sides
+take turns in every round, so that a noisy machine disturbs them alike; each figure is the best of
+its rounds, and only the ratios count. ``encoded`` is for the push, ``decoded`` for the run. The
+last table has the whole preparation of a push, with validation and without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, get_type_hints
+from uuid import UUID, uuid4
+
+from pydantic import BaseModel, Field, TypeAdapter, field_validator
+from typing_extensions import TypedDict
+
+from benchmarks.jobs import noop
+from chancy.intake import Intake
+from chancy.registry import Registry
+from chancy.signature import Signature
+
+ROUNDS = 9
+#: Seconds that one measurement of a round takes, about.
+SPAN_S = 0.02
+AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Address(BaseModel):
+    street: str
+    zip: str
+
+
+class Order(BaseModel):
+    id: int = Field(gt=0)
+    at: datetime
+    total: Decimal
+    to: Address
+    lines: list[str]
+    note: str | None = None
+
+
+class Checked(BaseModel):
+    """Has a validator of its own: it is read back to be sure."""
+
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def check(cls, n: int) -> int:
+        return n
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    x: float
+    y: float
+    at: datetime
+
+
+def moment(to: str, at: datetime) -> None: ...
+def scalars(id: UUID, total: Decimal, within: timedelta, color: Color) -> None: ...
+def model(order: Order) -> None: ...
+def models(orders: list[Order]) -> None: ...
+def point(point: Point, n: int) -> None: ...
+def numbers(values: list[float]) -> None: ...
+def moments(values: list[datetime]) -> None: ...
+def mapping(values: dict[str, list[int]]) -> None: ...
+def checked(value: Checked) -> None: ...
+def ambiguous(value: datetime | str) -> None: ...
+
+
+ORDER = Order(id=1, at=AT, total=Decimal("9.90"), to=Address(street="s", zip="z"), lines=["a", "b"])
+CASES: Mapping[Callable[..., None], dict[str, Any]] = {
+    moment: {"to": "a@b.c", "at": AT},
+    scalars: {
+        "id": uuid4(), "total": Decimal("1.5"), "within": timedelta(1), "color": Color.RED
+    },
+    model: {"order": ORDER},
+    models: {"orders": [ORDER] * 50},
+    point: {"point": Point(1.0, 2.0, AT), "n": 1},
+    numbers: {"values": [number / 7 for number in range(1_000)]},
+    moments: {"values": [AT] * 100},
+    mapping: {"values": {"a": [1, 2, 3], "b": [4] * 20}},
+    checked: {"value": Checked(n=1)},
+    ambiguous: {"value": AT},
+}  # fmt: skip
+
+
+def best_us(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Microseconds a call, of the best of the rounds in which they take turns."""
+    best = dict.fromkeys(calls, float("inf"))
+    times = {title: _times(call) for title, call in calls.items()}
+    for _ in range(ROUNDS):
+        for title, call in calls.items():
+            best[title] = min(best[title], _took_s(call, times[title]) / times[title])
+    return {title: 1e6 * took_s for title, took_s in best.items()}
+
+
+def _times(call: Callable[[], object]) -> int:
+    """How many calls take about the span."""
+    call()
+    times = 1
+    while (took_s := _took_s(call, times)) < SPAN_S / 4:
+        times *= 4
+    return max(1, int(times * SPAN_S / took_s))
+
+
+def _took_s(call: Callable[[], object], times: int) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        call()
+    return time.perf_counter() - began
+
+
+def compare(function: Callable[..., None], arguments: dict[str, Any]) -> dict[str, float]:
+    hints = get_type_hints(function)
+    del hints["return"]
+    make: Any = TypedDict
+    adapter: TypeAdapter[Any] = TypeAdapter(make("Arguments", hints))
+    signature = Signature.of(function, f"benchmarks.{function.__name__}")
+    text = signature.encode(arguments)
+    return best_us(
+        {
+            "dumped": lambda: adapter.dump_json(adapter.validate_python(arguments)).decode(),
+            "encoded": lambda: signature.encode(arguments),
+            "validated": lambda: adapter.validate_json(text),
+            "decoded": lambda: signature.decode(text),
+        }
+    )
+
+
+def main() -> None:
+    print("| arguments | pydantic µs | encoded µs | ratio | pydantic µs | decoded µs | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for function, arguments in CASES.items():
+        us = compare(function, arguments)
+        cells = [
+            f"{theirs:.2f} | {ours:.2f} | {ours / theirs:.2f}"
+            for theirs, ours in (
+                (us["dumped"], us["encoded"]),
+                (us["validated"], us["decoded"]),
+            )
+        ]
+        print(f"| {function.__name__} | {' | '.join(cells)} |")
+    intake = Intake(Registry(), 1_000_000)
+    plain = noop.job(number=1)
+    us = best_us(
+        {
+            "with": lambda: intake.prepare(plain, validate=True),
+            "without": lambda: intake.prepare(plain, validate=False),
+        }
+    )
+    print("\n| push of a number, prepared | µs |\n|---|---|")
+    print(f"| validated | {us['with']:.2f} |\n| not validated | {us['without']:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
