@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.postgres_fixtures", "tests.leftovers", "tests.redis_fixtures"]
+pytest_plugins = ["tests.leftovers", "tests.postgres_fixtures", "tests.redis_fixtures"]

@@ -73,7 +73,7 @@ async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None
 @pytest.mark.parametrize("flaky", [False, True])
 @given(graphs=st.lists(model.graphs(), min_size=4, max_size=4), seed=st.integers(0, 1000))
 @settings(
-    max_examples=8,
+    max_examples=3,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
