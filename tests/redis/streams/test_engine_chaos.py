@@ -115,6 +115,7 @@ def check(lines: dict[int, list[Line]]) -> None:
             assert len(late) <= 1, f"run {run} of partition {partition} went on: {late}"
 
 
+@pytest.mark.row("R11", "R26")
 async def test_the_partitions_of_a_killed_worker_go_on_elsewhere(crew: Crew) -> None:
     for _ in range(2):
         crew.start()
@@ -127,6 +128,7 @@ async def test_the_partitions_of_a_killed_worker_go_on_elsewhere(crew: Crew) -> 
     check(await crew.lines())
 
 
+@pytest.mark.row("R30")
 async def test_a_worker_that_wakes_up_does_nothing_with_what_it_no_longer_owns(crew: Crew) -> None:
     frozen = crew.start()
     await crew.send(300)
@@ -142,6 +144,7 @@ async def test_a_worker_that_wakes_up_does_nothing_with_what_it_no_longer_owns(c
     check(await crew.lines())
 
 
+@pytest.mark.row("R11", "R27")
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seconds", [30])

@@ -53,6 +53,7 @@ def fair(plan: Plan, members: Sequence[str], partitions: int) -> bool:
     return sum(counts.values()) == partitions and max(counts.values()) - min(counts.values()) <= 1
 
 
+@pytest.mark.row("R24")
 @pytest.mark.parametrize(
     ("partitions", "members", "wanted"),
     [
@@ -74,6 +75,7 @@ def test_contiguous_shares_are_neighbours_in_the_order_of_joining(
     assert list(plan.assigned) == expected
 
 
+@pytest.mark.row("R24")
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -144,6 +146,7 @@ async def test_each_change_makes_a_plan_and_tells_everybody(processor: Processor
     assert await control(link, processor) == ["join", "join", "leave"]
 
 
+@pytest.mark.row("R26")
 async def test_a_member_that_is_silent_is_found_dead_by_any_other(
     processor: Processor[Order],
 ) -> None:

@@ -18,6 +18,7 @@ from tests.waiting import eventually
 EVENTS = 333
 
 
+@pytest.mark.row("R12", "R13")
 @pytest.mark.parametrize(
     ("partitions", "prefetch", "batch", "workers"),
     list(itertools.product([1, 8], [1, 50], [1, 24], [1, 3])),
@@ -37,6 +38,7 @@ async def test_each_event_is_seen_once_and_in_order_by_key(
         assert crew.out_of_order() == []
 
 
+@pytest.mark.row("R12", "R45")
 async def test_each_event_is_seen_once_in_a_cluster(redis_cluster: str) -> None:
     async with fleet(redis_cluster, cluster=True, partitions=12, batch=11) as crew:
         for _ in range(3):
@@ -58,6 +60,7 @@ async def _nothing_pending(crew: Fleet) -> bool:
     return await crew.pending() == 0
 
 
+@pytest.mark.row("R12", "R13", "R15", "R25")
 @pytest.mark.parametrize("batch", [1, 11])
 async def test_workers_come_and_go_under_load(redis_url: str, batch: int) -> None:
     async with fleet(redis_url, partitions=8, batch=batch) as crew:
@@ -89,6 +92,7 @@ async def test_workers_come_and_go_under_load(redis_url: str, batch: int) -> Non
         assert crew.out_of_order() == []
 
 
+@pytest.mark.row("R24")
 async def test_only_the_partitions_that_move_pause(redis_url: str) -> None:
     async with fleet(redis_url, partitions=8) as crew:
         first = await crew.start()
@@ -103,6 +107,7 @@ async def test_only_the_partitions_that_move_pause(redis_url: str) -> None:
         assert kept.items() <= lanes.items()
 
 
+@pytest.mark.row("R28")
 async def test_more_workers_than_partitions_stand_by(redis_url: str) -> None:
     async with fleet(redis_url, partitions=2) as crew:
         workers = [await crew.start() for _ in range(3)]
@@ -115,6 +120,7 @@ async def test_more_workers_than_partitions_stand_by(redis_url: str) -> None:
         await eventually(lambda: sorted(crew.numbers) == list(range(10)))
 
 
+@pytest.mark.row("R10")
 async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(redis_url: str) -> None:
     going = asyncio.Event()
 
@@ -132,6 +138,7 @@ async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(redis_url
         await eventually(lambda: _nothing_pending(crew))
 
 
+@pytest.mark.row("R16")
 async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
     redis_url: str,
 ) -> None:

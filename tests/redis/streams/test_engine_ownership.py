@@ -66,6 +66,7 @@ async def _until_free(link: Link, processor: Processor[Order], member: str) -> L
     return lane
 
 
+@pytest.mark.row("R29")
 async def test_a_partition_has_one_owner_until_its_lease_ends(processor: Processor[Order]) -> None:
     link = processor.stream.link
     first = await acquired(link, processor, "a")
@@ -76,6 +77,7 @@ async def test_a_partition_has_one_owner_until_its_lease_ends(processor: Process
     assert second.epoch > first.epoch
 
 
+@pytest.mark.row("R30")
 async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(
     processor: Processor[Order],
 ) -> None:
@@ -138,6 +140,7 @@ async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_do
     assert await link.command("HGET", stream.keys.stat(0), "lost:handle") == b"2"
 
 
+@pytest.mark.row("R42")
 async def test_a_worker_goes_on_after_all_data_is_gone(
     redis_url: str, redis_server: RedisServer
 ) -> None:
@@ -153,6 +156,7 @@ async def test_a_worker_goes_on_after_all_data_is_gone(
         assert crew.out_of_order() == []
 
 
+@pytest.mark.row("R42")
 async def test_a_worker_goes_on_after_a_restart_of_the_server(
     own_redis: Callable[..., RedisServer],
 ) -> None:
@@ -171,6 +175,7 @@ async def test_a_worker_goes_on_after_a_restart_of_the_server(
         await eventually(crew.settled)
 
 
+@pytest.mark.row("R30")
 async def test_a_worker_that_was_silent_longer_than_its_lease_hands_out_nothing_more(
     own_redis: Callable[..., RedisServer],
 ) -> None:

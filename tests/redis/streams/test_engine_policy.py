@@ -52,6 +52,7 @@ async def quiet(crew: Fleet, pending: int) -> bool:
     return await crew.pending() == pending
 
 
+@pytest.mark.row("R21", "R22")
 async def test_ignore_acknowledges_what_failed_and_goes_on(redis_url: str) -> None:
     async with fleet(redis_url, partitions=2, options={"policy": Ignore()}) as crew:
         poisoned(crew, 10)
@@ -62,6 +63,7 @@ async def test_ignore_acknowledges_what_failed_and_goes_on(redis_url: str) -> No
         assert crew.out_of_order() == []
 
 
+@pytest.mark.row("R21")
 async def test_ignore_drops_all_of_a_batch(redis_url: str) -> None:
     async with fleet(
         redis_url, partitions=1, batch=5, options={"policy": Ignore(keep=True)}
@@ -74,6 +76,7 @@ async def test_ignore_drops_all_of_a_batch(redis_url: str) -> None:
         assert len(await letters(crew, 0)) == 5
 
 
+@pytest.mark.row("R19", "R22")
 async def test_halt_stops_its_partition_only_until_it_is_resumed(redis_url: str) -> None:
     async with fleet(redis_url, partitions=2, options={"policy": Halt()}) as crew:
         poisoned(crew, 10, times=1)
@@ -90,6 +93,7 @@ async def test_halt_stops_its_partition_only_until_it_is_resumed(redis_url: str)
         assert crew.out_of_order() == []
 
 
+@pytest.mark.row("R20", "R22")
 async def test_a_quarantine_outlives_its_owner_and_ends_with_a_resume(redis_url: str) -> None:
     async with fleet(redis_url, partitions=2, options={"policy": Quarantine()}) as crew:
         poisoned(crew, 10, times=1)
@@ -134,6 +138,7 @@ async def test_a_batch_that_is_retried_comes_again_in_order(redis_url: str) -> N
         assert crew.numbers == [0, 1, 2, 3, *range(8)]
 
 
+@pytest.mark.row("R18")
 async def test_what_was_retried_in_vain_becomes_a_dead_letter(redis_url: str) -> None:
     policy = Retry(times=2, base_s=0.01)
     async with fleet(redis_url, partitions=1, options={"policy": policy}) as crew:
@@ -149,6 +154,7 @@ async def test_what_was_retried_in_vain_becomes_a_dead_letter(redis_url: str) ->
         assert worker.executor.runner.meter.dead == 1
 
 
+@pytest.mark.row("R23")
 @pytest.mark.parametrize("policy", [Ignore(), Retry(times=1, base_s=0.01)])
 async def test_a_processor_that_fails_before_its_first_event_is_begun_again(
     redis_url: str, policy: Policy
@@ -169,6 +175,7 @@ async def test_a_processor_that_fails_before_its_first_event_is_begun_again(
         await eventually(lambda: crew.numbers == list(range(10)))
 
 
+@pytest.mark.row("R23")
 async def test_a_processor_that_returns_is_begun_again_with_the_same_event(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,6 +193,7 @@ async def test_a_processor_that_returns_is_begun_again_with_the_same_event(
     assert "it returned although its partition goes on" in caplog.text
 
 
+@pytest.mark.row("R23")
 async def test_what_cannot_be_decoded_is_up_to_the_policy(redis_url: str) -> None:
     async with fleet(redis_url, partitions=1, options={"policy": Ignore(keep=True)}) as crew:
         link, log = crew.orders.link, crew.orders.keys.log(0)
@@ -234,6 +242,7 @@ async def test_middleware_sees_events_failures_and_the_end(redis_url: str) -> No
     assert far.seen == wanted
 
 
+@pytest.mark.row("R18")
 async def test_nothing_is_acknowledged_while_a_middleware_cannot_handle_the_failure(
     redis_url: str,
 ) -> None:
@@ -247,6 +256,7 @@ async def test_nothing_is_acknowledged_while_a_middleware_cannot_handle_the_fail
         assert await crew.pending() == 1
 
 
+@pytest.mark.row("R14")
 async def test_what_a_policy_or_a_batch_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least 1"):
         Retry(times=0)
@@ -254,6 +264,7 @@ async def test_what_a_policy_or_a_batch_cannot_be_is_refused() -> None:
         Retry(base_s=5, cap_s=1)
 
 
+@pytest.mark.row("R32")
 async def test_a_worker_that_stops_lets_the_event_at_hand_end(redis_url: str) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 

@@ -66,6 +66,7 @@ def declared(url: str) -> Streams:
     return Streams(RedisSettings(url=url, prefix="t:"))
 
 
+@pytest.mark.row("R35")
 async def test_a_timer_goes_on_after_a_failure_and_never_overlaps(
     redis_url: str, start: Start
 ) -> None:
@@ -88,6 +89,7 @@ async def test_a_timer_goes_on_after_a_failure_and_never_overlaps(
     assert most == 1
 
 
+@pytest.mark.row("R37")
 async def test_timers_on_the_leader_run_in_one_worker(redis_url: str, start: Start) -> None:
     ran: list[int] = []
     gates = [Gate(False), Gate(True)]
@@ -103,6 +105,7 @@ async def test_timers_on_the_leader_run_in_one_worker(redis_url: str, start: Sta
     assert set(ran) == {1}
 
 
+@pytest.mark.row("R36")
 async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
     redis_url: str, start: Start
 ) -> None:
@@ -119,6 +122,7 @@ async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
     assert len(set(fired)) == len(fired)
 
 
+@pytest.mark.row("R34")
 async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
     redis_url: str, start: Start
 ) -> None:
@@ -136,6 +140,7 @@ async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
     await eventually(lambda: sorted(ran) == [0, 0, 1, 1])
 
 
+@pytest.mark.row("R34")
 async def test_a_task_on_the_leader_runs_once_for_each_fleet(redis_url: str, start: Start) -> None:
     ran: list[int] = []
 
@@ -160,6 +165,7 @@ async def test_a_task_on_the_leader_runs_once_for_each_fleet(redis_url: str, sta
     await eventually(lambda: ran == [1, 4])
 
 
+@pytest.mark.row("R34")
 async def test_the_next_leader_begins_a_task_anew_within_which_the_last_one_ended(
     redis_url: str, start: Start
 ) -> None:

@@ -18,6 +18,7 @@ async def length(crew: Fleet) -> int:
     return int(await crew.orders.link.command("XLEN", crew.orders.keys.log(0)))
 
 
+@pytest.mark.row("R06")
 async def test_what_all_have_acknowledged_is_trimmed_and_nothing_else(redis_url: str) -> None:
     options = {"check_s": 0.05, "lease_s": 0.4}
     async with fleet(
@@ -53,6 +54,7 @@ async def test_what_all_have_acknowledged_is_trimmed_and_nothing_else(redis_url:
         await eventually(short)
 
 
+@pytest.mark.row("R04")
 async def test_a_worker_with_other_partitions_does_not_begin(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -71,6 +73,7 @@ async def test_a_worker_with_other_partitions_does_not_begin(
         crew.workers[other.number] = other
 
 
+@pytest.mark.row("R19")
 async def test_a_halt_may_end_the_process(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
