@@ -1,0 +1,33 @@
+"""Many workers and partitions at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.redis.streams.fleet import fleet
+from tests.waiting import eventually
+
+PARTITIONS, WORKERS, EVENTS = 256, 16, 1_024
+
+
+@pytest.mark.row("R31", "R46")
+@pytest.mark.parametrize("join_delay_s", [0.0, 0.5])
+async def test_a_burst_of_workers_settles(redis_url: str, join_delay_s: float) -> None:
+    """With a delay in few plans, without one all the same."""
+    async with fleet(
+        redis_url, partitions=PARTITIONS, options={"join_delay_s": join_delay_s}
+    ) as crew:
+        await crew.send(0, EVENTS, keys=PARTITIONS)
+        began = asyncio.get_running_loop().time()
+        workers = await asyncio.gather(*(crew.start() for _ in range(WORKERS)))
+        await eventually(crew.settled, timeout=20)
+        await eventually(lambda: len(crew.seen) >= EVENTS, timeout=20)
+        took_s = asyncio.get_running_loop().time() - began
+        assert sorted(crew.numbers) == list(range(EVENTS)), "each once"
+        assert crew.out_of_order() == []
+        assert took_s < 10
+        if join_delay_s:
+            moves = [worker.executor.runner.meter.rebalances for worker in workers]
+            assert max(moves) <= 4, moves
