@@ -21,6 +21,7 @@ from chancy.broker import (
     JobFilter,
     PreparedJob,
     QueueCounts,
+    SqlStore,
     WorkerRecord,
 )
 from chancy.clock import Clock, SystemClock
@@ -93,10 +94,15 @@ class Chancy(BlockingCalls):
         self._make_broker = functools.partial(
             PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
         )
-        context = BrokerContext(schema=schema, clock=self.clock, max_payload=max_payload)
-        self._assembly = Assembly(self.hooks.brokers(context), self.clock, self.queues)
         #: The broker that keeps queues and workers, without what plugins put beside it.
         self.control = broker or self._make_broker(self.dsn, pool_size=pool_size)
+        context = BrokerContext(
+            schema=schema,
+            postgres=isinstance(self.control, SqlStore),
+            clock=self.clock,
+            max_payload=max_payload,
+        )
+        self._assembly = Assembly(self.hooks.brokers(context), self.clock, self.queues)
         self.broker, self._finishes = self._assembly.make(self.control)
         self._instead: StandIn | None = None
         self.hooks.check_broker(self.control)

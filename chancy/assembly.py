@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from chancy.blocking import BlockingStore, BlockingWait
-from chancy.broker import BlockingPush, Broker, PreparedJob
+from chancy.broker import BlockingPush, BlockingWithin, Broker, PreparedJob
 from chancy.clock import Clock
 from chancy.errors import BrokerError, PushError
 from chancy.finishes import Finishes
@@ -149,7 +149,7 @@ class RoutedStore:
             return
         plane = self._planes[name]
         check_part(name, plane, part, within)
-        if within is not None and not isinstance(plane, BlockingPush):
+        if within is not None and not isinstance(plane, BlockingPush | BlockingWithin):
             raise PushError(
                 f"queue {part[0].queue!r} has the broker {name!r}, which takes within= from code "
                 "with an event loop alone: use push"
@@ -166,6 +166,8 @@ class RoutedStore:
         jobs = [job for chunk in chunks for job in chunk]
         if isinstance(plane, BlockingPush):
             return plane.push_blocking(jobs, within=within)
+        if within is not None and isinstance(plane, BlockingWithin):
+            return plane.push_within(jobs, within=within)
 
         async def push(broker: Broker, _: object) -> Mapping[UUID, UUID]:
             return await broker.push(jobs)

@@ -322,7 +322,8 @@ class BlockingPush(Protocol):
     """A broker of a plugin that threads without an event loop push to themselves.
 
     What is made for the ``sync_…`` calls is used by these two calls alone, from any thread. Pushes
-    to a broker that is none go through a loop in a thread beside it, and not ``within``.
+    to a broker that is none go through a loop in a thread beside it, and ``within`` a transaction
+    only to a `BlockingWithin`.
     """
 
     def push_blocking(
@@ -332,6 +333,15 @@ class BlockingPush(Protocol):
         ...
 
     def close_blocking(self) -> None: ...
+
+
+@runtime_checkable
+class BlockingWithin(Protocol):
+    """A broker of a plugin that threads push to within transactions of theirs, and no other way."""
+
+    def push_within(self, jobs: Sequence[PreparedJob], *, within: object) -> Mapping[UUID, UUID]:
+        """`Broker.push`, from any thread; needs no connection of its own."""
+        ...
 
 
 @runtime_checkable

@@ -39,6 +39,8 @@ class Topic(StrEnum):
     WORK = ""
     #: Those who wait for the end of jobs.
     FINISHED = "_f"
+    #: Those who take jobs over into another broker.
+    RELAY = "_r"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,10 +117,12 @@ class BrokerContext:
     """What an application gives to the brokers that plugins make for it.
 
     :param schema: of the tables in Postgres, checked but not quoted.
+    :param postgres: whether the tables are there: the control broker is not one for tests.
     :param max_payload: bytes that the arguments, the meta, or the result of a job may take.
     """
 
     schema: str
+    postgres: bool
     clock: Clock
     max_payload: int
 

@@ -249,7 +249,7 @@ class PostgresBroker:
         return PostgresPulse(self.dsn, self.sql, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> PostgresSubscription:
-        name = "chancy listener" if topic is Topic.WORK else "chancy waiting"
+        name = _LISTENERS[topic]
         connection = await self._driver.connect(self._listen_dsn, application_name=name)
         if connection.pooled:
             # It would be accepted, and stay with whichever session of the server it met.
@@ -268,3 +268,8 @@ class PostgresBroker:
 
 
 _driver = driver
+_LISTENERS = {
+    Topic.WORK: "chancy listener",
+    Topic.FINISHED: "chancy waiting",
+    Topic.RELAY: "chancy relay",
+}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from chancy.broker import Broker
+from chancy.broker import Broker, SqlStore
 from chancy.plugin import BrokerContext, Plugin, Runtime
 from chancy.plugins.redis.broker import RedisBroker
 from chancy.plugins.redis.client import checked
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.relay import Relay
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.upkeep import Upkeep
+from chancy.postgres.component import Kind, Migrations
 
 if TYPE_CHECKING:
     import click
@@ -80,7 +83,17 @@ class RedisPlugin(Plugin):
         return "chancy.redis"
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
-        return {"redis": lambda: RedisBroker(self.settings)}
+        outbox = context.schema if context.postgres else None
+        return {"redis": lambda: RedisBroker(self.settings, outbox=outbox)}
+
+    def migrations(self) -> Migrations | None:
+        return Migrations(
+            name="redis",
+            package="chancy.plugins.redis.migrations",
+            head="0001",
+            core="0007",
+            grants={Kind.PRODUCER: {"redis_outbox": "insert"}},
+        )
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.redis.commands import commands
@@ -91,10 +104,21 @@ class RedisPlugin(Plugin):
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_up(), name="upkeep")
             group.create_task(self.streams.serve(leader=runtime.leader), name="streams")
+            if isinstance(runtime.broker, SqlStore):
+                group.create_task(self._relay(runtime.broker, runtime), name="relay")
 
     async def _keep_up(self) -> None:
+        async with self._link() as link:
+            await Upkeep(link).serve()
+
+    async def _relay(self, store: SqlStore, runtime: Runtime) -> None:
+        async with self._link() as link:
+            await Relay(link, store, runtime).serve()
+
+    @asynccontextmanager
+    async def _link(self) -> AsyncGenerator[Link]:
         link = Link(self.settings, Keys(self.settings.prefix).tag("jobs"))
         try:
-            await Upkeep(link).serve()
+            yield link
         finally:
             await link.close()

@@ -27,6 +27,7 @@ from chancy.plugins.redis import records
 from chancy.plugins.redis.claiming import Claims
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.outbox import Deposits
 from chancy.plugins.redis.pushing import Pushes
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.standing import Queues, RedisPulse, Workers
@@ -57,10 +58,14 @@ class RedisBroker:
 
     Workers live as long as they beat: their beats are by the clock of the server, and the leases
     of all that a worker has claimed stand and fall with them.
+
+    :param outbox: the schema in Postgres that has the table of `chancy.plugins.redis.outbox`, for
+        pushes inside transactions; None: there is none, and they are refused.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, *, outbox: str | None = None) -> None:
         self.settings = settings
+        self._deposits = Deposits(outbox)
         self.tag = Keys(settings.prefix).tag("jobs")
         #: The way to its server, for what is beside the broker.
         self.link = Link(settings, self.tag)
@@ -76,7 +81,10 @@ class RedisBroker:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.NOTICES, Capability.UNIQUE})
+        offered = {Capability.NOTICES, Capability.UNIQUE}
+        if self._deposits.possible:
+            offered.add(Capability.TRANSACTIONAL_PUSH)
+        return frozenset(offered)
 
     async def open(self) -> None:
         await self.link.open()
@@ -94,15 +102,25 @@ class RedisBroker:
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        if within is not None:
-            raise TypeError(f"within={shown(within)}: Redis has no part in transactions")
-        return await self._pushes.push(jobs)
+        """See `Broker.push`. Within a transaction of Postgres the jobs go into the outbox: their
+        unique keys are looked at when they come to Redis."""
+        if within is None:
+            return await self._pushes.push(jobs)
+        return await self._deposits.put(jobs, within)
+
+    def push_within(self, jobs: Sequence[PreparedJob], *, within: object) -> Mapping[UUID, UUID]:
+        """The same from a thread without an event loop; see `chancy.broker.BlockingWithin`."""
+        return self._deposits.put_blocking(jobs, within)
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """All of them are taken before the first is stored."""
-        return await self.push([job for chunk in chunks for job in chunk], within=within)
+        """All of them are taken before the first is stored, but within a transaction."""
+        if within is None:
+            return await self._pushes.push([job for chunk in chunks for job in chunk])
+        for chunk in chunks:
+            await self.push(chunk, within=within)
+        return {}
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False

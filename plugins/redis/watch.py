@@ -18,7 +18,7 @@ from chancy.plugins.redis.link import Link
 
 #: Notices that a subscription keeps for a slow reader: the last ones.
 MAX_NOTICES = 10_000
-_SUFFIXES = {Topic.WORK: b":notices", Topic.FINISHED: b":ends"}
+_SUFFIXES = {Topic.WORK: b":notices", Topic.FINISHED: b":ends", Topic.RELAY: b":relay"}
 
 
 class Watch:

@@ -19,6 +19,7 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.pruner import Prune, Pruner
 from chancy.plugins.recovery import Recovery
+from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.plugins.retry import Retry
 from chancy.postgres.component import Migrations
@@ -44,6 +45,16 @@ class TestPruner(PluginContract):
     @pytest.fixture
     def plugin(self) -> Plugin:
         return Pruner(rules=[Prune(keep_last=10)])
+
+    @pytest.fixture
+    def plugin_dsn(self, empty_dsn: str) -> str:
+        return empty_dsn
+
+
+class TestRedis(PluginContract):
+    @pytest.fixture
+    def plugin(self, redis_url: str) -> Plugin:
+        return RedisPlugin(url=redis_url)
 
     @pytest.fixture
     def plugin_dsn(self, empty_dsn: str) -> str:

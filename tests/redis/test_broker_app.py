@@ -27,6 +27,7 @@ NEAR = Queue(name="near", executor="async")
 async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
     plugins = [RedisPlugin(url=redis_url)]
     async with Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as made:
+        await made.migrate()
         yield made
 
 
@@ -82,6 +83,7 @@ async def test_an_outage_of_redis_leaves_other_queues_going(
 ) -> None:
     server = own_redis(appendonly="yes")
     plugins = [RedisPlugin(url=server.url, timeout_s=0.5, connect_timeout_s=0.5)]
+    await Chancy(dsn, plugins=plugins).migrate()
     async with (
         Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as chancy,
         Worker(chancy),

@@ -1,0 +1,139 @@
+-- Stores jobs, all or none: `orders` has the places in ARGV of texts of ORDER, each with one of REST
+-- of a record behind it. `answer` is what `push` gives.
+-- id; how to read the time (0 at once, 1 at a moment, 2 after seconds), the time; priority, most
+-- attempts; what becomes of a conflict (0 no key, 1 skip, 2 replace, 3 raise), whether the key is
+-- given back at the claim, the seconds for which it is held at least, those of a cap; -1 for none
+local ORDER = '>c16BdbIBBdd'
+local REPLACE, RAISE = 2, 3
+
+local jobs, careful = {}, false
+for _, at in ipairs(orders) do
+  local job = {rest = ARGV[at + 1]}
+  job.id, job.kind, job.at, job.priority, job.most, job.conflict, job.flags, job.period, job.cap =
+    struct.unpack(ORDER, ARGV[at])
+  local lengths = {struct.unpack(LENGTHS, job.rest)}
+  job.lengths = lengths
+  job.queue = string.sub(job.rest, LENGTHS_SIZE + 1, LENGTHS_SIZE + lengths[1])
+  if job.conflict > 0 then
+    local from = LENGTHS_SIZE + lengths[1] + lengths[2] + lengths[3] + lengths[4] + 1
+    job.unique = string.sub(job.rest, from, from + lengths[5] - 1)
+  end
+  careful = careful or job.conflict == RAISE
+  jobs[#jobs + 1] = job
+end
+
+local function holder(unique)
+  local kept = redis.call('GET', tag .. ':period:' .. unique)
+  if kept and struct.unpack('>d', kept, 17) > now then return string.sub(kept, 1, 16) end
+  return redis.call('HGET', tag .. ':u', unique)
+end
+
+if careful then
+  local held = {}
+  for at, job in ipairs(jobs) do
+    if job.unique then
+      local found = holder(job.unique)
+      if not found then
+        held[job.unique] = held[job.unique] or job.id
+        found = held[job.unique]
+      end
+      if found ~= job.id and job.conflict == RAISE then return {'raise', at - 1, found} end
+    end
+  end
+end
+
+local position = tonumber(redis.call('INCRBY', tag .. ':position', #jobs)) - #jobs
+local members, due, ids, woken, rewound = {}, {}, {}, {}, {}
+
+local function state_at(moment)
+  return moment == moment and moment > now and SCHEDULED or PENDING
+end
+
+local function enter(state, queue, id, priority, place, moment)
+  if state == SCHEDULED then
+    due[#due + 1], due[#due + 2] = moment, id
+  else
+    members[queue] = members[queue] or {}
+    table.insert(members[queue], score(priority, place))
+    table.insert(members[queue], id)
+  end
+  count(state, queue, 1)
+end
+
+-- What has gathered must be in the sorted sets before one of them is changed by hand.
+local function flush()
+  if #due > 0 then many('ZADD', tag .. ':due', due) end
+  for queue, some in pairs(members) do many('ZADD', ready(queue), some) end
+  due, members = {}, {}
+end
+
+local function take_over(id, job, place)
+  local text = redis.call('GET', key(id))
+  local old = text and read(text)
+  if not old or old.state == RUNNING or old.state > HELD then return end
+  flush()
+  local moment = job.moment
+  if job.cap >= 0 and moment == moment then moment = math.min(moment, old.pushed + job.cap) end
+  local state = state_at(moment)
+  local stays = old.state == PENDING and state == PENDING and old.priority == job.priority
+  if not stays then old.position = place end
+  if old.state ~= HELD then
+    if old.state == PENDING then redis.call('ZREM', ready(old.queue), id)
+    else redis.call('ZREM', tag .. ':due', id) end
+    count(old.state, old.queue, -1)
+    old.state = state
+    enter(state, old.queue, id, job.priority, old.position, moment)
+    flush()
+  end
+  old.priority, old.due = job.priority, moment
+  -- Its own texts but for the arguments, which are those of the new one.
+  local n, m = old.lengths, job.lengths
+  local from = LENGTHS_SIZE + m[1] + m[2]
+  local own = TEXTS + n[1] + n[2]
+  local after = table.concat({front(old), numbers(old),
+    struct.pack(LENGTHS, n[1], n[2], m[3], n[4], n[5], n[6], n[7], n[8]),
+    string.sub(text, TEXTS, own - 1), string.sub(job.rest, from + 1, from + m[3]),
+    string.sub(text, own + n[3])})
+  redis.call('SET', key(id), after)
+  if state == PENDING then rewound[old.queue] = true end
+end
+
+local function insert(job, place)
+  local state = state_at(job.moment)
+  local text = struct.pack(FRONT, state, job.flags, 0, 0, 0, 0, NOBODY, NOBODY)
+    .. struct.pack(NUMBERS, job.priority, job.most, place, job.moment, now, 0) .. job.rest
+  if not redis.call('SET', key(job.id), text, 'NX') then
+    if string.byte(redis.call('GETRANGE', key(job.id), 0, 0)) < 4 then return end
+    -- It had ended: it begins anew.
+    redis.call('ZREM', tag .. ':done', job.id)
+    redis.call('ZREM', tag .. ':dead', job.id)
+    redis.call('SET', key(job.id), text)
+  end
+  enter(state, job.queue, job.id, job.priority, place, job.moment)
+  ids[#ids + 1], ids[#ids + 2] = 0, job.id
+  if state == PENDING then woken[job.queue] = true end
+  if job.unique then
+    redis.call('HSET', tag .. ':u', job.unique, job.id)
+    if job.period >= 0 then
+      redis.call('SET', tag .. ':period:' .. job.unique, job.id .. struct.pack('>d', now + job.period),
+        'PX', string.format('%.0f', math.ceil(job.period * 1000) + 1))
+    end
+  end
+end
+
+local answer = {}
+for at, job in ipairs(jobs) do
+  job.moment = job.kind == 0 and NEVER or job.kind == 1 and job.at or now + job.at
+  local found = job.unique and holder(job.unique)
+  if found and found ~= job.id then
+    if job.conflict == REPLACE then take_over(found, job, position + at) end
+    answer[#answer + 1], answer[#answer + 2] = at - 1, found
+  else
+    insert(job, position + at)
+  end
+end
+flush()
+if #ids > 0 then many('ZADD', tag .. ':ids', ids) end
+write_counts()
+for queue in pairs(woken) do wake(queue) end
+for queue in pairs(rewound) do publish('r:' .. queue) end

@@ -1,0 +1,23 @@
+-- Store jobs of the outbox, all or none: ARGV the time after which it is too late, most marks to
+-- keep, and for each job its mark and the two texts of `push`. A job whose mark is there was
+-- stored before, whatever has become of it since. Gives, one after the other, the ids of jobs
+-- whose unique key another job has, and the ids of those; or 'late'.
+--@include _record
+if now > tonumber(ARGV[1]) then return 'late' end
+local marks, orders, fresh = {}, {}, {}
+for at = 3, #ARGV, 3 do marks[#marks + 1] = ARGV[at] end
+local known = redis.call('ZMSCORE', tag .. ':relayed', unpack(marks))
+for at, mark in ipairs(marks) do
+  if not known[at] then
+    orders[#orders + 1] = 3 * at + 1
+    fresh[#fresh + 1], fresh[#fresh + 2] = now, mark
+  end
+end
+--@include _push
+if #fresh > 0 then
+  redis.call('ZADD', tag .. ':relayed', unpack(fresh))
+  local over = redis.call('ZCARD', tag .. ':relayed') - tonumber(ARGV[2])
+  if over > 0 then redis.call('ZPOPMIN', tag .. ':relayed', over) end
+end
+for at = 1, #answer, 2 do answer[at] = jobs[answer[at] + 1].id end
+return answer
