@@ -47,6 +47,8 @@ def test_the_examples_of_a_page_run(
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("CHANCY_")
     }
+    if any("REDIS_URL" in block.text for block in page.blocks):
+        environment["REDIS_URL"] = request.getfixturevalue("redis_url")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.docs.rehearsal", page.path, tmp_path],
         cwd=ROOT,

@@ -1,3 +1,54 @@
 """Ordered, partitioned streams of events, and the processors that work through them."""
 
 from __future__ import annotations
+
+from chancy.plugins.redis.streams.alone import run, serve
+from chancy.plugins.redis.streams.batch import StreamFull
+from chancy.plugins.redis.streams.blocking import BlockingEvents
+from chancy.plugins.redis.streams.compression import Compressor, Gzip, Lz4, Zstd
+from chancy.plugins.redis.streams.encoding import Codec, UnreadableRecord, ValuesCodec
+from chancy.plugins.redis.streams.event import Event
+from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.hashing import Hasher
+from chancy.plugins.redis.streams.inspection import Inspection, Member, PartitionReport
+from chancy.plugins.redis.streams.middleware import Dead, DeadLetters, middleware
+from chancy.plugins.redis.streams.policy import Halt, Ignore, Quarantine, Retry
+from chancy.plugins.redis.streams.processor import Processor
+from chancy.plugins.redis.streams.protocols import Item, Middleware, Place
+from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+
+__all__ = [
+    "BlockingEvents",
+    "Codec",
+    "Compressor",
+    "Dead",
+    "DeadLetters",
+    "Event",
+    "Events",
+    "Gzip",
+    "Halt",
+    "Hasher",
+    "Ignore",
+    "Inspection",
+    "Item",
+    "Lz4",
+    "Member",
+    "Middleware",
+    "PartitionReport",
+    "Place",
+    "Processor",
+    "Quarantine",
+    "Record",
+    "Retry",
+    "Stream",
+    "StreamFull",
+    "Streams",
+    "UnreadableRecord",
+    "ValuesCodec",
+    "Zstd",
+    "middleware",
+    "run",
+    "serve",
+]

@@ -1,0 +1,21 @@
+"""The page of Redis names the tests that are marked for it, all of them."""
+
+from __future__ import annotations
+
+from tests.docs.marks import PAGE, marked, rows, written
+
+
+def test_the_page_names_the_tests_that_are_marked() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == written(text), "python -m tests.docs.marks writes the page anew"
+
+
+def test_no_mark_is_for_a_line_that_is_not_there() -> None:
+    listed = rows(PAGE.read_text(encoding="utf-8"))
+    assert len(listed) == len(set(listed))
+    assert marked().keys() <= set(listed)
+
+
+def test_every_line_has_a_test() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert [row for row in rows(text) if not marked().get(row)] == []
