@@ -79,6 +79,10 @@ class BlockingCalls:
         """Whether plugins have put brokers beside Postgres."""
         raise NotImplementedError
 
+    def read_result(self, job: QueuedJob) -> Any:
+        """Its result, as its function's annotation says."""
+        raise NotImplementedError
+
     def _prepare(self, job: Job[Any], *, validate: bool) -> PreparedJob:
         raise NotImplementedError
 

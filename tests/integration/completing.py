@@ -22,7 +22,7 @@ class Wanted(Exception):
     """What a job raises because the test wants it to."""
 
 
-async def complete(dsn: str, then: str = "") -> str:
+async def complete(dsn: str, then: str = "") -> str | dict[str, int]:
     """In a transaction of asyncpg. ``then``: how it ends, inside of the transaction or after."""
     this = current_job()
     connection = await asyncpg.connect(dsn)
@@ -41,7 +41,7 @@ async def complete(dsn: str, then: str = "") -> str:
     return "dropped"
 
 
-def sync_complete(dsn: str, then: str = "") -> str:
+def sync_complete(dsn: str, then: str = "") -> str | dict[str, int]:
     """In a transaction of psycopg."""
     this = current_job()
     with psycopg.connect(dsn) as connection:
@@ -64,7 +64,7 @@ sync_complete_job: Any = job(sync_complete)
 
 
 @job
-async def complete_in_session(dsn: str) -> None:
+async def complete_in_session(dsn: str) -> dict[str, int] | None:
     """In a session of SQLAlchemy."""
     engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"))
     async with AsyncSession(engine) as session, session.begin():
@@ -73,6 +73,7 @@ async def complete_in_session(dsn: str) -> None:
         await session.execute(insert, {"job": this.id})
         await this.complete_in(session, {"done": 1})
     await engine.dispose()
+    return None
 
 
 @job(max_attempts=1)
