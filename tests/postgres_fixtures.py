@@ -22,9 +22,10 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
-from pytest_postgresql.janitor import DatabaseJanitor
+from psycopg.rows import TupleRow
 
 from chancy.embedded import PostgresServer
+from tests import leftovers
 from tests.proxy import Proxy
 
 # Losing the data of the shared server in a power cut is no loss; what a crash of the *server*
@@ -51,24 +52,37 @@ class Run:
     name: str
     server: PostgresServer | None = None
     owner: bool = True
+    session: psycopg.Connection[TupleRow] | None = None
 
     @property
     def template(self) -> str:
         """The migrated database that tests are cloned from."""
         return f"chancy_template_{self.name}"
 
-    def janitor(self, database: str, template: str | None = None) -> DatabaseJanitor:
-        """Makes and drops one database of the server."""
-        found = conninfo_to_dict(self.dsn)
-        return DatabaseJanitor(
-            user=str(found.get("user", "postgres")),
-            host=str(found.get("host", "127.0.0.1")),
-            port=str(found.get("port", "5432")),
-            password=str(found["password"]) if "password" in found else None,
-            dbname=database,
-            template_dbname=template,
-            maintenance_dbname=str(found.get("dbname", "postgres")),
+    def make(self, database: str, template: str | None = None) -> None:
+        """Make a database, empty or as a clone of another one."""
+        statement = sql.SQL("create database {} template {}").format(
+            sql.Identifier(database), sql.Identifier(template or "template1")
         )
+        self.execute(statement)
+
+    def drop(self, database: str) -> None:
+        """Drop a database if there is one, whoever is connected to it."""
+        statement = sql.SQL("drop database if exists {} with (force)")
+        self.execute(statement.format(sql.Identifier(database)))
+
+    def execute(self, statement: sql.Composed) -> list[TupleRow]:
+        """On a session that stays open: with new ones a test took 37 ms more."""
+        if self.session is None or self.session.closed:
+            self.session = psycopg.connect(self.dsn, autocommit=True)
+            leftovers.lasting.add(self.session.info.backend_pid)
+        found = self.session.execute(statement)
+        return found.fetchall() if found.description else []
+
+    def close(self) -> None:
+        """End the session."""
+        if self.session is not None:
+            self.session.close()
 
 
 def _memory() -> Path | None:
@@ -116,12 +130,13 @@ def pytest_configure_node(node: Worker) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the server, or leave one that was given as it was found."""
     run = config.stash.get(_SERVER, None)
-    if run is None or not run.owner:
+    if run is None:
         return
+    if run.owner and run.server is None:
+        run.drop(run.template)
+    run.close()
     if run.server is not None:
         run.server.close()
-    else:
-        run.janitor(run.template).drop()
 
 
 def migrate_template(dsn: str) -> None:
@@ -149,8 +164,8 @@ def template(pytestconfig: pytest.Config, server_dsn: str) -> str:
         ).fetchone()
         if known is None:
             half = f"{run.template}_half"
-            run.janitor(half).drop()
-            run.janitor(half).init()
+            run.drop(half)
+            run.make(half)
             migrate_template(_named(server_dsn, half))
             names = sql.Identifier(half), sql.Identifier(run.template)
             connection.execute(sql.SQL("alter database {} rename to {}").format(*names))
@@ -160,13 +175,12 @@ def template(pytestconfig: pytest.Config, server_dsn: str) -> str:
 @contextmanager
 def _database(run: Run, request: pytest.FixtureRequest, template: str | None) -> Generator[str]:
     name = f"test_{run.name}_{secrets.token_hex(6)}"
-    janitor = run.janitor(name, template)
-    janitor.init()
+    run.make(name, template)
     try:
         yield _named(run.dsn, name)
-        alive = _sessions(run.dsn, name)
+        alive = _sessions(run, name)
     finally:
-        janitor.drop()
+        run.drop(name)
     if alive:
         pytest.fail(f"{request.node.nodeid} left connections open: {'; '.join(alive)}")
 
@@ -175,20 +189,19 @@ def _named(dsn: str, database: str) -> str:
     return dsn.rpartition("/")[0] + f"/{database}"
 
 
-def _sessions(dsn: str, database: str) -> list[str]:
+def _sessions(run: Run, name: str) -> list[str]:
     """What is still connected to a database after a short grace: a backend ends a little later
     than the client's close returns."""
     deadline = time.monotonic() + 10.0
-    with closing(psycopg.connect(dsn, autocommit=True)) as connection:
-        while True:
-            rows = connection.execute(
-                "select format('%%s (%%s): %%s', pid, application_name, query)"
-                " from pg_stat_activity where datname = %s and backend_type = 'client backend'",
-                (database,),
-            ).fetchall()
-            if not rows or time.monotonic() > deadline:
-                return [str(row[0]) for row in rows]
-            time.sleep(0.01)
+    connected = sql.SQL(
+        "select format('%s (%s): %s', pid, application_name, query) from pg_stat_activity"
+        " where datname = {} and backend_type = 'client backend'"
+    ).format(sql.Literal(name))
+    while True:
+        rows = run.execute(connected)
+        if not rows or time.monotonic() > deadline:
+            return [str(row[0]) for row in rows]
+        time.sleep(0.01)
 
 
 @pytest.fixture

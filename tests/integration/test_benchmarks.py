@@ -25,6 +25,13 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(autouse=True)
+def temporary(open_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where its servers have their data: other runs may be under way."""
+    monkeypatch.setenv("TMPDIR", str(open_directory))
+    return open_directory
+
+
+@pytest.fixture(autouse=True)
 def peers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No peer is installed, whatever the checkout has."""
     directory = tmp_path / "peers"

@@ -167,10 +167,20 @@ def remove(shop: Shop, failed: str) -> None:
     assert shop.execute("select what from chancy.audit_entries") == [(f"job {failed} failed",)]
 
 
-def test_from_its_installation_to_its_removal_and_back(
+def test_its_tables_go_up_and_down_on_each_server(
     server: PostgresServer, built: Path, tmp_path: Path
 ) -> None:
     shop = Shop(tmp_path, server.dsn())
+    shutil.copytree(built, shop.site)
+    assert "audit is at 0002" in shop.audited("migrate", "upgrade").out
+    assert shop.execute("select what from chancy.audit_entries") == []
+    shop.audited("migrate", "downgrade", "base", "--component", "audit", "--yes")
+
+
+def test_from_its_installation_to_its_removal_and_back(
+    empty_dsn: str, built: Path, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, empty_dsn)
     install(shop, built)
     failed = use(shop)
     remove(shop, failed)
