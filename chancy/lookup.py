@@ -82,13 +82,18 @@ class Lookup:
         return found[0] if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
-        """See `Broker.find`. What is in planes that are away is left out, which is logged."""
-        found: list[QueuedJob] = []
+        """See `Broker.find`. What is in planes that are away is left out, which is logged.
+
+        A job that has finished in a plane and is in the history, too, is there once.
+        """
+        found: dict[UUID, QueuedJob] = {}
         for name, broker in await self.planes.there():
             with away(name):
-                found += await broker.find(wanted)
-        found.sort(key=lambda job: job.id, reverse=True)
-        return found[: wanted.limit]
+                for job in await broker.find(wanted):
+                    if job.id not in found or found[job.id].state.final:
+                        found[job.id] = job
+        ordered = sorted(found.values(), key=lambda job: job.id, reverse=True)
+        return ordered[: wanted.limit]
 
     async def counts(self) -> Mapping[str, QueueCounts]:
         """See `Broker.counts`. What is in planes that are away is left out, which is logged."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from chancy.broker import Broker, SqlStore
 from chancy.plugin import BrokerContext, Plugin, Runtime
+from chancy.plugins.redis.archive import Archive
 from chancy.plugins.redis.broker import RedisBroker
 from chancy.plugins.redis.client import checked
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.relay import Relay
-from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.settings import History, RedisSettings
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.upkeep import Upkeep
 from chancy.postgres.component import Kind, Migrations
@@ -42,6 +43,8 @@ class RedisPlugin(Plugin):
     :param keep_failed: failed ones, apart from those.
     :param keep_finished_s: seconds for which finished jobs are kept at most.
     :param keep_failed_s: the same for failed ones.
+    :param history: which finished jobs are written into the history in Postgres: ``all``,
+        ``failed``, or ``none``. A queue may say otherwise: ``broker_options={"history": "all"}``.
     """
 
     Settings = RedisSettings
@@ -59,6 +62,7 @@ class RedisPlugin(Plugin):
         keep_failed: int = 100_000,
         keep_finished_s: float = 86_400.0,
         keep_failed_s: float = 2_592_000.0,
+        history: History = "failed",
     ) -> None:
         self.settings = checked(
             {
@@ -72,6 +76,7 @@ class RedisPlugin(Plugin):
                 "keep_failed": keep_failed,
                 "keep_finished_s": keep_finished_s,
                 "keep_failed_s": keep_failed_s,
+                "history": history,
             }
         )
 
@@ -90,7 +95,7 @@ class RedisPlugin(Plugin):
         return Migrations(
             name="redis",
             package="chancy.plugins.redis.migrations",
-            head="0001",
+            head="0002",
             core="0007",
             grants={Kind.PRODUCER: {"redis_outbox": "insert"}},
         )
@@ -106,6 +111,7 @@ class RedisPlugin(Plugin):
             group.create_task(self.streams.serve(leader=runtime.leader), name="streams")
             if isinstance(runtime.broker, SqlStore):
                 group.create_task(self._relay(runtime.broker, runtime), name="relay")
+                group.create_task(self._archive(runtime.broker, runtime), name="archive")
 
     async def _keep_up(self) -> None:
         async with self._link() as link:
@@ -114,6 +120,10 @@ class RedisPlugin(Plugin):
     async def _relay(self, store: SqlStore, runtime: Runtime) -> None:
         async with self._link() as link:
             await Relay(link, store, runtime).serve()
+
+    async def _archive(self, store: SqlStore, runtime: Runtime) -> None:
+        async with self._link() as link:
+            await Archive(link, store, runtime).serve()
 
     @asynccontextmanager
     async def _link(self) -> AsyncGenerator[Link]:

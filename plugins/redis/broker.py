@@ -29,7 +29,7 @@ from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.outbox import Deposits
 from chancy.plugins.redis.pushing import Pushes
-from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.plugins.redis.standing import Queues, RedisPulse, Workers
 from chancy.plugins.redis.watch import Watch
 from chancy.queue import Queue
@@ -94,10 +94,11 @@ class RedisBroker:
         await self.link.close()
 
     def check_queue(self, queue: Queue) -> None:
-        for name in queue.broker_options:
+        for name in queue.broker_options.keys() - {"history"}:
             raise ConfigurationError(
-                f"queue {queue.name!r}: the redis broker has no option {shown(name)}"
+                f"queue {queue.name!r}: the redis broker has no option {shown(name)}, but 'history'"
             )
+        history_of(queue, self.settings)
 
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None

@@ -181,18 +181,31 @@ def meta_of(record: bytes) -> bytes:
     return record[at : at + lengths[5]]
 
 
+def parts(record: bytes) -> tuple[tuple[Any, ...], list[bytes]]:
+    """The numbers of a record, as ``lua/_record.lua`` lists them, and its texts."""
+    numbers = _HEAD.unpack_from(record)
+    texts: list[bytes] = []
+    at = _HEAD.size
+    for length in numbers[14:]:
+        texts.append(record[at : at + length])
+        at += length
+    return numbers[:14], texts
+
+
+def failures(lines: str) -> tuple[Mapping[str, Any], ...]:
+    """The failures of a record, oldest first."""
+    return tuple(map(_error, lines.split("\n"))) if lines else ()
+
+
 def queued(id: bytes, record: bytes) -> QueuedJob:
     """A job as its record says."""
+    numbers, texts = parts(record)
     (
         state, _, attempt, crashes, claimed, stop, worker, _, priority, most, _, due, since,
-        finished, *lengths,
-    ) = _HEAD.unpack_from(record)  # fmt: skip
-    texts: list[str] = []
-    at = _HEAD.size
-    for place, length in enumerate(lengths):
-        texts.append("" if place == 4 else record[at : at + length].decode())
-        at += length
-    queue, func, arguments, limits, _, meta, errors, result = texts
+        finished,
+    ) = numbers  # fmt: skip
+    texts[4] = b""
+    queue, func, arguments, limits, _, meta, errors, result = [one.decode() for one in texts]
     running = state == State.RUNNING or state >= State.SUCCEEDED
     return QueuedJob(
         id=UUID(bytes=id),
@@ -207,7 +220,7 @@ def queued(id: bytes, record: bytes) -> QueuedJob:
         run_at=None if due != due else moment(due),
         worker_id=UUID(bytes=worker) if running and any(worker) else None,
         meta=json.loads(merged(meta)) if meta else {},
-        errors=tuple(map(_error, errors.split("\n"))) if errors else (),
+        errors=failures(errors),
         result=json.loads(result) if result else None,
         pushed_at=moment(since),
         claimed_at=moment(claimed) if claimed else None,

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from chancy.errors import ConfigurationError
+from chancy.names import shown
+from chancy.queue import Queue
+
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+#: Of which finished jobs of a queue the history in Postgres is kept.
+History = Literal["all", "failed", "none"]
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,64}")
 _SCHEMES = ("redis", "rediss", "unix")
@@ -37,6 +43,9 @@ class RedisSettings(BaseModel):
     #: Seconds for which they are kept at the most.
     keep_finished_s: Annotated[float, Field(gt=0, le=315_360_000)] = 86_400.0
     keep_failed_s: Annotated[float, Field(gt=0, le=315_360_000)] = 2_592_000.0
+
+    #: Which finished jobs are written into the history in Postgres, unless a queue says otherwise.
+    history: History = "failed"
 
     @field_validator("url")
     @classmethod
@@ -75,3 +84,19 @@ class RedisSettings(BaseModel):
         parts = urlsplit(self.url)
         _, at, place = parts.netloc.rpartition("@")
         return f"{parts.scheme}://{'…@' if at else ''}{place}{parts.path}"
+
+
+def history_of(queue: Queue, settings: RedisSettings) -> History:
+    """Which jobs of a queue are for the history.
+
+    :raises ConfigurationError: the queue says something else.
+    """
+    wanted = queue.broker_options.get("history", settings.history)
+    for one in get_args(History):
+        if wanted == one:
+            found: History = one
+            return found
+    raise ConfigurationError(
+        f"queue {queue.name!r}: history={shown(wanted)} must be one of "
+        f"{', '.join(map(repr, get_args(History)))}"
+    )

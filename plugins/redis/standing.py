@@ -19,7 +19,7 @@ from chancy.plugins.redis import records
 from chancy.plugins.redis.client import Client, connect_sync, translated
 from chancy.plugins.redis.home import MOST_MOVES, Home
 from chancy.plugins.redis.link import SCRIPTS, Link
-from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.queue import Queue
 
 
@@ -37,6 +37,7 @@ class Queues:
             0 if queue.keep_finished else 1,
             _pausing(queue.resume_at) if queue.paused else "",
             int(upsert),
+            history_of(queue, self._link.settings)[0],
         )
         return decode_queue(queue.name, settings, paused, datetime.now(UTC))
 

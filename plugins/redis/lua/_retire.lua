@@ -1,12 +1,22 @@
 -- What becomes of jobs that end: kept, up to a number of them, or forgotten.
 local ended, expired = {}, {}
-local brief = {}
+local brief, history = {}, {}
+-- For the history in Postgres, until somebody has written them there; above so many the oldest go.
+local archive, MOST_UNARCHIVED = {}, 100000
 
 local function is_brief(queue)
   if brief[queue] == nil then
     brief[queue] = redis.call('HEXISTS', tag .. ':brief', queue) == 1
   end
   return brief[queue]
+end
+
+-- Of which jobs of a queue the history is kept: a all, n none; those that failed where nobody says.
+local function is_archived(job)
+  if history[job.queue] == nil then
+    history[job.queue] = redis.call('HGET', tag .. ':history', job.queue)
+  end
+  return history[job.queue] == 'a' or job.state == FAILED and history[job.queue] ~= 'n'
 end
 
 -- Whether the record of a job that ended now is to be kept.
@@ -18,6 +28,7 @@ local function retire(job, id)
     return false
   end
   redis.call('ZADD', tag .. (job.state == FAILED and ':dead' or ':done'), now, id)
+  if is_archived(job) then archive[#archive + 1], archive[#archive + 2] = now, id end
   return true
 end
 
@@ -45,6 +56,14 @@ local function write_ends(most_done, most_dead)
     local wanted = redis.call('ZMSCORE', tag .. ':expected', unpack(ended))
     for at, id in ipairs(ended) do
       if wanted[at] then redis.call('PUBLISH', tag .. ':ends', 'f:' .. hex(id)) end
+    end
+  end
+  if #archive > 0 then
+    many('ZADD', tag .. ':archive', archive)
+    local over = redis.call('ZCARD', tag .. ':archive') - MOST_UNARCHIVED
+    if over > 0 then
+      redis.call('ZPOPMIN', tag .. ':archive', over)
+      redis.call('INCRBY', tag .. ':overflow', over)
     end
   end
   drop(expired)

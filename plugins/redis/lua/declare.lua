@@ -1,8 +1,9 @@
 -- Store a queue: ARGV name, its settings as JSON, whether it keeps no history, until when it is
--- paused ('' if it is not), whether to store the settings of one that is there; its pausing stays.
+-- paused ('' if it is not), whether to store the settings of one that is there (its pausing stays), and which jobs are
+-- for the history (a all, n none, f failed ones).
 -- Gives its settings and its pausing as they stand.
 --@include _record
-local name, settings, brief, paused, upsert = unpack(ARGV)
+local name, settings, brief, paused, upsert, history = unpack(ARGV)
 local old = redis.call('HGET', tag .. ':queues', name)
 if not old or (upsert == '1' and old ~= settings) then
   redis.call('HSET', tag .. ':queues', name, settings)
@@ -10,5 +11,9 @@ if not old or (upsert == '1' and old ~= settings) then
   else redis.call('HDEL', tag .. ':brief', name) end
   if not old and paused ~= '' then redis.call('HSET', tag .. ':paused', name, paused) end
   publish('q:')
+end
+if not old or upsert == '1' then
+  if history == 'f' then redis.call('HDEL', tag .. ':history', name)
+  else redis.call('HSET', tag .. ':history', name, history) end
 end
 return {redis.call('HGET', tag .. ':queues', name), redis.call('HGET', tag .. ':paused', name) or ''}

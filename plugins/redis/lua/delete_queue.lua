@@ -3,5 +3,6 @@
 local there = redis.call('HDEL', tag .. ':queues', ARGV[1])
 redis.call('HDEL', tag .. ':brief', ARGV[1])
 redis.call('HDEL', tag .. ':paused', ARGV[1])
+redis.call('HDEL', tag .. ':history', ARGV[1])
 if there == 1 then publish('q:') end
 return there

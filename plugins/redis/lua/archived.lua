@@ -1,0 +1,7 @@
+-- Jobs are in the history: ARGV ids, each with when it ended. One that has ended again since stays.
+--@include _record
+for at = 1, #ARGV, 2 do
+  if redis.call('ZSCORE', tag .. ':archive', ARGV[at]) == ARGV[at + 1] then
+    redis.call('ZREM', tag .. ':archive', ARGV[at])
+  end
+end
