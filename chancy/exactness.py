@@ -48,6 +48,8 @@ _PARTS = {
     "dataclass-field": "schema", "typed-dict-field": "schema", "named-tuple-field": "schema",
 }  # fmt: skip
 
+_OBJECTS = frozenset({"model", "dataclass"})
+
 Schema = Mapping[str, Any]
 
 
@@ -125,23 +127,32 @@ class Exactness:
 
 def mentions(schema: object, *kinds: str) -> bool:
     """Whether there is a part of one of these kinds in a schema."""
-    return _has_part(schema, lambda part: part["type"] in kinds)
+    return _has_part(schema, lambda part: part["type"] in kinds, frozenset())
 
 
 def alters(schema: object) -> bool:
-    """Whether what comes of a value is up to functions and rules of the user's."""
-    return _has_part(schema, lambda part: part["type"] in _ALTERING or not _RULES.isdisjoint(part))
+    """Whether what comes of a value is up to functions and rules of the user's.
+
+    Those of what an object holds were asked when it was made.
+    """
+
+    def wanted(part: Schema) -> bool:
+        return part["type"] in _ALTERING or not _RULES.isdisjoint(part)
+
+    return _has_part(schema, wanted, _OBJECTS)
 
 
-def _has_part(schema: object, wanted: Callable[[Schema], bool]) -> bool:
+def _has_part(schema: object, wanted: Callable[[Schema], bool], closed: frozenset[str]) -> bool:
+    """:param closed: kinds whose parts do not count."""
     match schema:
         case Mapping():
-            if type(schema.get("type")) is str and wanted(schema):
-                return True
+            kind = schema.get("type")
+            if type(kind) is str and (kind in closed or wanted(schema)):
+                return kind not in closed
             parts = [part for key, part in schema.items() if key != "metadata"]
-            return any(_has_part(part, wanted) for part in parts)
+            return any(_has_part(part, wanted, closed) for part in parts)
         case list() | tuple():
-            return any(_has_part(part, wanted) for part in schema)
+            return any(_has_part(part, wanted, closed) for part in schema)
         case _:
             return False
 

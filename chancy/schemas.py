@@ -139,7 +139,7 @@ class Schemas:
     def check(self, values: dict[str, Any]) -> dict[str, Any]:
         """The values as their annotations have them. Raises `Misfit`."""
         try:
-            found: dict[str, Any] = self._validator.validate_python(values, strict=True)
+            found: dict[str, Any] = self._validator.validate_python(values)
         except Exception as error:
             raise self._misfit(error) from _cause(error)
         if self._rest is not None and (more := self._more(found)):

@@ -85,6 +85,15 @@ class Doubling(BaseModel):
         return 2 * amount
 
 
+class Checked(BaseModel):
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def check(cls, n: int) -> int:
+        return n
+
+
 class Named(BaseModel):
     """Written and read by another name."""
 

@@ -106,6 +106,7 @@ VALUES: list[tuple[Any, Any, str]] = [
     ),
     (Box[date], Box[date](content=date(2030, 1, 1)), '{"content":"2030-01-01"}'),
     (orders.Bounded, orders.Bounded(amount=1), '{"amount":1}'),
+    (orders.Checked, orders.Checked(n=1), '{"n":1}'),
     (orders.Named, orders.Named(orderId=1), '{"orderId":1}'),
     (orders.Open, orders.Open(id=1, more="x"), '{"id":1,"more":"x"}'),  # type: ignore[call-arg]
     (orders.Loose, orders.Loose(anything=[1, {"a": None}]), '{"anything":[1,{"a":null}]}'),
