@@ -129,12 +129,14 @@ def commands(
         from chancy.cli.options import with_target
         from chancy.plugins.cron import Cron
         from chancy.plugins.redis import RedisPlugin
+        from chancy.plugins.workflow import Workflows
 
         command = cli
         # Theirs are there for an application that has the plugin.
-        for own in (*Cron().commands(), *RedisPlugin().commands()):
-            yield f"{path} {own.name}", with_target(own)
-            yield from commands(with_target(own), f"{path} {own.name}")
+        for plugin in (Cron(), RedisPlugin(), Workflows()):
+            for own in plugin.commands():
+                yield f"{path} {own.name}", with_target(own)
+                yield from commands(with_target(own), f"{path} {own.name}")
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
