@@ -8,6 +8,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from tests.architecture.sources import ROOT, code
 
@@ -16,6 +17,7 @@ PAGE = ROOT / "docs" / "reference" / "redis.md"
 _ROW = re.compile(r"^\| ([FPR]\d\d) \| (.*) \| [^|]* \|$", re.MULTILINE)
 
 
+@cache
 def marked() -> Mapping[str, list[str]]:
     """The tests of each line, in the order of their files; those that break things have a †."""
     found: dict[str, list[str]] = defaultdict(list)
