@@ -9,6 +9,8 @@ from typing import Any, assert_type
 from typing_extensions import TypedDict, Unpack
 
 from chancy import Chancy, Job, JobFactory, QueuedJob, Reference, as_completed, gather, job
+from chancy.plugins.redis import RedisSettings
+from chancy.plugins.redis.streams import BlockingEvents, Events, Halt, Record, Stream, Streams
 from chancy.reference import References
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -94,3 +96,40 @@ async def references(chancy: Chancy) -> None:
     assert_type(as_completed(many), AsyncIterator[Reference[datetime]])
     mixed: list[Job[Any]] = [add.job(1), send.job("a")]
     await chancy.push_many(mixed)
+
+
+class Order(Record):
+    order_id: int
+    note: str = ""
+
+
+class Other(Record):
+    order_id: int
+
+
+streams = Streams(RedisSettings())
+orders = streams.stream("orders", record=Order, partition_by="order_id")
+by_note = streams.stream("by-note", record=Order, partition_by=lambda order: order.note)
+
+
+@streams.processor(orders, policy=Halt())
+async def bill(events: Events[Order]) -> None:
+    async for order in events.records():
+        assert_type(order, Order)
+    async for batch in events.records().take(10, within=1):
+        assert_type(batch, list[Order])
+    async for event in events:
+        assert_type(event.record(), Order)
+
+
+@streams.processor(orders, mode="thread")
+def count(events: BlockingEvents[Order]) -> None:
+    for order in events.records():
+        assert_type(order, Order)
+
+
+async def sending() -> None:
+    assert_type(orders, Stream[Order])
+    assert_type(await orders.send(Order(order_id=1), ids=["1-1"]), list[str])
+    assert_type(await orders.send_many(Order(order_id=at) for at in range(3)), int)
+    assert_type(orders.sync_send(Order(order_id=1)), list[str])

@@ -7,7 +7,8 @@ Both say that an ignored line has nothing to ignore; the test has them read it w
 from __future__ import annotations
 
 from chancy import Chancy, Job, Reference
-from tests.typing.right import AT, add, draw, forget, send
+from chancy.plugins.redis.streams import Events
+from tests.typing.right import AT, Order, Other, add, count, draw, forget, orders, send, streams
 
 
 def calls() -> None:
@@ -37,3 +38,18 @@ async def results(chancy: Chancy) -> tuple[object, ...]:
     await chancy.push(add(1))  # type: ignore[arg-type]
     (await chancy.push(add.job(1))).id = "x"  # type: ignore[assignment]
     return text, moment, reference, narrower
+
+
+async def of_streams(events: Events[Order]) -> None:
+    await orders.send(Other(order_id=1))  # type: ignore[arg-type]
+    await orders.send({"order_id": 1})  # type: ignore[arg-type]
+    await orders.send_many([1, 2])  # type: ignore[list-item]
+    orders.sync_send("order")  # type: ignore[arg-type]
+    streams.stream("a", record=dict, partition_by="id")  # type: ignore[type-var]
+    streams.stream("b", record=Order, partition_by=lambda one: one.nope)  # type: ignore[attr-defined]
+    streams.stream("c", record=Order, partition_by="note", full="never")  # type: ignore[arg-type]
+    streams.processor(orders, policy="halt")  # type: ignore[call-overload]
+    streams.processor(orders, prefetsch=1)  # type: ignore[call-overload]
+    streams.processor(orders)(count.function)  # type: ignore[arg-type]
+    async for order in events.records():
+        order.nope.upper()  # type: ignore[attr-defined]
