@@ -18,11 +18,33 @@ _EVERY_S = 30.0
 _BATCH, _MOST_BATCHES = 500, 200
 
 
+def risks(info: bytes) -> list[str]:
+    """What in the answer to ``INFO`` may cost jobs that were pushed."""
+    pairs = (line.partition(":")[::2] for line in info.decode(errors="replace").splitlines())
+    facts = {name: value.strip() for name, value in pairs}
+    found: list[str] = []
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
+        found.append(
+            f"maxmemory_policy={policy}: when it is full it drops jobs in silence; set "
+            "maxmemory-policy noeviction"
+        )
+    if facts.get("aof_enabled") == "0":
+        found.append(
+            "appendonly=no: what was pushed since its last snapshot is lost with the server; set "
+            "appendonly yes"
+        )
+    if facts.get("role") == "slave":
+        found.append("role=replica: it takes no jobs; name the primary, or its service")
+    return found
+
+
 class Upkeep:
     """Every worker does it; a key that lapses says whose turn it is."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._looked = False
 
     async def serve(self) -> None:
         """Go on until cancelled."""
@@ -30,6 +52,7 @@ class Upkeep:
         while True:
             try:
                 await self._link.open()
+                await self._look_once()
                 forgotten = await self.turn()
             except BrokerError as error:
                 pause_s = backoff.next_s()
@@ -40,6 +63,13 @@ class Upkeep:
                 if forgotten:
                     logger.info("redis_trimmed jobs=%d", forgotten)
             await asyncio.sleep(pause_s)
+
+    async def _look_once(self) -> None:
+        """Say what of the server's configuration may cost jobs."""
+        if not self._looked:
+            for what in risks(await self._link.command("INFO", "ALL")):
+                logger.warning("redis_may_lose_jobs %s", what)
+            self._looked = True
 
     async def turn(self) -> int:
         """Forget what is too old, unless somebody did it a moment ago; returns how many."""
