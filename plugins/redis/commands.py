@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from chancy.plugins.redis.queue_commands import dlq, info_, task_
 from chancy.plugins.redis.streams.commands import stream_commands
 from chancy.plugins.redis.streams.streams import Streams
 
@@ -20,5 +21,6 @@ def commands(streams: Streams) -> click.Group:
           chancy redis stream lag --app shop.jobs:chancy
         """
 
-    group.add_command(stream_commands(streams))
+    for one in (stream_commands(streams), info_, task_, dlq):
+        group.add_command(one)
     return group

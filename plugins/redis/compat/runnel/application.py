@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import tzinfo
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.client import checked
+from chancy.plugins.redis.compat.discovery import discover
 from chancy.plugins.redis.compat.runnel.parts import at, codec_of, middleware_of
 from chancy.plugins.redis.compat.runnel.settings import settings_of
 from chancy.plugins.redis.streams import alone
@@ -162,7 +159,7 @@ class Worker:
         """
         ours = self._app.settings
         if ours.autodiscover:
-            _discover(ours.autodiscover)
+            discover(ours.autodiscover)
         alone.run(
             self._app.streams,
             None if processors == "all" else processors,
@@ -173,11 +170,3 @@ class Worker:
 def _or(given: T | None, default: T) -> T:
     """Zero and the empty text are values too."""
     return default if given is None else given
-
-
-def _discover(pattern: str) -> None:
-    """Import the modules whose files match, by their place below the current directory."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    for path in sorted(Path().glob(pattern)):
-        importlib.import_module(".".join(path.with_suffix("").parts))

@@ -1,0 +1,174 @@
+"""``App``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, overload
+
+from chancy.app import Chancy
+from chancy.attempt import Claim, Outcome
+from chancy.errors import ConfigurationError
+from chancy.job import JobFactory, job
+from chancy.names import shown
+from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.compat.discovery import discover
+from chancy.plugins.redis.compat.fennel.loop import Loop
+from chancy.plugins.redis.compat.fennel.settings import settings_of
+from chancy.plugins.retry import Fennel, Policy, Retry
+from chancy.queue import Queue
+
+T = TypeVar("T")
+Function = Callable[..., Any]
+
+#: Of what failed for good: ten years, which is the longest there is.
+_FOR_EVER_S = 315_360_000.0
+#: Between two looks for what failed for good: so late it is a dead letter.
+_SWEEP_S = 1.0
+#: Sessions of Postgres for the calls of one process.
+_SESSIONS = 4
+
+
+class App:
+    """An application of chancy with one queue, which has the name of the application, in Redis.
+
+    ``chancy worker --app module:app`` serves it.
+
+    :param settings: fields of `Settings`.
+    :ivar letters: the plugin that keeps what failed for good.
+    """
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        self.name = name
+        self.settings = ours = settings_of(settings)
+        self.letters = DeadLetters(sweep_s=_SWEEP_S)
+        #: The functions by the names of their tasks.
+        self.task_map: dict[str, Function] = {}
+        self._retry: Policy | Backoff
+        self._retry = Fennel() if ours.retry_backoff is None else Backoff(ours.retry_backoff)
+        self._queue = Queue(
+            name=name,
+            executor="thread",
+            concurrency=ours.concurrency,
+            broker="redis",
+            keep_finished=ours.results_enabled,
+        )
+        #: For the worker. The calls of a program have another, in a loop of their own.
+        self.chancy = self._make()
+        self._loop = Loop(self._make)
+
+    def __call__(self) -> Chancy:
+        """What a worker serves: called by ``chancy worker --app``, after the modules that
+        ``autodiscover`` names are imported."""
+        if self.settings.autodiscover:
+            discover(self.settings.autodiscover)
+        if isinstance(self._retry, Backoff):
+            _ = self._retry.function
+        return self.chancy
+
+    def _make(self) -> Chancy:
+        ours = self.settings
+        redis = RedisPlugin(
+            url=ours.redis_url,
+            prefix=f"{self.name}:",
+            keep_finished_s=ours.results_ttl,
+            keep_failed_s=_FOR_EVER_S,
+        )
+        return Chancy(
+            ours.dsn,
+            schema=ours.db_schema,
+            queues=[self._queue],
+            plugins=[redis, Retry(self._retry), self.letters],
+            pool_size=_SESSIONS,
+        )
+
+    # Tasks
+
+    @overload
+    def task(self, func: Function, /) -> Any: ...
+    @overload
+    def task(
+        self, func: None = None, /, *, name: str | None = None, retries: int | None = None
+    ) -> Callable[[Function], Any]: ...
+    def task(
+        self,
+        func: Function | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: int | None = None,
+    ) -> Any:
+        """Make a function a task: a `Task` of the client that the setting ``interface`` names.
+
+        :param name: ``module.name`` unless given. Only `task_map` knows it: what is stored is
+            the path of the function.
+        :param retries: runs after the first one.
+        :raises ConfigurationError: the name is taken, or the number cannot be.
+        """
+        from chancy.plugins.redis.compat.fennel import client
+        from chancy.plugins.redis.compat.fennel.client import aio
+
+        most = self.settings.default_retries if retries is None else retries
+        if type(most) is not int or most < 0:
+            raise ConfigurationError(f"retries={shown(most)} must be a whole number, 0 or more")
+        kind: Any = aio.Task if self.settings.interface == "async" else client.Task
+
+        def decorate(func: Function) -> Any:
+            known = name or f"{func.__module__}.{func.__qualname__}"
+            if not isinstance(known, str):
+                raise ConfigurationError(f"name={shown(known)} must be a text")
+            if known in self.task_map:
+                raise ConfigurationError(f"there are two tasks {known}: name one of them otherwise")
+            decorated = job(queue=self.name, max_attempts=most + 1)(func)
+            factory: JobFactory[..., Any] = decorated.job
+            self.task_map[known] = func
+            return kind(known, func, most, self, factory)
+
+        return decorate if func is None else decorate(func)
+
+    # What the clients call
+
+    def run(self, work: Callable[[Chancy], Coroutine[Any, Any, T]]) -> T:
+        """Work on the open application, and wait for it."""
+        return self._loop.run(work)
+
+    async def wait(self, work: Callable[[Chancy], Coroutine[Any, Any, T]]) -> T:
+        """The same for a caller that has an event loop."""
+        return await self._loop.wait(work)
+
+    def close(self) -> None:
+        """Close the connections of the calls. The end of the process does it too."""
+        self._loop.close()
+
+
+class Backoff:
+    """The setting ``retry_backoff`` as a policy of the retry plugin.
+
+    A path is looked up at the start of a worker: it may be of the very module that makes the
+    application.
+    """
+
+    def __init__(self, given: Callable[[int], float] | str) -> None:
+        self._given = given
+
+    def __call__(self, claim: Claim, outcome: Outcome) -> float:
+        return float(self.function(claim.attempt))
+
+    @property
+    def function(self) -> Callable[[int], float]:
+        """:raises ConfigurationError: there is none at the path."""
+        if isinstance(self._given, str):
+            self._given = _at(self._given)
+        return self._given
+
+
+def _at(path: str) -> Callable[[int], float]:
+    module, _, attribute = path.replace(":", ".").rpartition(".")
+    try:
+        found: Callable[[int], float] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"retry_backoff={shown(path)} cannot be imported: {error}"
+        ) from None
+    return found

@@ -1,0 +1,157 @@
+"""What both clients call, in the loop of the application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from chancy.app import Chancy
+from chancy.errors import JobCancelled, JobFailed
+from chancy.job import Job as Prepared
+from chancy.job import QueuedJob
+from chancy.plugins.dead_letter import DeadLetter, LetterFilter
+from chancy.plugins.redis.compat.fennel import exceptions
+from chancy.plugins.redis.compat.fennel.job import Job, exception_of
+from chancy.plugins.redis.compat.fennel.status import DEAD, status_of
+from chancy.states import State
+
+if TYPE_CHECKING:
+    from chancy.plugins.redis.compat.fennel.application import App
+
+
+class Default(Enum):
+    """What is not given: the setting counts."""
+
+    DEFAULT = "default"
+
+
+DEFAULT = Default.DEFAULT
+Timeout = float | None | Default
+#: Says of a dead job whether it is meant.
+Filter = Callable[[Job], bool]
+
+
+def every(job: Job) -> bool:
+    """Whichever job it is."""
+    return True
+
+
+async def send(app: App, job: Prepared[Any], chancy: Chancy) -> UUID:
+    return (await chancy.push(job)).id
+
+
+async def status(app: App, id: UUID, chancy: Chancy) -> str:
+    """:raises JobNotFound: it is not kept."""
+    found = await _latest(app, chancy, await chancy.get_job(id))
+    if found is None:
+        raise exceptions.JobNotFound(f"there is no job {id}, or it is kept no longer")
+    return status_of(found)
+
+
+async def result(app: App, id: UUID, timeout: Timeout, chancy: Chancy) -> Any:
+    """What a job returned, or what it was replayed as.
+
+    :raises TaskFailed, Timeout, ResultsDisabled: see those.
+    """
+    if not app.settings.results_enabled:
+        raise exceptions.ResultsDisabled(f"the application {app.name} keeps no results")
+    timeout_s = (app.settings.task_timeout if isinstance(timeout, Default) else timeout) or None
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _result(app, id, chancy)
+    except TimeoutError:
+        raise exceptions.Timeout(f"job {id} was not finished within {timeout_s:g} s") from None
+
+
+async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
+    while True:
+        ended = await chancy.wait_for(id)
+        latest = await _latest(app, chancy, ended)
+        assert latest is not None
+        if latest.id != id:
+            id = latest.id
+            continue
+        try:
+            return chancy.read_result(ended)
+        except JobFailed as error:
+            known = exception_of({"types": list(error.types), "message": error.message})
+            failed = exceptions.TaskFailed(known["original_type"], known["original_args"])
+            raise failed from error
+        except JobCancelled as error:
+            raise exceptions.TaskFailed("JobCancelled", [str(error)]) from error
+
+
+async def _latest(app: App, chancy: Chancy, job: QueuedJob | None) -> QueuedJob | None:
+    """The job, or the one that it became when it was replayed."""
+    while job is not None and job.state is State.FAILED:
+        letter = await app.letters.get(chancy, job.id)
+        if letter is None or letter.replayed_as is None:
+            break
+        later = await chancy.get_job(letter.replayed_as)
+        if later is None:
+            break
+        job = later
+    return job
+
+
+# Dead letters
+
+
+async def read_dead(
+    app: App, meant: Filter, batchsize: int, chancy: Chancy
+) -> list[tuple[str, Job]]:
+    """The dead jobs that wait to be replayed, the last first."""
+    return [one async for one in _dead(app, meant, batchsize, chancy)]
+
+
+async def replay_dead(
+    app: App, meant: Filter, batchsize: int, chancy: Chancy
+) -> list[tuple[str, Job]]:
+    """Replay dead jobs, each with all its tries; gives those that this call has replayed."""
+    found: list[tuple[str, Job]] = []
+    for id, job in await read_dead(app, meant, batchsize, chancy):
+        if await app.letters.replay(chancy, UUID(id)) is not None:
+            found.append((id, job))
+    return found
+
+
+async def purge_dead(
+    app: App, meant: Filter, batchsize: int, chancy: Chancy
+) -> list[tuple[str, Job]]:
+    """Forget dead jobs; gives those that this call has forgotten."""
+    found: list[tuple[str, Job]] = []
+    for id, job in await read_dead(app, meant, batchsize, chancy):
+        if await app.letters.purge(chancy, UUID(id)):
+            found.append((id, job))
+    return found
+
+
+async def _dead(
+    app: App, meant: Filter, batchsize: int, chancy: Chancy
+) -> AsyncIterator[tuple[str, Job]]:
+    wanted = LetterFilter(queue=app.name, replayed=False)
+    before: UUID | None = None
+    while True:
+        letters = await app.letters.find(chancy, wanted, limit=batchsize, before=before)
+        for letter in letters:
+            job = _job(letter)
+            if meant(job):
+                yield str(letter.id), job
+        if len(letters) < batchsize:
+            return
+        before = letters[-1].id
+
+
+def _job(letter: DeadLetter) -> Job:
+    return Job(
+        task=letter.func,
+        kwargs=dict(letter.arguments or {}),
+        tries=letter.attempt,
+        max_retries=letter.max_attempts - 1,
+        exception=exception_of(letter.errors[-1]) if letter.errors else {},
+        status=DEAD,
+        uuid=str(letter.id),
+    )

@@ -1,0 +1,159 @@
+"""The client for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from chancy.app import Chancy
+from chancy.job import JobFactory
+from chancy.plugins.redis.compat.fennel import calls
+from chancy.plugins.redis.compat.fennel.calls import DEFAULT, Filter, Timeout, every
+from chancy.plugins.redis.compat.fennel.client import aio
+from chancy.plugins.redis.compat.fennel.client.aio import ReturnWhen
+from chancy.plugins.redis.compat.fennel.job import Job
+
+if TYPE_CHECKING:
+    from chancy.plugins.redis.compat.fennel.application import App
+
+__all__ = ["AsyncResult", "Task", "gather", "purge_dead", "read_dead", "replay_dead", "wait"]
+
+T = TypeVar("T")
+
+
+class Task:
+    """A function, and the way to its queue. Called, it runs here and now."""
+
+    def __init__(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        retries: int,
+        app: App,
+        factory: JobFactory[..., Any],
+    ) -> None:
+        self.name = name
+        self.func = func
+        self.max_retries = retries
+        self.app = app
+        self._factory = factory
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.func(*args, **kwargs)
+
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Push a job of the function; when this returns, it exists.
+
+        :raises InvalidArguments: the function takes others.
+        """
+        job = self._factory(*args, **kwargs)
+        return AsyncResult(self.app.run(functools.partial(calls.send, self.app, job)), self.app)
+
+
+class AsyncResult:
+    """A handle to a job.
+
+    :param uuid: of the job, which a text may give.
+    """
+
+    def __init__(self, uuid: UUID | str, app: App) -> None:
+        self.app = app
+        self.awaited = aio.AsyncResult(uuid, app)
+        self._known: list[Any] = []
+
+    @property
+    def uuid(self) -> str:
+        return self.awaited.uuid
+
+    def __repr__(self) -> str:
+        return f"AsyncResult(uuid={self.uuid})"
+
+    def status(self) -> str:
+        """:raises JobNotFound: it is not kept."""
+        return _call(self.app, self.awaited.status)
+
+    def get(self, timeout: Timeout = DEFAULT) -> Any:
+        """What the function returned; asked for once.
+
+        :param timeout: in seconds; 0 and None: for ever; ``task_timeout`` unless given.
+        :raises TaskFailed, Timeout, ResultsDisabled: see those.
+        """
+        return _call(self.app, functools.partial(self.awaited.get, timeout))
+
+
+def gather(
+    results: Iterable[AsyncResult], task_timeout: float = 10, return_exceptions: bool = True
+) -> list[Any]:
+    """The results of jobs in the order of their handles.
+
+    :param task_timeout: in seconds, for all of them together.
+    :param return_exceptions: what a handle raises stands in its place; otherwise the first is
+        raised.
+    """
+    handles = list(results)
+    if not handles:
+        return []
+    awaited = [one.awaited for one in handles]
+    return _call(
+        handles[0].app, functools.partial(aio.gather, awaited, task_timeout, return_exceptions)
+    )
+
+
+def wait(
+    results: Iterable[AsyncResult], timeout: float, return_when: ReturnWhen = "ALL_COMPLETED"
+) -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
+    """Futures of what is done, and of what is pending after so many seconds, which is then left."""
+    handles = list(results)
+    if not handles:
+        return set(), set()
+
+    async def main() -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
+        done, pending = await aio.wait([one.awaited for one in handles], timeout, return_when)
+        # Nobody could await them.
+        for future in pending:
+            future.cancel()
+        return done, pending
+
+    return _call(handles[0].app, main)
+
+
+def read_dead(
+    app: App,
+    batchsize: int = 100,
+    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
+) -> list[tuple[str, Job]]:
+    """The jobs that failed for good and were not replayed, the last first."""
+    return app.run(functools.partial(calls.read_dead, app, filter, batchsize))
+
+
+def replay_dead(
+    app: App,
+    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
+    batchsize: int = 100,
+) -> list[tuple[str, Job]]:
+    """Run jobs that failed for good again, with all their tries; gives them.
+
+    The handles of the old ones tell of the new ones from now on.
+    """
+    return app.run(functools.partial(calls.replay_dead, app, filter, batchsize))
+
+
+def purge_dead(
+    app: App,
+    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
+    batchsize: int = 100,
+) -> list[tuple[str, Job]]:
+    """Forget jobs that failed for good; gives them."""
+    return app.run(functools.partial(calls.purge_dead, app, filter, batchsize))
+
+
+def _call(app: App, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a call of the other client."""
+
+    async def on(chancy: Chancy) -> T:
+        return await work()
+
+    return app.run(on)

@@ -1,0 +1,140 @@
+"""The client for programs with an event loop: every call is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+from chancy.job import JobFactory
+from chancy.plugins.redis.compat.fennel import calls
+from chancy.plugins.redis.compat.fennel.calls import DEFAULT, Filter, Timeout, every
+from chancy.plugins.redis.compat.fennel.job import Job
+
+if TYPE_CHECKING:
+    from chancy.plugins.redis.compat.fennel.application import App
+
+__all__ = ["AsyncResult", "Task", "gather", "purge_dead", "read_dead", "replay_dead", "wait"]
+
+ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
+
+
+class Task:
+    """A function, and the way to its queue. Called, it runs here and now."""
+
+    def __init__(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        retries: int,
+        app: App,
+        factory: JobFactory[..., Any],
+    ) -> None:
+        self.name = name
+        self.func = func
+        self.max_retries = retries
+        self.app = app
+        self._factory = factory
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.func(*args, **kwargs)
+
+    async def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Push a job of the function; when this returns, it exists.
+
+        :raises InvalidArguments: the function takes others.
+        """
+        job = self._factory(*args, **kwargs)
+        return AsyncResult(
+            await self.app.wait(functools.partial(calls.send, self.app, job)), self.app
+        )
+
+
+class AsyncResult:
+    """A handle to a job.
+
+    :param uuid: of the job, which a text may give.
+    """
+
+    def __init__(self, uuid: UUID | str, app: App) -> None:
+        self._id = UUID(str(uuid))
+        self._app = app
+        self._known: list[Any] = []
+
+    @property
+    def uuid(self) -> str:
+        return str(self._id)
+
+    def __repr__(self) -> str:
+        return f"AsyncResult(uuid={self.uuid})"
+
+    async def status(self) -> str:
+        """:raises JobNotFound: it is not kept."""
+        return await self._app.wait(functools.partial(calls.status, self._app, self._id))
+
+    async def get(self, timeout: Timeout = DEFAULT) -> Any:
+        """What the function returned; asked for once.
+
+        :param timeout: in seconds; 0 and None: for ever; ``task_timeout`` unless given.
+        :raises TaskFailed, Timeout, ResultsDisabled: see those.
+        """
+        if not self._known:
+            work = functools.partial(calls.result, self._app, self._id, timeout)
+            self._known.append(await self._app.wait(work))
+        return self._known[0]
+
+
+async def gather(
+    results: Iterable[AsyncResult], task_timeout: float = 10, return_exceptions: bool = True
+) -> list[Any]:
+    """The results of jobs in the order of their handles.
+
+    :param task_timeout: in seconds, for all of them together.
+    :param return_exceptions: what a handle raises stands in its place; otherwise the first is
+        raised.
+    """
+    return await asyncio.gather(
+        *(one.get(task_timeout) for one in results), return_exceptions=return_exceptions
+    )
+
+
+async def wait(
+    results: Iterable[AsyncResult], timeout: float, return_when: ReturnWhen = "ALL_COMPLETED"
+) -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
+    """Futures of what is done, and of what is pending after so many seconds."""
+    waiting = [asyncio.ensure_future(one.get(None)) for one in results]
+    if not waiting:
+        return set(), set()
+    return await asyncio.wait(waiting, timeout=timeout, return_when=return_when)
+
+
+async def read_dead(
+    app: App,
+    batchsize: int = 100,
+    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
+) -> list[tuple[str, Job]]:
+    """The jobs that failed for good and were not replayed, the last first."""
+    return await app.wait(functools.partial(calls.read_dead, app, filter, batchsize))
+
+
+async def replay_dead(
+    app: App,
+    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
+    batchsize: int = 100,
+) -> list[tuple[str, Job]]:
+    """Run jobs that failed for good again, with all their tries; gives them.
+
+    The handles of the old ones tell of the new ones from now on.
+    """
+    return await app.wait(functools.partial(calls.replay_dead, app, filter, batchsize))
+
+
+async def purge_dead(
+    app: App,
+    filter: Filter = every,  # noqa: A002 - the name is fennel\'s
+    batchsize: int = 100,
+) -> list[tuple[str, Job]]:
+    """Forget jobs that failed for good; gives them."""
+    return await app.wait(functools.partial(calls.purge_dead, app, filter, batchsize))

@@ -1,0 +1,56 @@
+"""A job as fennel shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chancy.job import QueuedJob
+from chancy.plugins.redis.compat.fennel.status import status_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is known of a job at one moment.
+
+    :param task: the path of the function.
+    :param args: always empty: arguments are bound to the names of the parameters.
+    :param tries: attempts that were begun.
+    :param exception: of the last failure, its ``original_type`` and ``original_args``.
+    """
+
+    task: str
+    kwargs: Mapping[str, Any]
+    tries: int
+    max_retries: int
+    status: str
+    uuid: str
+    return_value: Any = None
+    args: list[Any] = field(default_factory=list[Any])
+    exception: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def shown(job: QueuedJob) -> Job:
+    """A job in fennel's words."""
+    return Job(
+        task=job.func,
+        kwargs=dict(job.arguments or {}),
+        tries=job.attempt,
+        max_retries=job.max_attempts - 1,
+        exception=exception_of(job.errors[-1]) if job.errors else {},
+        return_value=job.result,
+        status=status_of(job),
+        uuid=str(job.id),
+    )
+
+
+def exception_of(error: Mapping[str, Any]) -> dict[str, Any]:
+    """A failure as it is stored, in fennel's words: the type without its module."""
+    types = error.get("types")
+    name = str(types[0]) if isinstance(types, list) and types else "unknown"
+    message = error.get("message")
+    return {
+        "original_type": name.rpartition(".")[2],
+        "original_args": [message] if message else [],
+    }

@@ -1,0 +1,133 @@
+"""``chancy redis info``, ``task`` and ``dlq``: the queues that have their jobs in Redis."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import click
+
+from chancy.plugin import Application, CommandLine
+from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
+from chancy.plugins.dead_letter.letter import facts
+from chancy.plugins.redis.inspection import info, redis_queues, task
+
+#: The exit code when the answer is no.
+_NO = 1
+_PAGE = 500
+
+_LETTERS = DeadLetters()
+QUEUE = click.option("--queue", metavar="NAME", help="Only letters of this queue.")
+
+
+@click.command("info")
+@click.pass_obj
+def info_(line: CommandLine) -> None:
+    """Print, as JSON, the queues in Redis with up to 100 of their jobs in each state, and who
+    serves them.
+
+    \b
+    Example:
+      chancy redis info --app shop.jobs:chancy | jq '.queues[].counts'
+    """
+    line.script(line.run(info))
+
+
+@click.command("task")
+@click.argument("id", type=click.UUID)
+@click.pass_obj
+def task_(line: CommandLine, id: UUID) -> None:
+    """Print a job as JSON. Exits 1 with {"error": …} if there is none.
+
+    \b
+    Example:
+      chancy redis task 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10 --app shop.jobs:chancy
+    """
+    found = line.run(lambda chancy: task(chancy, id))
+    if found is None:
+        line.script({"error": f"there is no job {id}, or it is kept no longer"})
+        sys.exit(_NO)
+    line.script(found)
+
+
+@click.group()
+def dlq() -> None:
+    """Read, replay and purge the dead letters of queues in Redis, as JSON.
+
+    It is `chancy dead` for these queues; only letters that were not replayed count. A job that
+    failed becomes a letter within the sweep of the dead letters, half a minute by default.
+
+    \b
+    Example:
+      chancy redis dlq read --app shop.jobs:chancy --queue mail
+    """
+
+
+@dlq.command()
+@QUEUE
+@click.pass_obj
+def read(line: CommandLine, queue: str | None) -> None:
+    """Print the letters, those that died last first.
+
+    \b
+    Example:
+      chancy redis dlq read --app shop.jobs:chancy | jq -r '.[].id'
+    """
+
+    async def main(chancy: Application) -> list[DeadLetter]:
+        found: list[DeadLetter] = []
+        for wanted in await _wanted(chancy, queue):
+            before: UUID | None = None
+            while page := await _LETTERS.find(chancy, wanted, limit=_PAGE, before=before):
+                found += page
+                before = page[-1].id
+        return found
+
+    line.script([facts(one) for one in line.run(main)])
+
+
+@dlq.command()
+@QUEUE
+@click.pass_obj
+def replay(line: CommandLine, queue: str | None) -> None:
+    """Push the jobs of the letters again, with all their attempts; prints how many.
+
+    \b
+    Example:
+      chancy redis dlq replay --app shop.jobs:chancy --queue mail
+    """
+
+    async def main(chancy: Application) -> dict[str, Any]:
+        filters = await _wanted(chancy, queue)
+        return {"replayed": sum([await _LETTERS.replay_all(chancy, one) for one in filters])}
+
+    line.script(line.run(main))
+
+
+@dlq.command()
+@QUEUE
+@click.option("--yes", is_flag=True, help="Do not ask: what is purged is lost.")
+@click.pass_obj
+def purge(line: CommandLine, queue: str | None, yes: bool) -> None:
+    """Forget the letters for good, with --yes; prints how many.
+
+    \b
+    Example:
+      chancy redis dlq purge --app shop.jobs:chancy --queue mail --yes
+    """
+    if not yes:
+        raise click.UsageError("this forgets dead letters for good: give --yes if that is meant")
+
+    async def main(chancy: Application) -> dict[str, Any]:
+        filters = await _wanted(chancy, queue)
+        return {"purged": sum([await _LETTERS.purge_all(chancy, one) for one in filters])}
+
+    line.script(line.run(main))
+
+
+async def _wanted(chancy: Application, queue: str | None) -> Sequence[LetterFilter]:
+    return [
+        LetterFilter(queue=one.name, replayed=False) for one in await redis_queues(chancy, queue)
+    ]

@@ -1,0 +1,76 @@
+"""Workers of ``tests.redis.fennel_shop`` in processes of their own, and that program here."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from chancy import Chancy
+from tests.architecture.sources import ROOT
+from tests.integration.command import Started, command, started
+
+APP = "tests.redis.fennel_shop"
+
+
+class Shop:
+    """The program with its settings, here and in workers."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = environment
+
+    @property
+    def program(self) -> ModuleType:
+        return importlib.import_module(APP)
+
+    @contextmanager
+    def worker(self, *options: str, processes: int = 0) -> Generator[Started]:
+        words = command("worker", "--app", f"{APP}:app", "--processes", processes)
+        words += ["--heartbeat", "0.1", "--heartbeat-timeout", "0.8", *options]
+        with started(words, cwd=self.folder, env=self.environment) as process:
+            try:
+                yield process
+            finally:
+                sys.stdout.write(process.log)  # shown where a test fails
+
+    def counts(self) -> dict[str, int]:
+        """Unfinished jobs by queue."""
+
+        async def look(chancy: Chancy) -> dict[str, int]:
+            return {queue: sum(numbers) for queue, numbers in (await chancy.counts()).items()}
+
+        found: dict[str, int] = self.program.app.run(look)
+        return found
+
+    def notes(self, name: str) -> list[tuple[str, int]]:
+        """What tasks have said in a file: a word, and the process."""
+        path = self.folder / name
+        if not path.exists():
+            return []
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        return [(text, pid) for text, pid in lines]
+
+
+def opened(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, dsn: str, redis_url: str, **settings: str
+) -> Iterator[Shop]:
+    """The program with settings of the environment; its connections are closed at the end."""
+    environment = {"CHANCY_DSN": dsn, "FENNEL_REDIS_URL": redis_url, "PYTHONPATH": str(ROOT)}
+    environment |= {f"FENNEL_{name.upper()}": value for name, value in settings.items()}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    sys.modules.pop(APP, None)
+    shop = Shop(folder, environment)
+    try:
+        shop.program.app.chancy.sync_migrate()
+        yield shop
+    finally:
+        shop.program.app.close()
+        sys.modules.pop(APP, None)

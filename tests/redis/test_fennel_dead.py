@@ -1,0 +1,95 @@
+"""Dead letters of a program of fennel, by its calls and by the command line."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis.compat.fennel.client import purge_dead, read_dead, replay_dead
+from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
+from chancy.plugins.redis.compat.fennel.job import Job
+from tests.integration.command import inside
+from tests.redis.fennel_worker import APP, Shop, opened
+from tests.waiting import eventually_sync
+
+
+@pytest.fixture
+def shop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, redis_url: str
+) -> Iterator[Shop]:
+    at_once = "tests.redis.fennel_shop.at_once"
+    yield from opened(monkeypatch, tmp_path, dsn, redis_url, retry_backoff=at_once)
+
+
+def said(shop: Shop, *words: object, code: int = 0) -> Any:
+    dsn = shop.environment["CHANCY_DSN"]
+    return inside("redis", *words, "--app", f"{APP}:app", code=code, dsn=dsn).json
+
+
+@pytest.mark.row("F25", "F26", "F27")
+def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
+    program = shop.program
+    switch = shop.folder / "switch"
+    x = program.until.delay(str(shop.folder / "notes"), str(switch))
+    other = program.fail.delay("baz")
+
+    def about(job: Job) -> bool:
+        return job.task.endswith(".until")
+
+    with shop.worker():
+        with pytest.raises(TaskFailed, match="not yet"):
+            x.get()
+        with pytest.raises(TaskFailed, match="baz"):
+            other.get()
+        eventually_sync(lambda: len(read_dead(program.app)) == 2)
+        [(id, job)] = read_dead(program.app, filter=about)
+        assert (id, job.tries, job.max_retries, job.status) == (x.uuid, 4, 3, "DEAD")
+        assert job.exception == {"original_type": "ValueError", "original_args": ["not yet"]}
+        assert job.kwargs == {"file": str(shop.folder / "notes"), "succeeds": str(switch)}
+        switch.touch()
+        replayed: list[int] = []
+
+        def replay() -> None:
+            replayed.append(len(replay_dead(program.app, filter=about)))
+
+        threads = [threading.Thread(target=replay) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(replayed) == 1
+        again = type(x)(x.uuid, program.app)
+        assert again.get() == "at last", "the old handle tells of the new one"
+        assert again.status() == "SUCCESS"
+        assert [id for id, _ in read_dead(program.app)] == [other.uuid]
+        assert len(shop.notes("notes")) == 5
+        assert len(purge_dead(program.app)) == 1
+        assert read_dead(program.app) == []
+
+
+@pytest.mark.row("F29", "F40", "F45")
+def test_the_command_line(shop: Shop) -> None:
+    """Before any worker, and with one."""
+    assert said(shop, "info") == {"queues": [], "heartbeats": []}
+    assert said(shop, "dlq", "read") == []
+    assert said(shop, "dlq", "replay") == {"replayed": 0}
+    nobody = "018f0000-0000-7000-8000-000000000000"
+    assert "there is no job" in said(shop, "task", nobody, code=1)["error"]
+    dead = shop.program.fail.delay("baz")
+    assert said(shop, "task", dead.uuid)["state"] == "pending"
+    with shop.worker():
+        eventually_sync(lambda: len(read_dead(shop.program.app)) == 1, timeout=20)
+        found = said(shop, "info")
+        assert [queue["name"] for queue in found["queues"]] == ["shop"]
+        assert [beat["silent_s"] < 5 for beat in found["heartbeats"]] == [True]
+        [letter] = said(shop, "dlq", "read")
+        assert letter["id"] == dead.uuid
+        assert said(shop, "task", dead.uuid)["errors"][0]["message"] == "baz"
+        assert said(shop, "dlq", "replay", "--queue", "other") == {"replayed": 0}
+        assert said(shop, "dlq", "replay", "--queue", "shop") == {"replayed": 1}
+        eventually_sync(lambda: len(read_dead(shop.program.app)) == 1, timeout=20)
+        assert said(shop, "dlq", "purge", "--yes") == {"purged": 1}
