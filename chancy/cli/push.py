@@ -87,8 +87,9 @@ def _job(
 ) -> Job:
     """The job with the settings of the function, if it can be seen, and the given ones over."""
     if validate:
-        chancy.registry.check(func)
-        job = Job.from_func(chancy.registry.find(func), **arguments)
+        # JSON has no dates: what the options give is read as what is stored would be.
+        values = chancy.registry.signature(func).decode(json.dumps(arguments))
+        job = Job.from_func(chancy.registry.find(func), **values)
     else:
         job = Job(func=func, arguments=arguments)
     if queue is not None:

@@ -11,12 +11,13 @@ from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
 from chancy.codec import encode
-from chancy.errors import ConfigurationError
-from chancy.job import Job
+from chancy.errors import ConfigurationError, InvalidArguments
+from chancy.job import DECORATED, Job
 from chancy.limits import check_limits, encode_limits
 from chancy.names import check_function_path, check_queue_name, shown
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
 from chancy.plugins.cron.schedule import Schedule
+from chancy.signature import Signature
 
 #: The longest jitter and grace, in seconds.
 MAX_S = 86_400.0
@@ -100,13 +101,24 @@ class Entry:
             str(self.overlap),
             float(self.jitter_s),
             job.func,
-            encode(job.arguments, what=f"the arguments of {job.func}"),
+            self._arguments(),
             job.queue,
             job.priority,
             job.max_attempts,
             encode(job.meta, what=f"the meta of {job.func}") if job.meta else None,
             encode_limits(job.limits),
         ]
+
+    def _arguments(self) -> str:
+        """As JSON has them, which the worker checks; dates and the like by their annotations."""
+        job = self.job
+        try:
+            return encode(job.arguments, what=f"the arguments of {job.func}")
+        except InvalidArguments:
+            function = DECORATED.get(job.func)
+            if function is None:
+                raise
+            return Signature.of(function, job.func).encode(job.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

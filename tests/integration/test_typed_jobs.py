@@ -18,6 +18,7 @@ from chancy.errors import InvalidArguments, InvalidResult
 from chancy.job import DECORATED
 from chancy.plugins.retry import Retry
 from tests.integration import typed_jobs
+from tests.integration.command import inside
 from tests.integration.typed_jobs import Bill, Color, Item
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -129,3 +130,13 @@ async def test_a_result_that_was_stored_by_other_code_says_that_it_does_not_fit(
             session.execute("update chancy.finished_jobs set result = %s", [changed])
         with pytest.raises(InvalidResult, match=r"later: the result: .* not 'soon'"):
             await reference.result()
+
+
+def test_the_command_line_gives_typed_values_as_json(dsn: str) -> None:
+    path = "tests.integration.typed_jobs.later"
+    inside("push", path, "--arg", 'at="2030-01-01T00:00Z"', "--arg", 'within="P1D"', dsn=dsn)
+    assert rows(dsn, "select arguments from chancy.jobs") == [
+        {"at": "2030-01-01T00:00:00Z", "within": "P1D"}
+    ]
+    wrong = inside("push", path, "--arg", 'at="soon"', "--arg", 'within="P1D"', dsn=dsn, code=2)
+    assert "later: parameter 'at': Input should be a valid datetime" in wrong.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from chancy.testing.memory import MemoryBroker
 from chancy.testing.plugin import PluginContract
 from tests import jobs
 from tests.docs.pages import page, rows_of
+from tests.integration import typed_jobs
 from tests.plugins.crons import EVERY_SECOND, ago, entry, execute, migrate, pushed
 from tests.waiting import eventually
 
@@ -211,6 +213,14 @@ def test_an_entry_that_cannot_be_is_refused(changes: dict[str, Any], said: str) 
 def test_arguments_that_cannot_be_stored_are_refused() -> None:
     with pytest.raises(PushError, match=r"the arguments of a\.b.*no type"):
         Entry("one", "@daily", Job(func="a.b", arguments={"x": object()}))
+
+
+def test_arguments_of_typed_functions_are_stored_by_their_annotations() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    made = Entry("one", "@daily", typed_jobs.later.job(at, timedelta(days=1)))
+    assert '{"at":"2030-01-01T00:00:00Z","within":"P1D"}' in made.parameters()
+    with pytest.raises(PushError, match=r"later: parameter 'at': .* not datetime\.date"):
+        Entry("one", "@daily", typed_jobs.later.job(at.date(), timedelta(days=1)))  # type: ignore[arg-type]
 
 
 async def test_a_function_that_is_not_there_is_refused(cron_dsn: str) -> None:
