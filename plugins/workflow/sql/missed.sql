@@ -2,13 +2,15 @@
 -- those that have not ended, wait for nothing, and have no job that is not finished; with what became
 -- of it, if that is known, and the state of the workflow. The last one that was looked at is among them
 -- in any case, as the place to go on from. A job that runs in a cancelled workflow is given too.
--- Index: workflows_going, workflows_finished, the primary keys, finished_jobs_id. No locks. Safe to
+-- Index: workflows_going, workflows_over, the primary keys, finished_jobs_id. No locks. Safe to
 -- repeat.
 with flows as materialized (
-  select w.id, w.state, w.undoing
+  (select w.id, w.state, w.undoing
   from {schema}.workflows as w
   where w.state in (1, 2)
     and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
+  order by w.id
+  limit $3::int)
   union all
   select w.id, w.state, w.undoing
   from {schema}.workflows as w

@@ -1,0 +1,2 @@
+-- What waits until nothing runs any more.
+create index workflows_compensating on {schema}.workflows (id) where state = 2 and not undoing
