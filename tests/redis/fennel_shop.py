@@ -65,7 +65,7 @@ def odd() -> Any:
 @app.task(retries=2)
 def die(file: str) -> None:
     note(file)
-    os._exit(3)
+    os._exit(99)
 
 
 @app.task

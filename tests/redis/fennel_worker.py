@@ -9,10 +9,11 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from uuid import UUID
 
 import pytest
 
-from chancy import Chancy
+from chancy import Chancy, QueuedJob
 from tests.architecture.sources import ROOT
 from tests.integration.command import Started, command, started
 
@@ -47,6 +48,16 @@ class Shop:
             return {queue: sum(numbers) for queue, numbers in (await chancy.counts()).items()}
 
         found: dict[str, int] = self.program.app.run(look)
+        return found
+
+    def job(self, id: str) -> QueuedJob:
+        """A job as it is now."""
+
+        async def look(chancy: Chancy) -> QueuedJob | None:
+            return await chancy.get_job(UUID(id))
+
+        found: QueuedJob | None = self.program.app.run(look)
+        assert found is not None
         return found
 
     def notes(self, name: str) -> list[tuple[str, int]]:

@@ -1,0 +1,120 @@
+"""Workers of a program of fennel: how they share work, end, and are killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chancy.plugins.redis.compat.fennel.client import gather
+from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
+from tests.integration.command import environment
+from tests.redis.fennel_worker import APP, Shop, opened
+from tests.waiting import eventually_sync
+
+
+@pytest.fixture
+def shop(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    dsn: str,
+    redis_url: str,
+) -> Iterator[Shop]:
+    settings: dict[str, str] = {"retry_backoff": "tests.redis.fennel_shop.at_once"}
+    settings |= getattr(request, "param", {})
+    yield from opened(monkeypatch, tmp_path, dsn, redis_url, **settings)
+
+
+def with_settings(**settings: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
+
+
+@pytest.mark.row("F10")
+def test_as_many_run_at_once_as_are_allowed(shop: Shop) -> None:
+    foo, bar = shop.program.foo, shop.program.bar
+    with shop.worker():
+        assert foo.delay(0).get(20) == 0
+        for task in (foo, bar):
+            began = time.monotonic()
+            assert gather([task.delay(0.5) for _ in range(8)]) == [0.5] * 8
+            assert time.monotonic() - began < 1.9, "one after the other they take 4 s"
+
+
+@pytest.mark.row("F11", "F39")
+@with_settings(concurrency="4")
+def test_processes_share_the_queue(shop: Shop) -> None:
+    results = [shop.program.where.delay(0.1) for _ in range(30)]
+    with shop.worker(processes=2) as supervisor:
+        found = gather(results, task_timeout=30)
+        assert len({process for process, _ in found}) == 2
+        assert max(len({t for p, t in found if p == process}) for process, _ in found) <= 4
+        supervisor.process.send_signal(signal.SIGTERM)
+        assert supervisor.process.wait(20) == 0
+
+
+@pytest.mark.row("F30", "F31")
+def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
+    """What was running is run by another; what kills its worker again and again is dead."""
+    notes = str(shop.folder / "notes")
+    x = shop.program.slow.delay(notes, 1.0)
+    with shop.worker() as first:
+        eventually_sync(lambda: shop.notes("notes"), timeout=20)
+        first.process.kill()
+    deadly = shop.program.die.delay(str(shop.folder / "died"))
+    with shop.worker(processes=2):
+        assert x.get(20) is None
+        assert [text for text, _ in shop.notes("notes")] == ["begun", "begun", "done"]
+        with pytest.raises(TaskFailed, match=r"Lost|Crash"):
+            deadly.get(40)
+    assert len(shop.notes("died")) == 3, "two retries"
+
+
+@pytest.mark.row("F34", "F36")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
+    x = shop.program.slow.delay(str(shop.folder / "notes"), 0.7)
+    with shop.worker("--shutdown-timeout", "10") as worker:
+        eventually_sync(lambda: shop.notes("notes"), timeout=20)
+        later = shop.program.echo
+        worker.process.send_signal(number)
+        assert worker.process.wait(10) == 0
+    y = later.delay(value=1)
+    assert (x.status(), y.status()) == ("SUCCESS", "SENT")
+
+
+@pytest.mark.row("F35")
+def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
+    x = shop.program.slow.delay(str(shop.folder / "notes"), 20.0)
+    with shop.worker("--shutdown-timeout", "0.2") as worker:
+        eventually_sync(lambda: shop.notes("notes"), timeout=20)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(15) == 0
+    assert x.status() == "SENT"
+    assert shop.job(x.uuid).attempt == 0, "no try was used up"
+
+
+@pytest.mark.row("F43")
+def test_a_worker_may_end_with_the_queue(shop: Shop) -> None:
+    results = [shop.program.echo.delay(value=n) for n in range(50)]
+    program = (
+        f"from {APP} import app\n"
+        "from chancy.plugins.redis.compat.fennel.worker import EXIT_COMPLETE, start\n"
+        "start(app, exit=EXIT_COMPLETE)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=shop.folder,
+        env=environment(shop.environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=40,
+    )
+    assert done.returncode == 0, done.stderr
+    assert gather(results) == list(range(50))
