@@ -1,0 +1,59 @@
+"""An application on a Redis queue, and `main` for worker processes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from chancy import Chancy, Queue, Worker, job
+from chancy.plugins.leadership import Leadership
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.redis import RedisPlugin, relay
+from chancy.plugins.retry import Retry
+
+QUEUE = Queue(
+    name="errands",
+    executor="async",
+    concurrency=20,
+    broker="redis",
+    broker_options={"history": "all"},
+)
+
+
+def enter(book: str, number: int) -> None:
+    """One write, which outlasts a kill."""
+    with open(book, "ab", buffering=0) as file:
+        file.write(b"%d\n" % number)
+
+
+@job(queue="errands", max_attempts=1)
+async def errand(book: str, number: int) -> int:
+    """Writes its number into a book; each tenth fails then."""
+    enter(book, number)
+    await asyncio.sleep(0.05)
+    if number % 10 == 0:
+        raise ValueError("as it should")
+    return number
+
+
+def make(dsn: str, url: str) -> Chancy:
+    plugins = [
+        RedisPlugin(url=url),
+        Leadership(lease_s=1.0),
+        Recovery(sweep_s=0.2),
+        Retry(),
+    ]
+    return Chancy(dsn, queues=[QUEUE], plugins=plugins, no_default_plugins=True, pool_size=3)
+
+
+async def main() -> None:
+    # What a dead relay has taken is given to another soon.
+    relay.LEASE_S = 1.0
+    async with (
+        make(os.environ["CHANCY_DSN"], os.environ["REDIS_URL"]) as chancy,
+        Worker(chancy, heartbeat_s=0.2, heartbeat_timeout_s=1.0),
+    ):
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
