@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ Process = subprocess.Popen[bytes]
 
 
 @contextmanager
-def worker(dsn: str, url: str, log: Path) -> Iterator[Process]:
+def worker(dsn: str, url: str, log: Path) -> Generator[Process]:
     environment = {**os.environ, "CHANCY_DSN": dsn, "REDIS_URL": url, "PYTHONPATH": str(ROOT)}
     with log.open("ab") as errors:
         process = subprocess.Popen(
