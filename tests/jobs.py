@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from pathlib import Path
 
 from chancy import job
@@ -18,6 +19,12 @@ started = threading.Event()
 async def note(value: object) -> object:
     noted.append(value)
     return value
+
+
+@job(queue="async")
+async def stamp() -> None:
+    """Notes when it runs, by the clock of this process."""
+    noted.append(time.monotonic())
 
 
 @job(queue="async")
