@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from datetime import datetime
 from enum import Enum, IntEnum
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 import click
 
+from chancy.errors import PushError
 from chancy.plugin import Application, CommandLine
 from chancy.plugins.workflow.drawing import dot, mermaid
 from chancy.plugins.workflow.flows import MAX_FOUND, Flows, WorkflowFilter
 from chancy.plugins.workflow.record import Progress, StepRecord, WorkflowRecord, WorkflowState
 from chancy.plugins.workflow.reference import WorkflowReference
 from chancy.plugins.workflow.waiting import Waiting
+
+T = TypeVar("T")
 
 _STATES = [state.label for state in WorkflowState]
 
@@ -193,7 +197,7 @@ def retry(line: CommandLine, id: UUID, step: str | None, json_: bool) -> None:
       chancy workflow retry 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
       chancy workflow retry 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11 --from parse
     """
-    count = line.run(lambda chancy: _reference(chancy, id).retry(step))
+    count = _allowed(line, lambda chancy: _reference(chancy, id).retry(step))
     if json_:
         line.script({"steps": count})
     else:
@@ -217,11 +221,26 @@ def signal(line: CommandLine, id: UUID, name: str, payload: str | None, json_: b
         value = None if payload is None else json.loads(payload)
     except ValueError as error:
         raise click.BadParameter(f"{error}: pass JSON", param_hint="--payload") from None
-    sent = line.run(lambda chancy: _reference(chancy, id).signal(name, value))
+    sent = _allowed(line, lambda chancy: _reference(chancy, id).signal(name, value))
     if json_:
         line.script({"sent": sent})
     else:
         line.line(f"signal {name} is sent" if sent else f"there was a signal {name} before")
+
+
+def _allowed(line: CommandLine, work: Callable[[Application], Awaitable[T]]) -> T:
+    """Run, and answer no if the workflow does not allow it."""
+
+    async def main(chancy: Application) -> T | PushError:
+        try:
+            return await work(chancy)
+        except PushError as error:
+            return error
+
+    found = line.run(main)
+    if isinstance(found, PushError):
+        raise SystemExit(_complain(str(found)))
+    return found
 
 
 def _reference(chancy: Application, id: UUID) -> WorkflowReference:

@@ -36,7 +36,8 @@ from flows as f, generate_series(0, 9) as p
 #: One workflow of as many steps between two, half of which have ended.
 FAN = """
 with flow as (
-  insert into chancy.workflows (id, name, steps) values (md5('fan')::uuid, 'fan', %(width)s::int + 2)
+  insert into chancy.workflows (id, name, steps)
+  values (md5('fan')::uuid, 'fan', %(width)s::int + 2)
 ), joins as (
   insert into chancy.workflows_joins values (md5('fan')::uuid, 'in', %(width)s::int / 2),
     (md5('fan')::uuid, '', 1))
@@ -46,7 +47,8 @@ select md5('fan')::uuid, 'm' || n, n, case when n <= %(width)s::int / 2 then 4 e
   array['in'], md5('fan' || n)::uuid, 'q', 0, 'a.b', '{}'::jsonb, 3
 from generate_series(1, %(width)s::int) as n
 union all
-select md5('fan')::uuid, 'in', %(width)s::int + 1, 0, %(width)s::int, null, array[''], md5('in')::uuid, 'q', 0,
+select md5('fan')::uuid, 'in', %(width)s::int + 1, 0, %(width)s::int, null, array[''],
+  md5('in')::uuid, 'q', 0,
   'a.b', '{}', 3
 """
 JOINS = """

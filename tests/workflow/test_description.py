@@ -114,7 +114,7 @@ def test_what_is_refused_at_once() -> None:
         flow.add(steps.mark.job(), "b", on_failure="x")  # type: ignore[arg-type]
     for path in ((True,), (1.5,), ("a\x00",), ("x",) * 33):
         with pytest.raises(PushError, match="path into a result"):
-            From("a", *path)
+            From("a", *path)  # pyright: ignore[reportArgumentType]
     with pytest.raises(PushError, match="not both"):
         Each("a", prefix="b")
 

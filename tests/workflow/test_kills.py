@@ -1,0 +1,122 @@
+"""Random workflows while workers are killed and frozen: each step ends once, in its order, and
+nothing is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from chancy.plugins.workflow import OnFailure, Workflow, Workflows, WorkflowState
+from tests.workflow import run_worker
+from tests.workflow.running import execute
+
+logger = logging.getLogger("tests.workflow")
+
+FLOWS = Workflows()
+
+
+class Fleet:
+    """Workers of which one is killed or frozen now and then."""
+
+    def __init__(self, dsn: str, size: int, chance: random.Random) -> None:
+        self._dsn = dsn
+        self._chance = chance
+        self.alive = [self._begin() for _ in range(size)]
+        self.killed = self.frozen = 0
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.workflow.run_worker", self._dsn]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    async def harm(self, until: float) -> None:
+        """Kill or freeze until then; frozen ones for longer than they may be silent."""
+        while time.monotonic() < until:
+            await asyncio.sleep(self._chance.uniform(0.5, 1.5))
+            one = self._chance.choice(self.alive)
+            if self._chance.random() < 0.6:
+                one.kill()
+                one.wait()
+                self.alive[self.alive.index(one)] = self._begin()
+                self.killed += 1
+            else:
+                one.send_signal(signal.SIGSTOP)
+                await asyncio.sleep(self._chance.uniform(0.2, 3.0))
+                one.send_signal(signal.SIGCONT)
+                self.frozen += 1
+
+    def stop(self) -> None:
+        for one in self.alive:
+            one.kill()
+            one.wait()
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    return random.Random(int(os.environ.get("CHANCY_TEST_SEED", time.time_ns())))
+
+
+@pytest.fixture
+def fleet(flows_dsn: str, chance: random.Random) -> Iterator[Fleet]:
+    made = Fleet(flows_dsn, 3, chance)
+    yield made
+    made.stop()
+
+
+def graph(book: Path, chance: random.Random) -> tuple[Workflow, dict[str, tuple[str, ...]]]:
+    """A workflow, and whom each step waits for. Failures of it are ignored."""
+    flow, before = Workflow("chaos"), dict[str, tuple[str, ...]]()
+    for place in range(chance.randint(3, 15)):
+        after = tuple(chance.sample(sorted(before), min(len(before), chance.randint(0, 3))))
+        fails = chance.random() < 0.1
+        step = run_worker.act.job(str(book), fails).with_max_attempts(2 if fails else 50)
+        policy = OnFailure.IGNORE if fails else OnFailure.FAIL
+        flow.add(step, f"n{place}", after=after, on_failure=policy)
+        before[f"n{place}"] = after
+    return flow, before
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.chaos)])
+async def test_each_step_ends_once_whoever_dies(
+    flows_dsn: str, tmp_path: Path, chance: random.Random, fleet: Fleet, seconds: int
+) -> None:
+    book = tmp_path / "book"
+    pushed: dict[UUID, dict[str, tuple[str, ...]]] = {}
+    until = time.monotonic() + seconds
+    async with run_worker.application(flows_dsn) as chancy:
+        harming = asyncio.create_task(fleet.harm(until))
+        while time.monotonic() < until:
+            flow, before = graph(book, chance)
+            pushed[(await FLOWS.push(chancy, flow)).id] = before
+            await asyncio.sleep(0.1)
+        await harming
+        for id, before in pushed.items():
+            reference = FLOWS.reference(chancy, id)
+            assert await reference.wait(90) is WorkflowState.SUCCEEDED
+            ended = {one.name: one.state.value for one in await reference.steps()}
+            assert set(ended) == set(before)
+            assert set(ended.values()) <= {"succeeded", "ignored"}
+    assert execute(flows_dsn, "select id from chancy.jobs") == []
+    assert execute(flows_dsn, "select name from chancy.workflows_joins where missing <> 0") == []
+    finished = "select count(*) from chancy.finished_jobs group by id having count(*) > 1"
+    assert execute(flows_dsn, finished) == []
+    seen: set[tuple[UUID, str]] = set()
+    for line in book.read_text().splitlines():
+        what, flow_id, name = line.split()
+        if what == "end":
+            seen.add((UUID(flow_id), name))
+        else:
+            for other in pushed[UUID(flow_id)][name]:
+                assert (UUID(flow_id), other) in seen, f"{name} began before {other} ended"
+    logger.info("workflows=%d killed=%d frozen=%d", len(pushed), fleet.killed, fleet.frozen)
