@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chancy import current_job, job
 from tests.faults import book as books
+from tests.waiting import eventually
 
 
 @job(queue="load")
@@ -40,8 +41,7 @@ async def outlast(book: str, number: int, first_s: float, until: str) -> int:
     if books.begun(book, number) == 1:
         await asyncio.sleep(first_s)
     else:
-        while not Path(until).exists():
-            await asyncio.sleep(0.05)
+        await eventually(Path(until).exists, timeout=100.0)
     books.write(book, number, "end")
     return number
 
