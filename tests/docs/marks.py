@@ -42,7 +42,7 @@ def written(text: str) -> str:
     """The page with the tests as they are marked."""
     tests = marked()
     return _ROW.sub(
-        lambda row: f"| {row[1]} | {row[2]} | {', '.join(tests.get(row[1], ['–']))} |", text
+        lambda row: f"| {row[1]} | {row[2]} | {', '.join(tests.get(row[1], ['`not yet`']))} |", text
     )
 
 

@@ -35,6 +35,7 @@ def note(value: object = 0, queue: str = "fast") -> Job[object]:
     return jobs.note.job(value=value).with_queue(queue)
 
 
+@pytest.mark.row("F08")
 async def test_jobs_run_and_give_results(chancy: Chancy) -> None:
     async with Worker(chancy):
         values = ["123", None, {"a": [1.5, "ü"]}, 2**70]
@@ -63,6 +64,7 @@ async def test_delays_uniqueness_and_cancelling(chancy: Chancy) -> None:
         assert (await running.wait(10)).state is State.CANCELLED
 
 
+@pytest.mark.row("F30", "F33", "F42")
 async def test_the_jobs_of_a_worker_that_is_gone_are_run_by_another(chancy: Chancy) -> None:
     assert isinstance(chancy.broker, RoutedBroker)
     plane = await chancy.broker.planes.ready("redis")
@@ -78,6 +80,7 @@ async def test_the_jobs_of_a_worker_that_is_gone_are_run_by_another(chancy: Chan
     assert await plane.settle([late]) == {claim.id}
 
 
+@pytest.mark.row("F37")
 async def test_an_outage_of_redis_leaves_other_queues_going(
     dsn: str, own_redis: Callable[..., RedisServer]
 ) -> None:

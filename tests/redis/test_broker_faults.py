@@ -106,6 +106,7 @@ async def test_a_push_that_is_repeated_does_not_run_what_has_ended_again(
 
 
 @pytest.mark.parametrize("error", [BrokerUnavailable("lost"), asyncio.CancelledError()], ids=repr)
+@pytest.mark.row("F33")
 async def test_a_claim_whose_answer_was_lost_is_given_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
@@ -154,6 +155,7 @@ async def test_callers_at_one_moment_do_not_mix_their_answers(
     await asyncio.gather(*map(read, range(200)))
 
 
+@pytest.mark.row("F42")
 async def test_who_was_frozen_settles_nothing_of_what_others_took(
     bench: Bench, server: RedisServer
 ) -> None:
@@ -170,6 +172,7 @@ async def test_who_was_frozen_settles_nothing_of_what_others_took(
     assert await bench.state(old.id) is State.FAILED
 
 
+@pytest.mark.row("F37")
 async def test_a_server_that_lost_everything_is_used_again(
     bench: Bench, server: RedisServer
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
+
 from chancy.attempt import Note
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.link import SCRIPTS
@@ -13,6 +15,7 @@ from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 
 
+@pytest.mark.row("F18")
 async def test_finished_jobs_are_kept_up_to_a_number_and_an_age(redis_url: str) -> None:
     settings = RedisSettings(url=redis_url, keep_finished=10, keep_failed=5, keep_failed_s=0.001)
     broker = RedisBroker(settings)

@@ -44,14 +44,16 @@ def with_settings(**settings: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
 
 
-@pytest.mark.row("F05", "F12", "F14", "F16", "F25")
+@pytest.mark.row("F05", "F12", "F13", "F14", "F16", "F25")
 def test_the_example_of_its_documentation(shop: Shop) -> None:
     foo = shop.program.foo
     x = foo.delay(0.3)
     assert x.status() == "SENT"
     with shop.worker():
         seen = {eventually_sync(lambda: x.status() != "SENT" and x.status(), timeout=20)}
+        assert shop.counts() == {"shop": 1}
         assert x.get() == 0.3
+        assert shop.counts() == {}
         assert (seen, x.status()) == ({"EXECUTING"}, "SUCCESS")
         assert AsyncResult(x.uuid, shop.program.app).get() == 0.3, "many may read it"
         dead = shop.program.fail.delay("baz")

@@ -71,7 +71,7 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
         assert read_dead(program.app) == []
 
 
-@pytest.mark.row("F29", "F40", "F45")
+@pytest.mark.row("F29", "F40")
 def test_the_command_line(shop: Shop) -> None:
     """Before any worker, and with one."""
     assert said(shop, "info") == {"queues": [], "heartbeats": []}

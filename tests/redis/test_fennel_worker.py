@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from chancy.plugins.redis.compat.fennel import App
 from chancy.plugins.redis.compat.fennel.client import gather
 from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
 from tests.integration.command import environment
@@ -88,13 +91,19 @@ def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
     assert (x.status(), y.status()) == ("SUCCESS", "SENT")
 
 
-@pytest.mark.row("F35")
+@pytest.mark.row("F35", "F41")
 def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
+    logging.getLogger("tests.own")
+    App("another")
     x = shop.program.slow.delay(str(shop.folder / "notes"), 20.0)
-    with shop.worker("--shutdown-timeout", "0.2") as worker:
+    words = ("--shutdown-timeout", "0.2", "--log-format", "json")
+    with shop.worker(*words) as worker:
         eventually_sync(lambda: shop.notes("notes"), timeout=20)
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(15) == 0
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    assert {"chancy.worker", "chancy.cli"} <= {line["logger"] for line in lines}
+    assert not logging.getLogger("tests.own").disabled, "an application leaves them alone"
     assert x.status() == "SENT"
     assert shop.job(x.uuid).attempt == 0, "no try was used up"
 
