@@ -27,7 +27,7 @@ where not exists (
   select
   from {schema}.dead_letters_purged as p
   where p.id = f.id
-    and p.died_at >= f.finished_at)
+    and coalesce(p.died_at >= f.finished_at, false))
 order by f.id, f.finished_at desc
 on conflict (id) do update
 set
