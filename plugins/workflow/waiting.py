@@ -18,7 +18,9 @@ from chancy.plugins.workflow.store import statement, store_of
 logger = logging.getLogger("chancy.workflows")
 
 #: Seconds to the second look, and between two looks while notices arrive, and while they do not.
-_FIRST_S, _LOOK_S, _POLL_S = 0.03, 5.0, 0.5
+_FIRST_S, _LOOK_S, _POLL_S = 0.01, 5.0, 0.5
+#: Looks before a session is opened to hear notices: who waits for a moment needs none.
+_FEW = 4
 #: Seconds without a notice after which the listener proves that it hears, and that this may take.
 _PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
 
@@ -44,14 +46,17 @@ class Waiting:
         :raises WaitTimeout: it did not within so long; it goes on.
         """
         give_up_at = None if timeout_s is None else self._clock.monotonic() + timeout_s
-        pause_s = _FIRST_S
+        pause_s, looks = _FIRST_S, 0
         async with self._hearing(id) as event:
             while True:
                 event.clear()
                 state, why = await self._look(id)
                 if state is not None and state.final:
                     return state, why
-                pause_s = min(pause_s * 4, _LOOK_S if self._hears and state else _POLL_S)
+                looks += 1
+                if looks >= _FEW:
+                    self._hear()
+                pause_s = min(pause_s * 2, _LOOK_S if self._hears and state else _POLL_S)
                 if give_up_at is not None:
                     left_s = give_up_at - self._clock.monotonic()
                     if left_s <= 0:
@@ -70,8 +75,6 @@ class Waiting:
     async def _hearing(self, id: UUID) -> AsyncGenerator[asyncio.Event]:
         event = asyncio.Event()
         self._events.setdefault(id, []).append(event)
-        if self._listener is None:
-            self._listener = asyncio.create_task(self._listen(), name="chancy workflows")
         try:
             yield event
         finally:
@@ -81,6 +84,11 @@ class Waiting:
                 with suppress(ChancyError):  # what is left behind is deleted by the pruner
                     await self._broker.forget([id])
             await self._rest()
+
+    def _hear(self) -> None:
+        """Listen, now that somebody has to wait."""
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(), name="chancy workflows")
 
     async def _rest(self) -> None:
         """Listen no more when nobody waits."""
