@@ -10,6 +10,9 @@ from chancy.broker import Broker
 from chancy.plugins.redis import RedisSettings
 from tests.redis.contract import RedisContract
 
+# All that differs from a single server is how its keys are reached, which the long runs look at.
+pytestmark = pytest.mark.chaos
+
 
 class TestCluster(RedisContract):
     @pytest.fixture
