@@ -271,7 +271,7 @@ async def test_a_parked_partition_is_shown_and_resumed(run: Run, streams: Stream
     seen: list[int] = []
     broken = True
 
-    @streams.processor(stream, join_delay_s=0, lease_s=5.0, policy=Quarantine())
+    @streams.processor(stream, join_delay_s=0, lease_s=60.0, check_s=60.0, policy=Quarantine())
     async def bill(events: Events[Any]) -> None:
         async for order in events.records():
             if order.order_id == 5 and broken:

@@ -109,6 +109,16 @@ def test_records_come_back_equal(codec: str, compressor: str | None) -> None:
     assert coding.decode(fields) == EVERYTHING
 
 
+def test_a_strict_record_is_written_as_text_and_read_again() -> None:
+    class Strict(Record, strict=True):
+        at: datetime
+
+    record = Strict(at=datetime(2026, 1, 1, tzinfo=UTC))
+    for codec in ("json", "msgpack"):
+        coding = coding_of(Strict, codec=codec)
+        assert coding.decode(coding.encode(record)) == record
+
+
 @pytest.mark.row("R07")
 def test_json_is_compact_with_times_in_iso_8601() -> None:
     _, data = coding_of(Everything).encode(EVERYTHING)
