@@ -97,6 +97,23 @@ async def test_the_sweep_tells_what_nobody_has_told(flows_dsn: str) -> None:
         assert await sweep.turn() == 0
 
 
+async def test_what_nobody_began_to_undo_is_begun(flows_dsn: str) -> None:
+    flows = Deaf()
+    flow = Workflow("w").add(steps.once.job(), "done", undo=steps.undo.job(From("done")))
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow.wait_for("never"))
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        assert await sweep.turn() == 1
+        # As it is when the last step that ran ended while another began to compensate.
+        execute(flows_dsn, "update chancy.workflows set state = 2")
+        await sweep.turn()
+        await eventually(lambda: "undo done" in steps.ran)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await sweep.turn()
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+
+
 async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:

@@ -66,6 +66,25 @@ async def test_a_join_waits_for_all_and_runs_once(flows_dsn: str) -> None:
     assert sorted(steps.ran[1:-1]) == sorted(f"leaf {place}" for place in range(30))
 
 
+async def test_a_join_does_not_begin_before_the_last(flows_dsn: str) -> None:
+    flows = Workflows()
+    flow = Workflow("fan").add(steps.held.job(), "slow").add(steps.mark.job(), "quick")
+    flow.add(steps.mark.job(), "behind quick", after="quick")
+    flow.add(steps.mark.job(), "end", after=["slow", "quick", "behind quick"])
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+
+        async def two() -> bool:
+            found = await reference.progress()
+            return found is not None and found.succeeded == 2
+
+        await eventually(two)
+        await (await chancy.push(steps.double.job(1))).wait(10)  # what began before has run
+        assert "end" not in steps.ran
+        steps.gate.set()
+        assert await reference.result(10) == "end"
+
+
 async def test_chains_groups_chords_and_sub_workflows(flows_dsn: str) -> None:
     flows = Workflows()
     squares = chord("squares", [steps.double.job(n) for n in range(5)], steps.total.job(Each()))
