@@ -23,8 +23,8 @@ JOBS = 600
 async def test_a_frozen_worker_settles_nothing_of_what_others_run(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, tmp_path: Path
 ) -> None:
-    """SIGSTOP for three times the timeout, every slot taken. When it goes on its jobs run elsewhere:
-    without the lease in the fence it would end them."""
+    """Stopped for three times the timeout, every slot taken. When it goes on its jobs run
+    elsewhere: without the lease in the fence it would end them."""
     ledger.open_ledger(dsn)
     zombie = start_worker(dsn, concurrency=HELD, heartbeat_timeout_s=TIMEOUT_S)
     zombie_id, until = await asyncio.to_thread(zombie.wait_until_ready), tmp_path / "spoken"
