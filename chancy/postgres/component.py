@@ -20,7 +20,7 @@ from chancy.postgres.statements import load, quoted
 #: The name of the component of the core.
 CORE_NAME = "core"
 #: The revision of the core that this version of chancy works with.
-HEAD = "0007"
+HEAD = "0008"
 
 #: The tables of the core.
 CORE_TABLES = ("jobs", "finished_jobs", "workers", "queues", "awaited", "unique_periods")

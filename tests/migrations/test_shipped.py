@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Sequence
 from datetime import timedelta
 
+import psycopg
+
 from chancy import Chancy, Plugin, Queue, State, Worker
 from chancy.broker import SqlStore
 from chancy.embedded import PostgresServer
@@ -20,7 +22,6 @@ from chancy.testing.structure import structure
 from tests import jobs
 from tests.architecture.sources import ROOT
 from tests.waiting import eventually
-
 
 AGING = Aging(queue="async", every=timedelta(seconds=1), by=1, up_to=5)
 #: Those that cannot be made without settings.
@@ -71,6 +72,19 @@ async def work(dsn: str) -> None:
         store = chancy.broker
         assert isinstance(store, SqlStore)
         assert await pruner.apply(store, asyncio.sleep, dry_run=True) == [0]
+
+
+def test_functions_that_pin_their_plans_are_not_compiled(empty_dsn: str) -> None:
+    """What a plan may not do is dear, and a server that can compile does so at each call then."""
+    every = Chancy(empty_dsn, plugins=shipped()).hooks.components
+    schema.upgrade(empty_dsn, components=every)
+    with psycopg.connect(empty_dsn) as connection:
+        pinned = connection.execute(
+            "select proname, 'jit=off' = any (proconfig) from pg_proc"
+            " where pronamespace = 'chancy'::regnamespace and proconfig::text like '%enable_%'"
+        ).fetchall()
+    assert {name for name, _ in pinned} >= {"claim", "finish", "orphans", "pruner_step"}
+    assert [name for name, off in pinned if not off] == []
 
 
 async def test_what_ships_goes_up_down_and_up_and_works_on_each_server(

@@ -4,6 +4,7 @@ create function {schema}.pruner_queues(p_limit int) returns setof text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off

@@ -7,6 +7,7 @@ create function {schema}.workflows_value(p_id uuid, p_from jsonb) returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off

@@ -6,6 +6,7 @@ create function {schema}.workflows_resume(p_id uuid) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off

@@ -4,6 +4,7 @@ create function {schema}.workflows_lock(p_ids uuid[], p_alone boolean) returns v
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
+set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
