@@ -3,7 +3,8 @@
 Run it by ``python -m benchmarks.within [DSN]``.
 
 Without a DSN a server is started for it, with fsync on. The two take turns in every round, so that
-a noisy machine disturbs both; only the ratios count. Each figure is the median of nine rounds. In
+a noisy machine disturbs both; only the ratios count. Each figure is the median of nine rounds, and
+the ratio that of the ratios of the rounds. In
 ``one transaction`` a thousand jobs are pushed one by one before the commit, in ``one each`` every
 push has a session, a transaction and a commit of its own.
 """
@@ -110,7 +111,8 @@ def main(dsn: str) -> None:
     print(f"{'µs a job':28}{'bare':>10}{'session':>10}{'ratio':>8}")
     for (kind, driver), sides in asyncio.run(measure(dsn)).items():
         bare, session = map(statistics.median, sides)
-        print(f"{kind + ', ' + driver:28}{bare:10,.0f}{session:10,.0f}{session / bare:8.2f}")
+        ratio = statistics.median(other / one for one, other in zip(*sides, strict=True))
+        print(f"{kind + ', ' + driver:28}{bare:10,.0f}{session:10,.0f}{ratio:8.2f}")
 
 
 if __name__ == "__main__":
