@@ -47,8 +47,9 @@ async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None
             steps.ran.clear()
             steps.failing = {model.name(at) for at, node in enumerate(graph) if node.fails}
             reference = await flows.push(chancy, model.described(graph))
-            state = await reference.wait(20)
+            await reference.wait(20)
             await settled(dsn, chancy)
+            state = await reference.wait(20)  # a step that ran beside may have had a say
             states = {one.name: one.state.value for one in await reference.steps()}
             ran = list(steps.ran)
             model.check_order(graph, [one for one in ran if not one.startswith("undo ")], states)
@@ -70,7 +71,7 @@ async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None
                 assert not done & set(again)
 
 
-@pytest.mark.parametrize("flaky", [False, True])
+@pytest.mark.parametrize("flaky", [False, pytest.param(True, marks=pytest.mark.chaos)])
 @given(graphs=st.lists(model.graphs(), min_size=4, max_size=4), seed=st.integers(0, 1000))
 @settings(
     max_examples=3,
