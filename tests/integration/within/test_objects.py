@@ -17,11 +17,9 @@ import psycopg_pool
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import (
-    DBAPIError,
     IntegrityError,
     PendingRollbackError,
     ProgrammingError,
-    ResourceClosedError,
 )
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
@@ -30,7 +28,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from chancy import Chancy
@@ -355,75 +353,6 @@ async def test_a_connection_that_has_begun_nothing(
         chancy.sync_push(JOB, within=sync_core)
         sync_core.commit()
     assert count(dsn) == 3
-
-
-class Base(DeclarativeBase):
-    pass
-
-
-class Order(Base):
-    """A row of a table that nobody has made."""
-
-    __tablename__ = "orders_of_nobody"
-
-    id: Mapped[int | None] = mapped_column(primary_key=True)
-    item: Mapped[str | None]
-
-
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_what_a_push_knows_of_a_session_ends_with_its_transaction(
-    chancy: Chancy, dsn: str, driver: str
-) -> None:
-    """The second push of a transaction goes where the first one went; no other does."""
-    made = create_async_engine(url(dsn, driver), pool_size=1, max_overflow=0)
-    async with AsyncSession(made) as session:
-        for end in (session.rollback, session.commit, session.close):
-            await chancy.push(JOB, within=session)
-            await chancy.push(JOB, within=session)
-            await end()
-        assert count(dsn) == 2
-        # Savepoints within each other, each begun by a push.
-        await chancy.push(JOB, within=session)
-        async with session.begin_nested() as outer:
-            await chancy.push(JOB, within=session)
-            async with session.begin_nested() as inner:
-                await chancy.push(JOB, within=session)
-                await chancy.push(JOB, within=session)
-                await inner.rollback()
-            await chancy.push(JOB, within=session)
-            await outer.rollback()
-        await chancy.push(JOB, within=session)
-        await session.commit()
-        assert count(dsn) == 4
-        # The session is in no state to go on: its connection is gone, or a flush has failed.
-        await chancy.push(JOB, within=session)
-        await (await session.connection()).invalidate()
-        with pytest.raises(PendingRollbackError):
-            await chancy.push(JOB, within=session)
-        await session.rollback()
-        await chancy.push(JOB, within=session)
-        session.add(Order(id=None, item=None))
-        with pytest.raises(DBAPIError):
-            await session.flush()
-        with pytest.raises(PendingRollbackError, match="during flush"):
-            await chancy.push(JOB, within=session)
-        await session.rollback()
-        await chancy.push(JOB, within=session)
-        await session.commit()
-        assert count(dsn) == 5
-    # Another one that is given the same connection of the pool.
-    async with AsyncSession(made) as session:
-        await chancy.push(JOB, within=session)
-    async with made.connect() as core:
-        await chancy.push(JOB, within=core)
-        await chancy.push(JOB, within=core)
-        await core.rollback()
-        await chancy.push(JOB, within=core)
-        await core.commit()
-    with pytest.raises(ResourceClosedError):
-        await chancy.push(JOB, within=core)
-    assert count(dsn) == 6
-    await made.dispose()
 
 
 async def test_options_for_rows_of_the_caller_do_not_reach_ours(
