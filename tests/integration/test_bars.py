@@ -13,6 +13,9 @@ from benchmarks.bars import BARS
 from benchmarks.readings import NO_PEER
 from tests.architecture.sources import ROOT
 
+# They measure for a minute; what everybody runs shows that cases run at all.
+pytestmark = pytest.mark.chaos
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)

@@ -75,6 +75,7 @@ def _check_measurement(one: dict[str, Any]) -> None:
     assert all(isinstance(detail, int | float) for detail in one["details"].values())
 
 
+@pytest.mark.chaos  # a minute, of which what everybody runs is a part
 def test_a_quick_run_reports_every_case_beside_its_limits(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     done = subprocess.run(
