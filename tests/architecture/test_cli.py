@@ -49,6 +49,11 @@ def test_each_option_has_help(path: str) -> None:
     assert silent == []
 
 
+@pytest.mark.parametrize("path", [path for path in _TREE if path.startswith("chancy job ")])
+def test_each_command_of_jobs_can_speak_json(path: str) -> None:
+    assert "--json" in {name for option in _TREE[path].params for name in option.opts}
+
+
 def test_the_top_tells_the_same_as_the_commands_without_loading_them() -> None:
     context = click.Context(cli)
     shown = cli.get_help(context)
