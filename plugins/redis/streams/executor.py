@@ -91,6 +91,17 @@ class Executor:
         """Leave the plan first, so that the others are ready for what is given back."""
         self.runner.leaving = True
         try:
+            await self._say_so()
+            await self.runner.release_all()
+        except asyncio.CancelledError:
+            # Asked once more: what is at hand is interrupted, and given back all the same.
+            self.runner.hurry()
+            await self.runner.release_all()
+            raise
+        logger.info("processor_left processor=%s member=%s", self.processor.id, self.member)
+
+    async def _say_so(self) -> None:
+        try:
             await self._membership.change("leave")
         except BrokerError as error:
             logger.warning(
@@ -99,8 +110,6 @@ class Executor:
                 error,
                 self.processor.options.lease_s,
             )
-        await self.runner.release_all()
-        logger.info("processor_left processor=%s member=%s", self.processor.id, self.member)
 
     def _heard(self, reason: str) -> None:
         if reason == "resume":

@@ -38,6 +38,8 @@ class Runner:
         self._lanes: dict[int, Lane[Any]] = {}
         self._consumers: dict[int, asyncio.Task[End]] = {}
         self._leaving: dict[int, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[End]] = set()
+        self._hurried = False
         self._waits_since: dict[int, float] = {}
         self._alarmed: set[int] = set()
         self._retry_s: float | None = None
@@ -217,8 +219,11 @@ class Runner:
         """End the consumer, in good order if there is time, and give the partition back."""
         lane.close()
         consumer = self._consumers.pop(lane.number)
-        grace_s = 0.0 if lane.lost else self._processor.options.grace_s
-        if not (await asyncio.wait([consumer], timeout=grace_s))[0]:
+        grace_s = 0.0 if lane.lost or self._hurried else self._processor.options.grace_s
+        self._ending.add(consumer)
+        consumer.add_done_callback(self._ending.discard)
+        ended, _ = await asyncio.wait([consumer], timeout=grace_s)
+        if not ended:
             logger.warning(
                 "processor_interrupted processor=%s partition=%d grace_s=%.1f: what it was "
                 "working on comes again",
@@ -278,3 +283,9 @@ class Runner:
             self._release(lane)
         while self._leaving:
             await asyncio.wait(list(self._leaving.values()))
+
+    def hurry(self) -> None:
+        """Wait no longer for those that end: interrupt them."""
+        self._hurried = True
+        for consumer in self._ending:
+            consumer.cancel()

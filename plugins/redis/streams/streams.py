@@ -243,11 +243,11 @@ class Streams:
         if not running:
             return
         try:
-            await asyncio.gather(*running)
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+            for task in ended:
+                task.result()
         finally:
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running)
+            await _end(running)
             await self.link.close()
 
     def _wanted(self, only: Iterable[str] | None) -> Sequence[Processor[Any]]:
@@ -279,3 +279,19 @@ class Streams:
             finally:
                 self._executors.pop(processor.id, None)
             await asyncio.sleep(backoff.next_s())
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks, each of them once for each time that this one is cancelled.
+
+    Once more would take the rest of its grace period from one that is slower than the others.
+    """
+    for task in tasks:
+        task.cancel()
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise

@@ -1,0 +1,94 @@
+"""The end of a worker: each of its processors has the time that is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+from tests.redis.streams.orders import Order
+from tests.waiting import eventually
+
+
+@pytest.fixture
+async def streams(redis_url: str) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(url=redis_url, prefix="t:"))
+    yield made
+    await made.link.close()
+
+
+def declare(streams: Streams) -> Stream[Order]:
+    return streams.stream("orders", record=Order, partition_by="order_id", partitions=2)
+
+
+def consumers() -> list[str]:
+    """The consumers that run in this loop, by name."""
+    return [
+        task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("orders/")
+    ]
+
+
+@pytest.mark.row("R32")
+async def test_a_processor_that_has_ended_does_not_interrupt_the_others(streams: Streams) -> None:
+    """They are cancelled once: a second time would take what is left of the grace period."""
+    stream, began, ended = declare(streams), asyncio.Event(), list[int]()
+    released = asyncio.Event()
+
+    @streams.processor(stream, join_delay_s=0)
+    async def idle(events: Events[Order]) -> None:
+        async for _ in events.records():
+            pass
+        released.set()
+
+    @streams.processor(stream, join_delay_s=0)
+    async def slow(events: Events[Order]) -> None:
+        async for order in events.records():
+            began.set()
+            await released.wait()
+            # Until the other has not only given back its partitions, but is gone.
+            await eventually(lambda: len(streams.executors) == 1)
+            await asyncio.sleep(0.05)
+            ended.append(order.order_id)
+
+    await stream.send(Order(order_id=1))
+    serving = asyncio.create_task(streams.serve())
+    await began.wait()
+    serving.cancel()
+    await asyncio.wait([serving])
+    assert ended == [1]
+    assert consumers() == []
+    for number in range(stream.partitions):
+        for group in await streams.link.command("XINFO", "GROUPS", stream.keys.log(number)):
+            named = dict(zip(group[::2], group[1::2], strict=True))
+            assert named[b"pending"] == 0, named
+
+
+@pytest.mark.row("R32")
+async def test_a_second_request_to_stop_interrupts_and_leaves_nothing(streams: Streams) -> None:
+    stream, began, ended = declare(streams), asyncio.Event(), list[str]()
+
+    @streams.processor(stream, join_delay_s=0, grace_s=60)
+    async def endless(events: Events[Order]) -> None:
+        async for _ in events.records():
+            began.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append("interrupted")
+
+    await stream.send(Order(order_id=1))
+    serving = asyncio.create_task(streams.serve())
+    await began.wait()
+    serving.cancel()
+    await eventually(lambda: all(lane.closing for lane in streams.executors[0].runner.lanes))
+    assert not serving.done()
+    serving.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait([serving])
+    assert ended == ["interrupted"]
+    assert (consumers(), streams.executors) == ([], [])
