@@ -6,7 +6,8 @@ before it is written, which takes as long again: see `chancy.schemas`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 _LEAVES = frozenset(
@@ -23,6 +24,12 @@ _JSON = {
     **dict.fromkeys(_LEAVES - {"none", "bool", "int", "float"}, "text"),
     **dict.fromkeys(("list", "tuple", "set", "frozenset", "named-tuple"), "array"),
     **dict.fromkeys(("dict", "model", "dataclass", "typed-dict"), "object"),
+}  # fmt: skip
+#: The types that kinds of schemas stand for, as far as one could be taken for another.
+_NAMED: Mapping[str, type] = {
+    "bool": bool, "int": int, "float": float, "str": str, "bytes": bytes,
+    "list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque,
+    "dict": dict, "typed-dict": dict, "counter": Counter, "ordered-dict": OrderedDict,
 }  # fmt: skip
 #: Rules by which text is changed when it is checked.
 _RULES = frozenset({"strip_whitespace", "to_lower", "to_upper"})
@@ -128,6 +135,31 @@ class Exactness:
 def mentions(schema: object, *kinds: str) -> bool:
     """Whether there is a part of one of these kinds in a schema."""
     return _has_part(schema, lambda part: part["type"] in kinds, frozenset())
+
+
+def named_types(schema: object) -> frozenset[type]:
+    """The types that a schema names. Where anything may stand, arrays and objects are JSON's."""
+    found = frozenset(_named_types(schema))
+    return found - {list, tuple, dict} if mentions(schema, "any") else found
+
+
+def _named_types(schema: object) -> Iterator[type]:
+    match schema:
+        case Mapping():
+            kind = schema.get("type")
+            if type(kind) is str and kind in _NAMED:
+                yield _NAMED[kind]
+            if isinstance(cls := schema.get("cls"), type):
+                yield cls
+            yield from map(type, schema.get("expected", ()))
+            for key, part in schema.items():
+                if key != "metadata":
+                    yield from _named_types(part)
+        case list() | tuple():
+            for part in schema:
+                yield from _named_types(part)
+        case _:
+            pass
 
 
 def alters(schema: object) -> bool:

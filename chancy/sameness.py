@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
 from functools import lru_cache
 from types import NoneType
 from typing import Any, cast
@@ -23,16 +22,16 @@ class Sameness:
     """Compares values.
 
     A value comes back the same if it is equal and of its type, or of the annotated type where it
-    was of a subclass, or an int for a float. Objects are the same if all their fields are.
+    was of a subclass, or an int for a float. Objects are the same if all their fields are, and
+    containers if all their items and keys are: a set of members of an enum is equal to one of
+    their values.
 
-    :param arrays_differ: whether a list is not the same as a tuple of the same items: it is where
-        the annotation leaves open which of the two comes back, since JSON has one array.
-    :param enums_differ: whether a member of an enum is not the same as its value.
+    :param named: types that the annotation tells apart: a value of one of these comes back of it, a
+        tuple as no list, since JSON has one array, and a member of an enum as no number.
     """
 
-    def __init__(self, *, arrays_differ: bool, enums_differ: bool) -> None:
-        self._arrays_differ = arrays_differ
-        self._enums_differ = enums_differ
+    def __init__(self, named: Collection[type]) -> None:
+        self._named = named
 
     def __call__(self, one: object, other: object) -> bool:
         cls = type(one)
@@ -41,29 +40,39 @@ class Sameness:
                 return bool(one == other)
             if isinstance(one, datetime | time) and isinstance(other, datetime | time):
                 return _wall(one) == _wall(other)
-            if (names := _held_names(cast("Any", cls))) is not None:
-                get = operator.attrgetter(*names, "__class__")  # two at least: it gives a tuple
+            if (get := _held(cast("Any", cls))) is not None:
                 try:
                     return all(map(self, get(one)[:-1], get(other)[:-1]))
                 except AttributeError:
                     return False
+        elif cls is int and type(other) is float:
+            return one == other
+        elif any(isinstance(one, each) and not isinstance(other, each) for each in self._named):
+            return False
         match one, other:
             case OrderedDict(), OrderedDict() if len(one) > 1:
                 return False  # jsonb keeps no order
             case dict(), dict():
-                return one.keys() == other.keys() and all(self(one[key], other[key]) for key in one)
-            case list() | tuple(), list() | tuple() if not hasattr(one, "_fields"):
-                if self._arrays_differ and isinstance(one, list) is not isinstance(other, list):
-                    return False
-                return len(one) == len(other) and all(map(self, one, other))
+                return self._items_same(one, other) and all(
+                    self(value, other[key]) for key, value in one.items()
+                )
+            case (set() | frozenset(), set() | frozenset()) if isinstance(one, type(other)):
+                return self._items_same(one, other)
+            case list() | tuple() | deque(), list() | tuple() | deque():
+                lists = isinstance(one, list | tuple) and not hasattr(one, "_fields")
+                related = isinstance(one, type(other)) or (lists and not isinstance(other, deque))
+                return related and len(one) == len(other) and all(map(self, one, other))
             case datetime(), datetime():
                 return _wall(one) == _wall(other)
             case _:
-                pass
-        if self._enums_differ and isinstance(one, Enum) and not isinstance(other, Enum):
-            return False
-        related = isinstance(one, type(other)) or (isinstance(one, int) and type(other) is float)
-        return related and bool(one == other)
+                return isinstance(one, type(other)) and bool(one == other)
+
+    def _items_same(self, one: Collection[object], other: Collection[object]) -> bool:
+        """Whether two sets hold the same, or two dicts have the same keys."""
+        found = {item: item for item in other}
+        return len(one) == len(other) and all(
+            item in found and self(item, found[item]) for item in one
+        )
 
 
 def _wall(moment: datetime | time) -> object:
@@ -72,6 +81,13 @@ def _wall(moment: datetime | time) -> object:
 
 
 @lru_cache(maxsize=1_000)
+def _held(cls: type) -> Callable[[object], tuple[object, ...]] | None:
+    """Gives the attributes of which an object consists, and its class; see `_held_names`."""
+    names = _held_names(cls)
+    # With the class they are two at least: of one it gives no tuple.
+    return None if names is None else operator.attrgetter(*names, "__class__")
+
+
 def _held_names(cls: type) -> tuple[str, ...] | None:
     """The attributes of which an object consists, if it is a dataclass or a model of pydantic."""
     if is_dataclass(cls):

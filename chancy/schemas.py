@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, SchemaSerializer
 
 from chancy.annotations import Misfit, Parameter, Unresolved
-from chancy.exactness import Exactness, Schema, alters, mentions
+from chancy.exactness import Exactness, Schema, alters, mentions, named_types
 from chancy.names import shown
 from chancy.proofs import Proof, Proofs, is_suspect, never
 from chancy.sameness import Sameness, uneven
@@ -40,8 +40,6 @@ _TOLD = 3
 #: Levels of lists and objects that are read again before they are written.
 _DEEP = 190
 _NONE: tuple[str, ...] = ()
-#: For further keywords.
-_SAME = Sameness(arrays_differ=False, enums_differ=True)
 #: The name for all further keywords.
 _REST = "rest"
 
@@ -131,10 +129,7 @@ class Schemas:
                 self._proofs.append((name, proof))
             if alters(parts):
                 self._altered.add(name)
-            self._same[name] = Sameness(
-                arrays_differ=mentions(parts, "tuple") and not mentions(parts, "any"),
-                enums_differ=mentions(parts, "enum"),
-            )
+            self._same[name] = Sameness(named_types(parts))
 
     def check(self, values: dict[str, Any]) -> dict[str, Any]:
         """The values as their annotations have them. Raises `Misfit`."""
@@ -225,11 +220,17 @@ class Schemas:
             raise Misfit(f"{misfit}: this is what would come back from JSON") from None
         for name in doubts:
             value = values[name] if name in self._altered else given[name]
-            if not self._same.get(name, _SAME)(value, back[name]):
+            if not self.same(name, value, back[name]):
                 raise Misfit(
                     f"{self._call(name)}: {shown(value)} would come back from JSON as "
                     f"{shown(back[name])}: {_advice(value)}"
                 )
+
+    def same(self, name: str, one: object, other: object) -> bool:
+        """Whether a value of a name came back as it was."""
+        if self._rest is not None and name not in self._same:
+            return self._rest.same(_REST, one, other)
+        return self._same[name](one, other)
 
     def _misfit(self, error: Exception) -> Misfit:
         if isinstance(error, ValidationError):

@@ -24,6 +24,13 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
+class Grade(enum.IntEnum):
+    """Equal to those of `Level`."""
+
+    GOOD = 1
+    BEST = 2
+
+
 class Tone(enum.StrEnum):
     WARM = "warm"
 
@@ -208,3 +215,16 @@ class Spelled(BaseModel):
 class Span(NamedTuple):
     begin: date
     days: int
+
+
+class Pair(NamedTuple):
+    """Both are equal where one holds a member of an enum and the other its value."""
+
+    first: Level | int
+    second: frozenset[Tone] | frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Either:
+    number: int | Level
+    numbers: frozenset[Level] | frozenset[int] = frozenset()
