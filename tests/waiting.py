@@ -19,7 +19,7 @@ async def eventually(
 ) -> Found: ...
 @overload
 async def eventually(condition: Callable[[], Found], *, timeout: float = ...) -> Found: ...
-async def eventually(condition: Callable[[], object], *, timeout: float = 10.0) -> object:
+async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) -> object:
     """Ask until the answer is true, and give it.
 
     :param condition: plain or async. An AssertionError it raises means "not yet".
@@ -41,7 +41,7 @@ async def eventually(condition: Callable[[], object], *, timeout: float = 10.0) 
         await asyncio.sleep(_STEP_SECONDS)
 
 
-def eventually_sync(condition: Callable[[], Found], *, timeout: float = 10.0) -> Found:
+def eventually_sync(condition: Callable[[], Found], *, timeout: float = 30.0) -> Found:
     """`eventually` for tests without a loop."""
     deadline = time.monotonic() + timeout
     while not (answer := condition()):
