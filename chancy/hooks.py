@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.broker import Broker, Capability
@@ -21,6 +21,7 @@ logger = logging.getLogger("chancy.hooks")
 
 Judging = Callable[[Claim, Outcome, Settlement], Settlement]
 Around = Callable[[JobContext], Surrounding]
+Settled = Callable[[Sequence[Settlement]], None]
 
 
 class Hooks:
@@ -65,9 +66,21 @@ class Hooks:
             plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
         )
         self._inside: tuple[Inside, ...] = tuple(
-            Inside(plugin.get_identifier(), plugin.settling_states, plugin.settling)
+            Inside(
+                plugin.get_identifier(),
+                plugin.settling_states,
+                plugin.settling,
+                None
+                if type(plugin).settling_concerns is Plugin.settling_concerns
+                else plugin.settling_concerns,
+            )
             for plugin in self.plugins
             if type(plugin).settling is not Plugin.settling
+        )
+        self._settled: tuple[tuple[str, Settled], ...] = tuple(
+            (plugin.get_identifier(), plugin.settled)
+            for plugin in self.plugins
+            if type(plugin).settled is not Plugin.settled
         )
         self._electing = _one_electing(self.plugins)
         self.services: tuple[Plugin, ...] = tuple(
@@ -109,6 +122,20 @@ class Hooks:
     def inside(self, broker: Broker) -> tuple[Inside, ...]:
         """What plugins write in the settling transactions of this broker."""
         return self._inside if Capability.SETTLING in broker.capabilities else ()
+
+    def after(self, broker: Broker) -> Settled | None:
+        """What is told of settlements that this broker has taken: the plugins that could not write
+        with them. None: nobody wants to hear of them."""
+        if not self._settled or Capability.SETTLING in broker.capabilities:
+            return None
+        return self._tell
+
+    def _tell(self, batch: Sequence[Settlement]) -> None:
+        for identifier, settled in self._settled:
+            try:
+                settled(batch)
+            except Exception:
+                logger.exception("settled_failed plugin=%s settlements=%d", identifier, len(batch))
 
     def gate(self, runtime: Runtime) -> LeaderGate:
         """How a worker knows whether it leads. Without a plugin for it every worker does."""

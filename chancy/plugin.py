@@ -235,6 +235,14 @@ class Plugin:
     #: The settlements that `settling` hears of. Without any of these in it a batch costs nothing.
     settling_states: frozenset[State] = frozenset(state for state in State if state.final)
 
+    def settling_concerns(self, settlement: Settlement) -> bool:
+        """Whether `settling` wants to hear of a settlement of its states. Sync and quick.
+
+        Asked for each, twice at most; it must not raise. A batch in which nothing concerns any
+        plugin costs what it costs without them.
+        """
+        return True
+
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         """Write in the transaction that settles: both are there, or neither is.
 
@@ -248,6 +256,15 @@ class Plugin:
         repair that. Only with a broker of the capability SETTLING, of which a plugin that cannot
         do without says so in `requires`. A waiting job that is cancelled is not told: it has no
         attempt that could settle.
+        """
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        """Hear of settlements that a broker without SETTLING has taken, of every state.
+
+        Sync and quick, in the worker's loop, after they are stored: once, or again if the answer
+        was lost, or never if the worker died in between, which a sweep in `serve` must repair. A
+        job that was asked to stop and goes back became CANCELLED; it is told as what was asked
+        for. If it raises, that is logged.
         """
 
     async def serve(self, runtime: Runtime) -> None:

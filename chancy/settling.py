@@ -33,8 +33,17 @@ class Inside(NamedTuple):
     :param write: is given the transaction, and the settlements of these states that the fence
         has let through, in any order. A job that was asked to stop and goes back becomes
         CANCELLED; it is told as what was asked for.
+    :param concerns: which settlements of these states it wants to hear of; None: all.
     """
 
     name: str
     states: frozenset[State]
     write: Callable[[Transaction, Sequence[Settlement]], Awaitable[None]]
+    concerns: Callable[[Settlement], bool] | None = None
+
+    def wanted(self, batch: Sequence[Settlement]) -> list[Settlement]:
+        """What it wants to hear of."""
+        states, concerns = self.states, self.concerns
+        if concerns is None:
+            return [one for one in batch if one.state in states]
+        return [one for one in batch if one.state in states and concerns(one)]

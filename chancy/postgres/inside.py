@@ -46,14 +46,20 @@ class Insiders:
         if not inside:
             return []
         states = {settlement.state for settlement in batch}
-        return [one for one in inside if one.states & states and one.name not in self._failed]
+        return [
+            one
+            for one in inside
+            if one.states & states
+            and one.name not in self._failed
+            and (one.concerns is None or one.wanted(batch))
+        ]
 
     async def write(
         self, session: Connection, wanted: Sequence[Inside], accepted: Sequence[Settlement]
     ) -> None:
         """Let each write. Raises `BrokerUnavailable` if the session is lost."""
         for one in wanted:
-            batch = [settlement for settlement in accepted if settlement.state in one.states]
+            batch = one.wanted(accepted)
             if batch:
                 await self._write(session, one, batch)
 

@@ -82,6 +82,7 @@ class Plane:
         clock = member.clock
         self._services = services
         self._inside = hooks.inside(broker)
+        self._after = hooks.after(broker)
         self.notes = Notes(broker, clock)
         self.settler = Settler(self.settle, clock, on_stale=member.stale, prepare=self.notes.joined)
         self.listener = Listener(
@@ -161,6 +162,10 @@ class Plane:
             await self.broker.declare(replace(queue, paused=False, resume_at=None), upsert=True)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
-        """`Broker.settle`, with what plugins write in its transaction."""
+        """`Broker.settle`, with what plugins write in its transaction, or are told where there is
+        none."""
         stale = await self.broker.settle(settlements, inside=self._inside)
-        return await self.notes.settled(settlements, stale)
+        stale = await self.notes.settled(settlements, stale)
+        if self._after is not None:
+            self._after([one for one in settlements if one.id not in stale])
+        return stale

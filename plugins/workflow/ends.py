@@ -98,6 +98,10 @@ class Notes:
             if len(self._noted) > MAX_NOTED:
                 self._noted.pop(next(iter(self._noted)), None)
 
+    def __contains__(self, id: UUID) -> bool:
+        """Whether a job is a step whose attempt has ended here a while ago at most."""
+        return id in self._noted or id in self._told
+
     def ends(self, batch: Iterable[Settlement]) -> list[End]:
         """The ends of steps among settlements."""
         found: list[End] = []

@@ -90,6 +90,22 @@ async def test_what_goes_back_is_told_too(bench: Bench, dsn: str) -> None:
     assert seen(dsn) == {claim.id: "clerk"}
 
 
+async def test_each_is_told_of_what_concerns_it(
+    bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = await bench.running(prepared(), prepared(), prepared())
+    clerk, idle = Clerk("clerk"), Clerk("idle")
+    some = clerk.inside()._replace(concerns=lambda one: one.id != second.id)
+    none = idle.inside()._replace(concerns=lambda one: False)
+    await bench.broker.settle([failed(first), failed(second)], inside=[none, some])
+    assert seen(dsn) == {first.id: "clerk"}
+    # Where a batch concerns nobody there is no transaction that they could have a place in.
+    monkeypatch.delattr(inside.Insiders, "write")
+    await bench.broker.settle([failed(third)], inside=[none])
+    assert idle.told == []
+    assert await bench.state(third.id) is State.FAILED
+
+
 async def test_nobody_is_told_of_stale_settlements(bench: Bench, dsn: str) -> None:
     first, second = await bench.running(prepared(), prepared())
     clerk = Clerk()

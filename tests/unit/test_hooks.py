@@ -130,6 +130,48 @@ def test_settling_hooks_are_for_brokers_that_settle_in_a_transaction() -> None:
     assert Hooks([Idle()]).inside(Broker(Capability.SETTLING)) == ()
 
 
+class Choosy(Clerk):
+    def settling_concerns(self, settlement: Settlement) -> bool:
+        return settlement.result is not None
+
+
+def test_a_plugin_says_which_settlements_concern_it() -> None:
+    choosy = Choosy()
+    (inside,) = Hooks([choosy]).inside(Broker(Capability.SETTLING))
+    assert inside.concerns == choosy.settling_concerns
+    failed = Settlement(uuid.uuid4(), uuid.uuid4(), State.FAILED)
+    given = failed._replace(result="1")
+    assert inside.wanted([failed, given, given._replace(state=State.CANCELLED)]) == [given]
+
+
+class Hearing(Plugin):
+    def __init__(self) -> None:
+        self.heard: list[Settlement] = []
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        self.heard += batch
+
+
+class HardOfHearing(Plugin):
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        raise ValueError("what?")
+
+
+def test_settlements_without_a_transaction_are_told_after_they_are_stored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hearing = Hearing()
+    hooks = Hooks([HardOfHearing(), hearing])
+    assert hooks.after(Broker(Capability.SETTLING)) is None
+    assert Hooks([Idle()]).after(Broker()) is None
+    tell = hooks.after(Broker())
+    assert tell is not None
+    batch = [Settlement(uuid.uuid4(), uuid.uuid4(), State.FAILED)]
+    tell(batch)
+    assert hearing.heard == batch
+    assert "settled_failed plugin=tests.unit.test_hooks.HardOfHearing" in caplog.text
+
+
 def test_services_are_the_plugins_that_serve() -> None:
     server = Server()
     assert Hooks([Idle(), server, Judge("judge", "1")]).services == (server,)
