@@ -66,14 +66,7 @@ class Hooks:
             plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
         )
         self._inside: tuple[Inside, ...] = tuple(
-            Inside(
-                plugin.get_identifier(),
-                plugin.settling_states,
-                plugin.settling,
-                None
-                if type(plugin).settling_concerns is Plugin.settling_concerns
-                else plugin.settling_concerns,
-            )
+            _inside(plugin)
             for plugin in self.plugins
             if type(plugin).settling is not Plugin.settling
         )
@@ -156,6 +149,12 @@ class Hooks:
             except Exception:
                 logger.exception("judging_failed plugin=%s job=%s", identifier, claim.id)
         return verdict
+
+
+def _inside(plugin: Plugin) -> Inside:
+    chooses = type(plugin).settling_concerns is not Plugin.settling_concerns
+    concerns = plugin.settling_concerns if chooses else None
+    return Inside(plugin.get_identifier(), plugin.settling_states, plugin.settling, concerns)
 
 
 def _listed(capabilities: frozenset[str]) -> str:
