@@ -16,6 +16,8 @@ from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.relay import Relay
 from chancy.plugins.redis.settings import History, RedisSettings
+from chancy.plugins.redis.streams.link import Link as StreamLink
+from chancy.plugins.redis.streams.relay import EventRelay
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.upkeep import Upkeep
 from chancy.postgres.component import Kind, Migrations
@@ -89,15 +91,16 @@ class RedisPlugin(Plugin):
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         outbox = context.schema if context.postgres else None
+        self.streams.deposits.schema = outbox
         return {"redis": lambda: RedisBroker(self.settings, outbox=outbox)}
 
     def migrations(self) -> Migrations | None:
         return Migrations(
             name="redis",
             package="chancy.plugins.redis.migrations",
-            head="0002",
+            head="0003",
             core="0007",
-            grants={Kind.PRODUCER: {"redis_outbox": "insert"}},
+            grants={Kind.PRODUCER: {"redis_outbox": "insert", "redis_events": "insert"}},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -111,6 +114,7 @@ class RedisPlugin(Plugin):
             group.create_task(self.streams.serve(leader=runtime.leader), name="streams")
             if isinstance(runtime.broker, SqlStore):
                 group.create_task(self._relay(runtime.broker, runtime), name="relay")
+                group.create_task(self._relay_events(runtime.broker, runtime), name="event relay")
                 group.create_task(self._archive(runtime.broker, runtime), name="archive")
 
     async def _keep_up(self) -> None:
@@ -120,6 +124,13 @@ class RedisPlugin(Plugin):
     async def _relay(self, store: SqlStore, runtime: Runtime) -> None:
         async with self._link() as link:
             await Relay(link, store, runtime).serve()
+
+    async def _relay_events(self, store: SqlStore, runtime: Runtime) -> None:
+        link = StreamLink(self.settings)
+        try:
+            await EventRelay(link, store, runtime).serve()
+        finally:
+            await link.close()
 
     async def _archive(self, store: SqlStore, runtime: Runtime) -> None:
         async with self._link() as link:

@@ -7,21 +7,17 @@ comes too late: Redis refuses what is pushed after the time for which it was tak
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections.abc import Sequence
 from uuid import UUID
 
 from chancy.broker import SqlStore
-from chancy.clock import Backoff
-from chancy.errors import BrokerError, StatementFailed
-from chancy.leader import elected
-from chancy.notice import Subscription, Topic
+from chancy.errors import StatementFailed
 from chancy.plugin import Runtime
 from chancy.plugins.redis import records
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.outbox import Outbox, Waiting
+from chancy.plugins.redis.rounds import Rounds
 
 logger = logging.getLogger("chancy.redis")
 
@@ -30,8 +26,6 @@ BATCH = 250
 #: Seconds for which they are taken, and the part of it after which Redis refuses them: the clocks
 #: of two servers may run apart by a tenth.
 LEASE_S, _TRUSTED = 10.0, 0.9
-#: Seconds between two looks of the leader, who also hears notices, and of the others.
-_EVERY_S, _RARELY_S = 2.0, 15.0
 #: Seconds after which a job that Redis has refused is tried again.
 _REFUSED_S = 3_600.0
 #: Rows that Redis remembers at most: those whose relay died stay until another has pushed them.
@@ -39,36 +33,19 @@ _MOST_MARKS = 100_000
 
 
 class Relay:
-    """Works beside each worker: the leader at once, the others now and then, so that it is done
-    without any leader too."""
+    """Works beside each worker, as often as `Rounds` says."""
 
     def __init__(self, link: Link, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
         self._outbox = Outbox(store)
         self._runtime = runtime
-        self._subscription: Subscription | None = None
 
     async def serve(self) -> None:
         """Go on until cancelled."""
-        backoff = Backoff(base_s=0.2, cap_s=5.0)
-        clock = self._runtime.clock
-        try:
-            while True:
-                try:
-                    if self._runtime.leader.leading:
-                        await self._listen()
-                    await self._link.open()
-                    while await self.turn() == BATCH:
-                        backoff.reset()
-                except BrokerError as error:
-                    pause_s = backoff.next_s()
-                    logger.warning("redis_relay_postponed next_try_s=%.1f error=%s", pause_s, error)
-                    await clock.sleep(pause_s)
-                else:
-                    backoff.reset()
-                    await self._wait()
-        finally:
-            await self._deafen()
+        await Rounds(self._runtime, self._link.open, self._busy).serve()
+
+    async def _busy(self) -> bool:
+        return await self.turn() == BATCH
 
     async def turn(self) -> int:
         """Push a batch; gives how many jobs were taken.
@@ -108,34 +85,3 @@ class Relay:
         for id, holder in zip(answer[::2], answer[1::2], strict=True):
             logger.info("redis_relay_skipped job=%s holder=%s", UUID(bytes=id), UUID(bytes=holder))
         return list(taken)
-
-    # When to look
-
-    async def _listen(self) -> None:
-        if self._subscription is None:
-            try:
-                self._subscription = await self._runtime.broker.subscribe(Topic.RELAY)
-            except BrokerError as error:
-                logger.warning("redis_relay_deaf error=%s", error)
-
-    async def _deafen(self) -> None:
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            await subscription.close()
-
-    async def _wait(self) -> None:
-        clock, leader = self._runtime.clock, self._runtime.leader
-        if not leader.leading:
-            await self._deafen()
-            await elected(leader, clock, _RARELY_S * random.uniform(0.8, 1.2))
-            return
-        pause_s = _EVERY_S * random.uniform(0.8, 1.2)
-        if self._subscription is None:
-            await clock.sleep(pause_s)
-            return
-        try:
-            await self._subscription.receive(pause_s)
-        except BrokerError as error:
-            logger.warning("redis_relay_deaf error=%s", error)
-            await self._deafen()
-            await asyncio.sleep(random.uniform(0.0, 1.0))

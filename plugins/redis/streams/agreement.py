@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from chancy.errors import ConfigurationError
 from chancy.names import shown
 from chancy.plugins.redis.scripts import Value
-from chancy.plugins.redis.streams.link import Call, Reply
+from chancy.plugins.redis.streams.link import Call, Link, Reply
 from chancy.plugins.redis.streams.target import Target
 
 #: Of the layout of keys and entries.
 LAYOUT = "1"
 
 
-def asking(stream: Target[Any]) -> Call:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a stream is, as somebody declares it.
+
+    :ivar meta: the key of what is kept of it.
+    """
+
+    name: str
+    meta: str
+    partitions: int
+    hasher: str
+    codec: str
+
+
+def shape_of(stream: Target[Any]) -> Shape:
+    return Shape(
+        stream.name, stream.keys.meta, stream.partitions, stream.route.name, stream.coding.name
+    )
+
+
+def asking(stream: Shape) -> Call:
     """The call that keeps what a stream is, unless it is kept already."""
-    args: list[Value] = [stream.partitions, stream.route.name, stream.coding.name, LAYOUT]
-    return Call("agree", [stream.keys.meta], args)
+    args: list[Value] = [stream.partitions, stream.hasher, stream.codec, LAYOUT]
+    return Call("agree", [stream.meta], args)
 
 
-def check(stream: Target[Any], kept: Reply) -> None:
+def check(stream: Shape, kept: Reply) -> None:
     """Compare a stream with the answer of `asking`.
 
     :raises ConfigurationError: another partition count, hasher or layout is kept; going on would
@@ -32,10 +53,10 @@ def check(stream: Target[Any], kept: Reply) -> None:
     found: list[str] = []
     if partitions != str(stream.partitions):
         found.append(f"has {partitions} partitions, and is declared here with {stream.partitions}")
-    if hasher != stream.route.name:
+    if hasher != stream.hasher:
         found.append(
             f"was filled by the hasher {shown(hasher)}, and is declared here with "
-            f"{shown(stream.route.name)}"
+            f"{shown(stream.hasher)}"
         )
     if layout != LAYOUT:
         found.append(
@@ -44,16 +65,16 @@ def check(stream: Target[Any], kept: Reply) -> None:
     if found:
         raise ConfigurationError(
             f"the stream {stream.name} {'; it '.join(found)}: events of one key would lose their "
-            f"order. Declare it as it is kept in {stream.keys.meta}, or give the new one another "
+            f"order. Declare it as it is kept in {stream.meta}, or give the new one another "
             "name"
         )
 
 
-async def agree(stream: Target[Any]) -> None:
+async def agree(link: Link, stream: Shape) -> None:
     """Keep what a stream is, or compare it with what is kept.
 
     :raises ConfigurationError: it differs.
     :raises BrokerUnavailable: Redis did not answer.
     """
     call = asking(stream)
-    check(stream, await stream.link.call(call.script, call.keys, call.args))
+    check(stream, await link.call(call.script, call.keys, call.args))

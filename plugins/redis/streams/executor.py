@@ -9,7 +9,7 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.plugins.redis.streams.agreement import agree
+from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.control import Control
 from chancy.plugins.redis.streams.heartbeat import Heartbeat
 from chancy.plugins.redis.streams.link import Link
@@ -43,7 +43,7 @@ class Executor:
 
         :raises ConfigurationError: the stream is kept with another number of partitions or hasher.
         """
-        await agree(self.processor.stream)
+        await agree(self._link, shape_of(self.processor.stream))
         standing = await self._membership.change("join")
         logger.info(
             "processor_joined processor=%s member=%s plan=%d",

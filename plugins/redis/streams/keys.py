@@ -25,8 +25,12 @@ class StreamKeys:
         return f"{self._of(partition)}:log"
 
     def stat(self, partition: int) -> str:
-        """Hash: counters of a partition, such as ``dropped``."""
+        """Hash: counters of a partition, such as ``dropped``; ``term`` of its last relay."""
         return f"{self._of(partition)}:stat"
+
+    def relayed(self, partition: int) -> str:
+        """Sorted set: rows of the outbox that were appended and may be there still, by position."""
+        return f"{self._of(partition)}:relayed"
 
     def own(self, partition: int, processor: str) -> str:
         """Hash: owner, until (ms on the server's clock), epoch."""

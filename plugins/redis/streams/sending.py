@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from chancy.plugins.redis.streams.agreement import agree
+from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.batch import Batch, Gathering, Part, full, sort, whole
 from chancy.plugins.redis.streams.target import Target
 
@@ -97,7 +97,7 @@ class Sender(Generic[R]):
         parts = batch.parts()
         stream = self._stream
         if not self._agreed:
-            await agree(stream)
+            await agree(stream.link, shape_of(stream))
             self._agreed = True
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -10,6 +10,7 @@ from chancy.errors import ConfigurationError
 from chancy.names import shown
 from chancy.plugins.redis.streams.keys import StreamKeys
 from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.outbox import Deposits, deposited
 from chancy.plugins.redis.streams.protocols import Coding, Route
 from chancy.plugins.redis.streams.sending import PATIENCE_S, Progress, Sender
 from chancy.plugins.redis.streams.sync import SyncSender
@@ -42,6 +43,7 @@ class Stream(Generic[R]):
         partitions: int = 16,
         size: int = 50_000,
         full: Full = "block",
+        deposits: Deposits | None = None,
     ) -> None:
         check_name("stream", name)
         if not 1 <= partitions <= MAX_PARTITIONS:
@@ -58,11 +60,16 @@ class Stream(Generic[R]):
         self.size = size
         self.full: Full = full
         self.keys = StreamKeys(link.prefix, name)
+        self._deposits = deposits or Deposits()
         self._sender = Sender(self)
         self._sync_sender = SyncSender(self, link.sync)
 
     async def send(
-        self, *records: R, ids: Sequence[str] | None = None, timeout_s: float = PATIENCE_S
+        self,
+        *records: R,
+        ids: Sequence[str] | None = None,
+        timeout_s: float = PATIENCE_S,
+        within: object | None = None,
     ) -> list[str]:
         """Append up to 10,000 records in one round trip; gives their ids.
 
@@ -70,11 +77,21 @@ class Stream(Generic[R]):
 
         :param ids: the caller's own, rising, as many as records; one for each otherwise.
         :param timeout_s: seconds to wait for room in a full partition.
+        :param within: a transaction of Postgres, whatever `Chancy.push` takes. The records are
+            written there, and appended by a worker's relay once it has committed: those of one
+            partition in their order, each once, a thousand at a time. There are no ids yet, and
+            none may be given.
         :raises InvalidArguments: a record or an id that cannot be; nothing was sent.
+        :raises TypeError: ``within`` is no connection, or there is no database.
         :raises StreamFull: there was no room; other partitions have theirs.
         :raises ConfigurationError: the stream is kept with other partitions or another hasher.
         :raises BrokerUnavailable: some may have been appended.
         """
+        if within is not None:
+            if records:
+                batch = deposited(self, records, ids)
+                await self._deposits.put(self, batch, within)
+            return []
         return await self._sender.send(records, ids, timeout_s=timeout_s)
 
     async def send_many(
@@ -95,9 +112,18 @@ class Stream(Generic[R]):
         return await self._sender.send_many(records, timeout_s=timeout_s, progress=progress)
 
     def sync_send(
-        self, *records: R, ids: Sequence[str] | None = None, timeout_s: float = PATIENCE_S
+        self,
+        *records: R,
+        ids: Sequence[str] | None = None,
+        timeout_s: float = PATIENCE_S,
+        within: object | None = None,
     ) -> list[str]:
         """`send` for threads, without an event loop."""
+        if within is not None:
+            if records:
+                batch = deposited(self, records, ids)
+                self._deposits.put_blocking(self, batch, within)
+            return []
         return self._sync_sender.send(records, ids, timeout_s=timeout_s)
 
     def sync_send_many(

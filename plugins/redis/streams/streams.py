@@ -21,6 +21,7 @@ from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.executor import Executor
 from chancy.plugins.redis.streams.hashing import GivenHasher, Key, route_of
 from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.outbox import Deposits
 from chancy.plugins.redis.streams.processor import (
     Choices,
     Options,
@@ -61,6 +62,8 @@ class Streams:
 
     def __init__(self, settings: RedisSettings) -> None:
         self.link = Link(settings)
+        #: Where events wait that are sent inside transactions.
+        self.deposits = Deposits()
         self._streams: dict[str, Stream[Any]] = {}
         self._processors: dict[str, Processor[Any]] = {}
         self._duties: dict[str, Duty] = {}
@@ -98,6 +101,7 @@ class Streams:
             partitions=partitions,
             size=size,
             full=full,
+            deposits=self.deposits,
         )
         self._streams[name] = made
         return made

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from chancy.plugins.redis.streams.agreement import asking, check
+from chancy.plugins.redis.streams.agreement import asking, check, shape_of
 from chancy.plugins.redis.streams.batch import Batch, Gathering, full, sort, whole
 from chancy.plugins.redis.streams.link import SyncLink
 from chancy.plugins.redis.streams.sending import (
@@ -90,8 +90,9 @@ class SyncSender(Generic[R]):
             look_s = min(LAST_LOOK_S, look_s * 2)
 
     def _agree(self) -> None:
-        (kept,) = self._link.call_many([asking(self._stream)])
+        shape = shape_of(self._stream)
+        (kept,) = self._link.call_many([asking(shape)])
         if isinstance(kept, Exception):
             raise kept
-        check(self._stream, kept)
+        check(shape, kept)
         self._agreed = True

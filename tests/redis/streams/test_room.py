@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.agreement import agree
+from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.batch import StreamFull
 from chancy.plugins.redis.streams.link import Link
 from tests.redis.streams.orders import declare, dropped, entries, every, orders
@@ -68,10 +68,10 @@ async def test_what_was_acknowledged_makes_room_uncounted(alone: Link) -> None:
 async def test_another_declaration_is_refused(
     link: Link, other: dict[str, Any], reason: str
 ) -> None:
-    await agree(declare(link, partitions=4))
+    await agree(link, shape_of(declare(link, partitions=4)))
     changed = declare(link, **({"partitions": 4} | other))
     with pytest.raises(ConfigurationError, match=f"the stream orders {reason}"):
-        await agree(changed)
+        await agree(link, shape_of(changed))
     with pytest.raises(ConfigurationError, match=reason):
         await changed.send(*orders(1))
     assert await every(changed) == [[]] * changed.partitions

@@ -1,0 +1,41 @@
+-- Append rows of the outbox to a log, each one whole and once, in their order. Safe to repeat.
+-- A row whose mark is there was appended before. Marks below the first row are of rows that are
+-- deleted: they go. Who has had the turn before is refused: another has gone on.
+-- KEYS log stat relayed
+-- ARGV term size full ('block' | 'drop_oldest'), then for each row: pos, mark, width (fields of an
+--      event, names and values), events, fields…
+-- {rows that are there now, 1 if there was no room for the next} | {'stale', term that is known}
+--@include _trim
+local log, stat, relayed = KEYS[1], KEYS[2], KEYS[3]
+local term, size = tonumber(ARGV[1]), tonumber(ARGV[2])
+local known = tonumber(redis.call('HGET', stat, 'term') or 0)
+if term < known then
+  return {'stale', known}
+end
+if term > known then
+  redis.call('HSET', stat, 'term', term)
+end
+redis.call('ZREMRANGEBYSCORE', relayed, '-inf', '(' .. ARGV[4])
+local rows, at = 0, 4
+while at <= #ARGV do
+  local mark, width, count = ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local first, after = at + 4, at + 4 + width * count
+  if not redis.call('ZSCORE', relayed, mark) then
+    local over = redis.call('XLEN', log) + count - size
+    if over > 0 then
+      over = over - trim(log, math.max(0, size - count - math.min(1000, math.floor(size / 10))))
+      if over > 0 then
+        if ARGV[3] == 'block' then
+          return {rows, 1}
+        end
+        redis.call('HINCRBY', stat, 'dropped', redis.call('XTRIM', log, 'MAXLEN', size - count))
+      end
+    end
+    for each = first, after - 1, width do
+      redis.call('XADD', log, '*', unpack(ARGV, each, each + width - 1))
+    end
+    redis.call('ZADD', relayed, ARGV[at], mark)
+  end
+  rows, at = rows + 1, after
+end
+return {rows, 0}
