@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from chancy.broker import Broker, SqlStore
@@ -12,8 +11,7 @@ from chancy.plugin import BrokerContext, Plugin, Runtime
 from chancy.plugins.redis.archive import Archive
 from chancy.plugins.redis.broker import RedisBroker
 from chancy.plugins.redis.client import checked
-from chancy.plugins.redis.keys import Keys
-from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.link import linked
 from chancy.plugins.redis.relay import Relay
 from chancy.plugins.redis.settings import History, RedisSettings
 from chancy.plugins.redis.streams.link import Link as StreamLink
@@ -106,7 +104,7 @@ class RedisPlugin(Plugin):
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.redis.commands import commands
 
-        return [commands(self.streams)]
+        return [commands(self.streams, self.settings)]
 
     async def serve(self, runtime: Runtime) -> None:
         async with asyncio.TaskGroup() as group:
@@ -118,11 +116,11 @@ class RedisPlugin(Plugin):
                 group.create_task(self._archive(runtime.broker, runtime), name="archive")
 
     async def _keep_up(self) -> None:
-        async with self._link() as link:
+        async with linked(self.settings) as link:
             await Upkeep(link).serve()
 
     async def _relay(self, store: SqlStore, runtime: Runtime) -> None:
-        async with self._link() as link:
+        async with linked(self.settings) as link:
             await Relay(link, store, runtime).serve()
 
     async def _relay_events(self, store: SqlStore, runtime: Runtime) -> None:
@@ -133,13 +131,5 @@ class RedisPlugin(Plugin):
             await link.close()
 
     async def _archive(self, store: SqlStore, runtime: Runtime) -> None:
-        async with self._link() as link:
+        async with linked(self.settings) as link:
             await Archive(link, store, runtime).serve()
-
-    @asynccontextmanager
-    async def _link(self) -> AsyncGenerator[Link]:
-        link = Link(self.settings, Keys(self.settings.prefix).tag("jobs"))
-        try:
-            yield link
-        finally:
-            await link.close()

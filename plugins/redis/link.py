@@ -7,7 +7,8 @@ a client: 9.2 thousand round trips a second where a client makes 6.8.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any
 
@@ -18,6 +19,7 @@ from redis.asyncio import Redis as AsyncRedis
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.client import broker_error, connect
 from chancy.plugins.redis.home import MOST_MOVES, Home
+from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.scripts import Script, Value, load_folder
 from chancy.plugins.redis.settings import RedisSettings
 
@@ -145,6 +147,16 @@ class Link:
             await connection.disconnect(nowait=True)
         if client is not None:
             await client.aclose()
+
+
+@asynccontextmanager
+async def linked(settings: RedisSettings) -> AsyncGenerator[Link]:
+    """A link to the shard of the jobs, which is closed in the end. It is not open yet."""
+    link = Link(settings, Keys(settings.prefix).tag("jobs"))
+    try:
+        yield link
+    finally:
+        await link.close()
 
 
 class NoScript(Exception):

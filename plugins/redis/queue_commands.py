@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,11 @@ from chancy.plugin import Application, CommandLine
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.letter import facts
 from chancy.plugins.redis.inspection import info, redis_queues, task
+from chancy.plugins.redis.purging import purge as forget
+from chancy.plugins.redis.settings import RedisSettings
 
+#: Where the commands find the settings of the plugin.
+SETTINGS = "chancy.redis.settings"
 #: The exit code when the answer is no.
 _NO = 1
 _PAGE = 500
@@ -111,7 +116,9 @@ def replay(line: CommandLine, queue: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask: what is purged is lost.")
 @click.pass_obj
 def purge(line: CommandLine, queue: str | None, yes: bool) -> None:
-    """Forget the letters for good, with --yes; prints how many.
+    """Forget the letters and their jobs for good, with --yes; prints how many.
+
+    Nothing is left of the jobs in Redis and in the history.
 
     \b
     Example:
@@ -120,9 +127,19 @@ def purge(line: CommandLine, queue: str | None, yes: bool) -> None:
     if not yes:
         raise click.UsageError("this forgets dead letters for good: give --yes if that is meant")
 
+    settings: RedisSettings = click.get_current_context().meta[SETTINGS]
+
     async def main(chancy: Application) -> dict[str, Any]:
-        filters = await _wanted(chancy, queue)
-        return {"purged": sum([await _LETTERS.purge_all(chancy, one) for one in filters])}
+        purged = 0
+        for wanted in await _wanted(chancy, queue):
+            while page := await _LETTERS.find(chancy, wanted, limit=_PAGE):
+                ids = [one.id for one in page]
+                await forget(settings, chancy.broker, ids)
+                some = await _LETTERS.purge_all(chancy, replace(wanted, ids=ids))
+                purged += some
+                if not some:
+                    break
+        return {"purged": purged}
 
     line.script(line.run(main))
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
+import redis
 
 from chancy.plugins.redis.compat.fennel.client import purge_dead, read_dead, replay_dead
-from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
+from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
 from chancy.plugins.redis.compat.fennel.job import Job
 from tests.integration.command import inside
 from tests.redis.fennel_worker import APP, Shop, opened
@@ -69,6 +72,49 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
         assert len(shop.notes("notes")) == 5
         assert len(purge_dead(program.app)) == 1
         assert read_dead(program.app) == []
+
+
+def kept(shop: Shop, id: str) -> list[str]:
+    """What Redis has of a job, wherever: the names of keys."""
+    raw: Any = UUID(id).bytes
+    found: list[str] = []
+    with closing(redis.Redis.from_url(shop.environment["FENNEL_REDIS_URL"])) as client:
+        keys: Any = client.keys("*")
+        for key in keys:
+            kind = client.type(key)
+            there = raw in key
+            if kind == b"zset":
+                there = there or client.zscore(key, raw) is not None
+            elif kind == b"set":
+                there = there or bool(client.sismember(key, raw))
+            if there:
+                found.append(key.decode(errors="replace"))
+    return found
+
+
+@pytest.mark.row("F28")
+def test_a_purge_leaves_nothing(shop: Shop) -> None:
+    """By a call, one of two, and by the command line the other."""
+    program = shop.program
+    dead = [program.fail.delay(word) for word in ("one", "two")]
+    with shop.worker():
+        eventually_sync(lambda: len(read_dead(program.app)) == 2, timeout=20)
+    assert all(len(kept(shop, each.uuid)) == 3 for each in dead), "record, id and place"
+    first, second = dead
+
+    def is_first(job: Job) -> bool:
+        return bool(job.uuid == first.uuid)
+
+    assert [id for id, _ in purge_dead(program.app, filter=is_first)] == [first.uuid]
+    assert purge_dead(program.app, filter=is_first) == []
+    assert kept(shop, first.uuid) == []
+    assert second.status() == "DEAD"
+    assert said(shop, "dlq", "purge", "--yes") == {"purged": 1}
+    assert kept(shop, second.uuid) == []
+    for each in dead:
+        with pytest.raises(JobNotFound):
+            each.status()
+    assert said(shop, "dlq", "read") == []
 
 
 @pytest.mark.row("F29", "F40")

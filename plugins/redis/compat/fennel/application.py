@@ -13,6 +13,7 @@ from chancy.job import JobFactory, job
 from chancy.names import shown
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.client import checked
 from chancy.plugins.redis.compat.discovery import discover
 from chancy.plugins.redis.compat.fennel.loop import Loop
 from chancy.plugins.redis.compat.fennel.settings import settings_of
@@ -37,12 +38,21 @@ class App:
 
     :param settings: fields of `Settings`.
     :ivar letters: the plugin that keeps what failed for good.
+    :ivar redis: where the queue is, and how it is spoken to.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
         self.name = name
         self.settings = ours = settings_of(settings)
         self.letters = DeadLetters(sweep_s=_SWEEP_S)
+        self.redis = checked(
+            {
+                "url": ours.redis_url,
+                "prefix": f"{name}:",
+                "keep_finished_s": ours.results_ttl,
+                "keep_failed_s": _FOR_EVER_S,
+            }
+        )
         #: The functions by the names of their tasks.
         self.task_map: dict[str, Function] = {}
         self._retry: Policy | Backoff
@@ -69,12 +79,7 @@ class App:
 
     def _make(self) -> Chancy:
         ours = self.settings
-        redis = RedisPlugin(
-            url=ours.redis_url,
-            prefix=f"{self.name}:",
-            keep_finished_s=ours.results_ttl,
-            keep_failed_s=_FOR_EVER_S,
-        )
+        redis = RedisPlugin(**self.redis.model_dump())
         return Chancy(
             ours.dsn,
             schema=ours.db_schema,

@@ -16,6 +16,7 @@ from chancy.plugins.dead_letter import DeadLetter, LetterFilter
 from chancy.plugins.redis.compat.fennel import exceptions
 from chancy.plugins.redis.compat.fennel.job import Job, exception_of
 from chancy.plugins.redis.compat.fennel.status import DEAD, status_of
+from chancy.plugins.redis.purging import purge as forget
 from chancy.states import State
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ async def send(app: App, job: Prepared[Any], chancy: Chancy) -> UUID:
 
 async def status(app: App, id: UUID, chancy: Chancy) -> str:
     """:raises JobNotFound: it is not kept."""
-    found = await _latest(app, chancy, await chancy.get_job(id))
+    found = await latest(app, chancy, await chancy.get_job(id))
     if found is None:
         raise exceptions.JobNotFound(f"there is no job {id}, or it is kept no longer")
     return status_of(found)
@@ -69,10 +70,10 @@ async def result(app: App, id: UUID, timeout: Timeout, chancy: Chancy) -> Any:
 async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
     while True:
         ended = await chancy.wait_for(id)
-        latest = await _latest(app, chancy, ended)
-        assert latest is not None
-        if latest.id != id:
-            id = latest.id
+        last = await latest(app, chancy, ended)
+        assert last is not None
+        if last.id != id:
+            id = last.id
             continue
         try:
             return chancy.read_result(ended)
@@ -84,7 +85,7 @@ async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
             raise exceptions.TaskFailed("JobCancelled", [str(error)]) from error
 
 
-async def _latest(app: App, chancy: Chancy, job: QueuedJob | None) -> QueuedJob | None:
+async def latest(app: App, chancy: Chancy, job: QueuedJob | None) -> QueuedJob | None:
     """The job, or the one that it became when it was replayed."""
     while job is not None and job.state is State.FAILED:
         letter = await app.letters.get(chancy, job.id)
@@ -121,9 +122,11 @@ async def replay_dead(
 async def purge_dead(
     app: App, meant: Filter, batchsize: int, chancy: Chancy
 ) -> list[tuple[str, Job]]:
-    """Forget dead jobs; gives those that this call has forgotten."""
+    """Forget dead jobs, and all that is kept of them; gives those that this call has forgotten."""
     found: list[tuple[str, Job]] = []
-    for id, job in await read_dead(app, meant, batchsize, chancy):
+    dead = await read_dead(app, meant, batchsize, chancy)
+    await forget(app.redis, chancy.broker, [UUID(id) for id, _ in dead])
+    for id, job in dead:
         if await app.letters.purge(chancy, UUID(id)):
             found.append((id, job))
     return found
@@ -137,7 +140,7 @@ async def _dead(
     while True:
         letters = await app.letters.find(chancy, wanted, limit=batchsize, before=before)
         for letter in letters:
-            job = _job(letter)
+            job = of_letter(letter)
             if meant(job):
                 yield str(letter.id), job
         if len(letters) < batchsize:
@@ -145,7 +148,7 @@ async def _dead(
         before = letters[-1].id
 
 
-def _job(letter: DeadLetter) -> Job:
+def of_letter(letter: DeadLetter) -> Job:
     return Job(
         task=letter.func,
         kwargs=dict(letter.arguments or {}),

@@ -1,0 +1,91 @@
+"""What is kept about an application."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from chancy.plugins.redis.compat.fennel import state
+from chancy.plugins.redis.compat.fennel.job import Job
+from chancy.plugins.redis.compat.fennel.state import SHOWN
+
+if TYPE_CHECKING:
+    from chancy.plugins.redis.compat.fennel.application import App
+
+__all__ = [
+    "count_jobs",
+    "count_results",
+    "get_groups",
+    "get_heartbeats",
+    "get_info",
+    "get_job",
+    "get_messages",
+    "get_result",
+    "get_schedule",
+    "get_state",
+    "get_status",
+    "get_stream",
+]
+
+
+def get_status(app: App, uuid: str) -> str:
+    """The status of a job; `UNKNOWN` if it is not kept."""
+    return app.run(functools.partial(state.get_status, app, uuid))
+
+
+def get_job(app: App, uuid: str) -> Job:
+    """A job as it is now.
+
+    :raises JobNotFound: it is not kept.
+    """
+    return app.run(functools.partial(state.get_job, app, uuid))
+
+
+def get_result(app: App, uuid: str) -> Any:
+    """What a job returned; None also if it has not succeeded."""
+    return app.run(functools.partial(state.get_result, app, uuid))
+
+
+def count_jobs(app: App) -> int:
+    """How many jobs Redis has, those that ended and are kept among them."""
+    return app.run(functools.partial(state.count_jobs, app))
+
+
+def count_results(app: App) -> int:
+    """How many jobs have ended without failing, and are kept."""
+    return app.run(functools.partial(state.count_results, app))
+
+
+def get_messages(app: App, number: int = SHOWN) -> list[Job]:
+    """Jobs that run, and that wait in the order of their turns; up to 500."""
+    return app.run(functools.partial(state.get_messages, app, number))
+
+
+def get_info(app: App) -> dict[str, int]:
+    """How many jobs there are of each kind. ``length`` is fennel's: of those that wait or run."""
+    return app.run(functools.partial(state.get_info, app))
+
+
+def get_groups(app: App) -> list[dict[str, Any]]:
+    """One group, the workers: how many live, and how many jobs they run."""
+    return app.run(functools.partial(state.get_groups, app))
+
+
+def get_stream(app: App, number: int = SHOWN) -> dict[str, Any]:
+    """`get_info`, `get_groups` and `get_messages` of the queue."""
+    return app.run(functools.partial(state.get_stream, app, number))
+
+
+def get_heartbeats(app: App) -> list[tuple[str, float]]:
+    """The workers that live, and when each last said so, in seconds since 1970."""
+    return app.run(functools.partial(state.get_heartbeats, app))
+
+
+def get_schedule(app: App, number: int = SHOWN) -> list[tuple[str, float]]:
+    """Jobs that wait for their time, the first ones first, with it in seconds since 1970."""
+    return app.run(functools.partial(state.get_schedule, app, number))
+
+
+def get_state(app: App, messages: int = SHOWN) -> dict[str, Any]:
+    """The queue, the dead letters, heartbeats and the schedule; up to so many of each."""
+    return app.run(functools.partial(state.get_state, app, messages))

@@ -1,0 +1,137 @@
+"""What both clients tell of an application: its jobs, its queue and its workers.
+
+Nothing here looks through the keys of the server, or through jobs that have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from chancy.app import Chancy
+from chancy.job import QueuedJob
+from chancy.plugins.dead_letter import LetterFilter
+from chancy.plugins.redis import records
+from chancy.plugins.redis.compat.fennel import calls, exceptions
+from chancy.plugins.redis.compat.fennel.job import Job, shown
+from chancy.plugins.redis.compat.fennel.status import status_of
+from chancy.plugins.redis.link import linked
+
+if TYPE_CHECKING:
+    from chancy.plugins.redis.compat.fennel.application import App
+
+#: Jobs of a list, unless another number is asked for, and at most: they come in one script.
+SHOWN, MOST = 100, 500
+
+
+class Listed(NamedTuple):
+    """What Redis has of the queue at one moment."""
+
+    kept: int
+    done: int
+    dead: int
+    waiting: Sequence[QueuedJob]
+    running: Sequence[QueuedJob]
+    scheduled: Sequence[QueuedJob]
+
+
+async def listed(app: App, number: int = 0) -> Listed:
+    """How many jobs there are, and up to so many of each kind."""
+    async with linked(app.redis) as link:
+        await link.open()
+        answer = await link.run("listed", app.name, max(0, min(number, MOST)))
+    kept, done, dead, *kinds = answer
+    waiting, running, scheduled = (
+        [records.queued(id, text) for id, text in zip(kind[::2], kind[1::2], strict=True)]
+        for kind in kinds
+    )
+    return Listed(kept, done, dead, waiting, running, scheduled)
+
+
+async def get_status(app: App, uuid: str, chancy: Chancy) -> str:
+    return status_of(await calls.latest(app, chancy, await chancy.get_job(UUID(uuid))))
+
+
+async def get_job(app: App, uuid: str, chancy: Chancy) -> Job:
+    found = await chancy.get_job(UUID(uuid))
+    if found is None:
+        raise exceptions.JobNotFound(f"there is no job {uuid}, or it is kept no longer")
+    return shown(found)
+
+
+async def get_result(app: App, uuid: str, chancy: Chancy) -> Any:
+    found = await calls.latest(app, chancy, await chancy.get_job(UUID(uuid)))
+    return None if found is None else found.result
+
+
+async def count_jobs(app: App, chancy: Chancy) -> int:
+    return (await listed(app)).kept
+
+
+async def count_results(app: App, chancy: Chancy) -> int:
+    return (await listed(app)).done
+
+
+async def get_messages(app: App, number: int, chancy: Chancy) -> list[Job]:
+    found = await listed(app, number)
+    return [shown(one) for one in [*found.running, *found.waiting]][:number]
+
+
+async def get_info(app: App, chancy: Chancy) -> dict[str, int]:
+    counts = (await chancy.counts()).get(app.name)
+    waiting, running, scheduled = (0, 0, 0) if counts is None else counts[:3]
+    found = await listed(app)
+    return {
+        "length": waiting + running,
+        "waiting": waiting,
+        "running": running,
+        "scheduled": scheduled,
+        "kept": found.kept,
+    }
+
+
+async def get_groups(app: App, chancy: Chancy) -> list[dict[str, Any]]:
+    info = await get_info(app, chancy)
+    beats = await get_heartbeats(app, chancy)
+    return [{"name": app.name, "consumers": len(beats), "pending": info["running"]}]
+
+
+async def get_stream(app: App, number: int, chancy: Chancy) -> dict[str, Any]:
+    return {
+        "key": app.name,
+        "info": await get_info(app, chancy),
+        "groups": await get_groups(app, chancy),
+        "messages": [asdict(one) for one in await get_messages(app, number, chancy)],
+    }
+
+
+async def get_heartbeats(app: App, chancy: Chancy) -> list[tuple[str, float]]:
+    return [
+        (str(one.id), one.beat_at.timestamp())
+        for one in await chancy.broker.workers()
+        if app.name in one.queues and one.beat_at is not None
+    ]
+
+
+async def get_schedule(app: App, number: int, chancy: Chancy) -> list[tuple[str, float]]:
+    found = await listed(app, number)
+    return [
+        (str(one.id), one.run_at.timestamp()) for one in found.scheduled if one.run_at is not None
+    ]
+
+
+async def get_state(app: App, messages: int, chancy: Chancy) -> dict[str, Any]:
+    wanted = LetterFilter(queue=app.name, replayed=False)
+    dead = await app.letters.find(chancy, wanted, limit=messages)
+    return {
+        "queue": await get_stream(app, messages, chancy),
+        "dead": {
+            "key": f"{app.name} dead",
+            "info": {"length": await app.letters.count(chancy, wanted)},
+            "messages": [asdict(calls.of_letter(one)) for one in dead],
+        },
+        "heartbeats": await get_heartbeats(app, chancy),
+        "schedule": await get_schedule(app, messages, chancy),
+    }
