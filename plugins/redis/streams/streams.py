@@ -16,6 +16,7 @@ from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.child import locate
 from chancy.plugins.redis.streams.codec import coding_of
 from chancy.plugins.redis.streams.compression import Compressor
+from chancy.plugins.redis.streams.duties import Duties
 from chancy.plugins.redis.streams.encoding import Codec, RecordT
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.executor import Executor
@@ -28,17 +29,8 @@ from chancy.plugins.redis.streams.processor import (
     Processor,
     check_function,
 )
-from chancy.plugins.redis.streams.stream import Full, Stream, check_name
-from chancy.plugins.redis.streams.timers import (
-    Crontab,
-    Duty,
-    Task,
-    Timer,
-    Timers,
-    Work,
-    check_interval,
-    schedule_of,
-)
+from chancy.plugins.redis.streams.stream import Full, Stream
+from chancy.plugins.redis.streams.timers import Timers
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -57,16 +49,16 @@ class BlockingDecorator(Protocol[R]):
     def __call__(self, function: Callable[[BlockingEvents[R]], None], /) -> Processor[R]: ...
 
 
-class Streams:
+class Streams(Duties):
     """Declares streams and processors, and runs the processors beside a worker."""
 
     def __init__(self, settings: RedisSettings) -> None:
+        super().__init__()
         self.link = Link(settings)
         #: Where events wait that are sent inside transactions.
         self.deposits = Deposits()
         self._streams: dict[str, Stream[Any]] = {}
         self._processors: dict[str, Processor[Any]] = {}
-        self._duties: dict[str, Duty] = {}
         self._executors: dict[str, Executor] = {}
 
     def stream(
@@ -159,57 +151,6 @@ class Streams:
 
         return declare
 
-    # What runs beside the processors
-
-    def timer(
-        self, *, every_s: float, on_leader: bool = False, name: str | None = None
-    ) -> Callable[[Work], Work]:
-        """Declare an async function that runs every so many seconds in each worker.
-
-        The first run comes after the first interval. One that takes longer than the interval puts
-        off the next; one that fails is logged.
-
-        :param on_leader: only in the worker that leads.
-        """
-        check_interval(every_s)
-        return self._duty(name, lambda name, work: Timer(name, work, every_s, on_leader))
-
-    def crontab(
-        self,
-        expression: str,
-        *,
-        zone: str = "UTC",
-        on_leader: bool = False,
-        name: str | None = None,
-    ) -> Callable[[Work], Work]:
-        """Declare an async function that runs at the ticks of a cron expression.
-
-        What is due while no worker runs is left out; the cron plugin pushes jobs for it.
-
-        :param on_leader: once in the fleet, by the worker that leads; otherwise in each worker.
-        """
-        schedule = schedule_of(expression, zone)
-        return self._duty(name, lambda name, work: Crontab(name, work, schedule, on_leader))
-
-    def task(self, *, on_leader: bool = False, name: str | None = None) -> Callable[[Work], Work]:
-        """Declare an async function that runs at the start of each worker; again if it fails.
-
-        :param on_leader: once for the fleet, from its first worker to its last. If the leader dies
-            within it, the next one begins it anew.
-        """
-        return self._duty(name, lambda name, work: Task(name, work, on_leader))
-
-    def _duty(self, name: str | None, make: Callable[[str, Work], Duty]) -> Callable[[Work], Work]:
-        def declare(work: Work) -> Work:
-            called = name or str(getattr(work, "__name__", ""))
-            check_name("task", called)
-            if called in self._duties:
-                raise ConfigurationError(f"there are two tasks or timers {called!r}: rename one")
-            self._duties[called] = make(called, work)
-            return work
-
-        return declare
-
     @property
     def streams(self) -> Sequence[Stream[Any]]:
         """Those that are declared, by name."""
@@ -241,8 +182,8 @@ class Streams:
             asyncio.create_task(self._run(processor), name=f"executor {processor.id}")
             for processor in wanted
         ]
-        if self._duties:
-            timers = Timers(self.link, list(self._duties.values()), leader or Unelected())
+        if self.duties:
+            timers = Timers(self.link, self.duties, leader or Unelected())
             running.append(asyncio.create_task(timers.serve(), name="timers"))
         if not running:
             return

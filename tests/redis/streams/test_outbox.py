@@ -4,77 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from chancy import Chancy
-from chancy.broker import SqlStore
-from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, InvalidArguments
-from chancy.leader import Unelected
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams import relay
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.outbox import Outbox, Waiting
-from chancy.plugins.redis.streams.relay import EventRelay
-from chancy.plugins.redis.streams.stream import Stream
 from chancy.worker.worker import Worker
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS, AsyncStack, SyncStack
 from tests.redis.streams.orders import Order, every, in_turn, orders
+from tests.redis.streams.outbox_shop import Shop, opened
 from tests.waiting import eventually
 
 _ID, _OTHER = UUID(int=1), UUID(int=2)
-
-
-class Shop:
-    """An application with one stream of two partitions: even and odd orders."""
-
-    def __init__(self, chancy: Chancy, redis: RedisPlugin, stream: Stream[Order]) -> None:
-        self.chancy, self.redis, self.stream = chancy, redis, stream
-
-    @property
-    def store(self) -> SqlStore:
-        assert isinstance(self.chancy.broker, SqlStore)
-        return self.chancy.broker
-
-    def relay(self) -> EventRelay:
-        class Beside:
-            broker, clock, leader = self.store, SystemClock(), Unelected()
-
-        runtime: Any = Beside()
-        return EventRelay(self.stream.link, self.store, runtime)
-
-    async def waiting(self) -> list[tuple[int, int]]:
-        """Partition and number of events of each row."""
-        rows = await self.store.fetch(
-            "select partition, events from chancy.redis_events order by pos"
-        )
-        return [(row[0], row[1]) for row in rows]
-
-    async def relayed(self) -> None:
-        """Relay until nothing is left."""
-        mine = self.relay()
-        while await mine.turn():
-            pass
-        assert await self.waiting() == []
-
-
-@asynccontextmanager
-async def opened(dsn: str, url: str, **options: Any) -> AsyncGenerator[Shop]:
-    cluster = bool(options.pop("cluster", False))
-    redis = RedisPlugin(url=url, cluster=cluster, prefix="t:")
-    stream = redis.streams.stream(
-        "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn, **options
-    )
-    try:
-        async with Chancy(dsn, plugins=[redis], pool_size=3) as chancy:
-            await chancy.migrate()
-            yield Shop(chancy, redis, stream)
-    finally:
-        await stream.link.close()
 
 
 @pytest.fixture
