@@ -1,0 +1,118 @@
+"""What is done with batches that were pushed: looked at, closed, cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from chancy.broker import Broker, Cancellation
+from chancy.errors import ConfigurationError
+from chancy.plugins.batch.ends import End, Place, settling
+from chancy.plugins.batch.record import (
+    BatchFilter,
+    BatchRecord,
+    BatchState,
+    CallbackRecord,
+    batch,
+    callback,
+)
+from chancy.plugins.batch.store import statement, store_of
+from chancy.states import State
+
+#: The most batches, and jobs of one, that are given at once.
+MAX_FOUND = 1_000
+#: Jobs that one call of the broker cancels, and rounds of looking for more.
+_BATCH, _ROUNDS = 500, 5
+
+
+class Calls:
+    """The batches of one application.
+
+    :raises ConfigurationError: its broker keeps no tables.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = store_of(broker)
+
+    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        return await self._store.fetch(statement(name, self._store.schema), *parameters)
+
+    async def find(self, wanted: BatchFilter) -> list[BatchRecord]:
+        if not 1 <= wanted.limit <= MAX_FOUND:
+            raise ConfigurationError(f"limit={wanted.limit} must be from 1 to {MAX_FOUND:,}")
+        states = [int(one) for one in wanted.states]
+        rows = await self._fetch(
+            "find",
+            None if wanted.ids is None else list(wanted.ids),
+            wanted.name,
+            states or None,
+            wanted.before,
+            wanted.limit,
+        )
+        return [batch(row) for row in rows]
+
+    async def get(self, id: UUID) -> BatchRecord | None:
+        found = await self.find(BatchFilter(ids=[id], limit=1))
+        return found[0] if found else None
+
+    async def callbacks(self, id: UUID) -> list[CallbackRecord]:
+        return [callback(row) for row in await self._fetch("callbacks", id)]
+
+    async def bad(self, id: UUID, after: UUID | None, limit: int) -> list[tuple[UUID, State]]:
+        """Jobs that have failed or were cancelled, by id."""
+        if not 1 <= limit <= MAX_FOUND:
+            raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
+        return [(job, State(state)) for job, state in await self._fetch("bad", id, after, limit)]
+
+    async def close(self, id: UUID) -> bool:
+        """Let it get no more jobs. False: there is none that runs."""
+        ((runs,),) = await self._fetch("close", id, False)
+        await self._fetch("look", id)
+        return bool(runs)
+
+    async def cancel(self, id: UUID) -> bool:
+        """Cancel what waits of it, and ask what runs to stop. False: there is none that runs."""
+        ((runs,),) = await self._fetch("close", id, True)
+        if runs:
+            for _ in range(_ROUNDS):
+                if not await self._cancel_all(id):
+                    break
+        await self._fetch("look", id)
+        return bool(runs)
+
+    async def _cancel_all(self, id: UUID) -> bool:
+        """Gives whether the rows of some jobs were held by others."""
+        after: UUID | None = None
+        busy = False
+        while rows := await self._fetch("live", id, after, _BATCH):
+            after = rows[-1][0]
+            jobs = [job for job, live in rows if live]
+            if jobs:
+                busy |= await self.stop((id, job) for job in jobs)
+        return busy
+
+    async def stop(self, jobs: Iterable[tuple[UUID, UUID]]) -> bool:
+        """Cancel jobs, each behind its batch, and tell of those that waited; gives whether the rows
+        of some were held by others."""
+        batches = {job: batch for batch, job in jobs}
+        became = await self._broker.cancel(list(batches))
+        await self.settle(
+            End(Place(batches[job], None), job, int(State.CANCELLED))
+            for job, what in became.items()
+            if what is Cancellation.CANCELLED
+        )
+        return len(became) < len(batches)
+
+    async def settle(self, ends: Iterable[End]) -> None:
+        """Take ends that no settlement has told."""
+        those = list(ends)
+        if those:
+            sql, *parameters = settling(self._store.schema, those)
+            await self._store.fetch(sql, *parameters)
+
+    async def state(self, id: UUID) -> BatchState | None:
+        """How it stands, and ask for a notice of its end."""
+        found = await self._fetch("await", [id])
+        return BatchState(found[0][1]) if found else None

@@ -1,0 +1,160 @@
+"""Batches as they are described. Nothing here is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from chancy.codec import DEFAULT_MAX_PAYLOAD, encode
+from chancy.errors import ConfigurationError, PushError
+from chancy.identity import new_id
+from chancy.job import Job
+from chancy.limits import check_limits, encode_limits
+from chancy.names import check_function_path, check_queue_name, shown
+from chancy.plugins.batch.ends import KEY
+from chancy.plugins.batch.record import On
+from chancy.registry import Registry
+
+#: Jobs that a batch may have, those that are added later included.
+MAX_JOBS = 1_000_000
+#: Jobs for one more row that counts them, and such rows at most.
+JOBS_A_SHARD, MAX_SHARDS = 1_000, 16
+
+#: What a job may have; as for every push.
+_PRIORITIES = range(-100, 101)
+_ATTEMPTS = range(1, 10_001)
+_MAX_DELAY = timedelta(days=365_000)
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Jobs that belong together, and what is pushed when they have ended.
+
+    Each callback is an ordinary job, pushed once. Its meta says of which batch it is, and why:
+    ``{"batch": {"of": id, "on": "finish"}}``.
+
+    :param name: 1 to 100 characters; need not be unique.
+    :param on_success: pushed when all of its jobs have succeeded.
+    :param on_failure: pushed when the first of its jobs has failed for good.
+    :param on_finish: pushed when all of its jobs have ended, whatever way.
+    :param open: it may get more jobs from outside, and does not end before it is closed.
+    :param id: a UUIDv7 is made if there is none. One that is there is not pushed again.
+    """
+
+    name: str
+    on_success: Job[Any] | None = None
+    on_failure: Job[Any] | None = None
+    on_finish: Job[Any] | None = None
+    open: bool = False
+    id: UUID = field(default_factory=new_id)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"{shown(self.name)} cannot be the name of a batch: use 1 to 100 characters, "
+                "none of which controls"
+            )
+
+    def callbacks(self, registry: Registry | None) -> list[object]:
+        """The callbacks as the columns that ``sql/begin.sql`` takes.
+
+        :param registry: None for functions that this process cannot import.
+        :raises PushError: one of them cannot be stored; says which.
+        """
+        rows: list[tuple[object, ...]] = []
+        for on, job in (
+            (On.SUCCESS, self.on_success),
+            (On.FAILURE, self.on_failure),
+            (On.FINISH, self.on_finish),
+        ):
+            if job is not None:
+                try:
+                    rows.append((int(on), new_id(), *_row(job, registry)))
+                except (PushError, ConfigurationError) as error:
+                    message = f"batch {self.name!r}: on_{on.label}: {error}"
+                    raise PushError(message) from error.__cause__
+        return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(11)]
+
+
+def members(jobs: Iterable[Job[Any]], id: UUID, name: str, most: int) -> Iterator[Job[Any]]:
+    """Jobs as they are pushed for a batch.
+
+    :param most: so many it may get.
+    :raises PushError: one of them cannot be in a batch, or there are more.
+    """
+    mark = {KEY: {"id": str(id)}}
+    for count, job in enumerate(jobs, 1):
+        if count > most:
+            raise PushError(f"batch {name!r} would have over {MAX_JOBS:,} jobs: use several")
+        if not isinstance(job, Job):
+            raise PushError(f"{shown(job)} is not a job: use function.job(…)")
+        if job.unique is not None:
+            raise PushError(
+                f"job {job.func} is unique, and jobs of a batch cannot be: each has to run"
+            )
+        if job.id is not None:
+            raise PushError(
+                f"job {job.func} has an id of its own, and jobs of a batch get theirs here"
+            )
+        if KEY in job.meta:
+            raise PushError(f"job {job.func} has a meta {KEY!r}: it is in a batch already")
+        yield job.with_meta(**mark)
+
+
+def shards(jobs: int, *, may_grow: bool) -> int:
+    """How many rows count so many jobs."""
+    return MAX_SHARDS if may_grow else max(1, min(MAX_SHARDS, jobs // JOBS_A_SHARD))
+
+
+def _row(job: Job[Any], registry: Registry | None) -> tuple[object, ...]:
+    """A callback from its queue to its meta. Raises `PushError` if it cannot be stored."""
+    check_function_path(job.func)
+    check_queue_name(job.queue)
+    for what, value, allowed in (
+        ("priority", job.priority, _PRIORITIES),
+        ("max_attempts", job.max_attempts, _ATTEMPTS),
+    ):
+        if type(value) is not int or value not in allowed:
+            raise PushError(
+                f"{what}={shown(value)} must be a whole number from {allowed[0]} to {allowed[-1]:,}"
+            )
+    if job.unique is not None or job.id is not None:
+        raise PushError(f"job {job.func} is unique, or has an id of its own: a callback cannot")
+    if KEY in job.meta:
+        raise PushError(f"job {job.func} has a meta {KEY!r}, which says of which batch it is")
+    if registry is None:
+        arguments = encode(job.arguments, what=f"the arguments of {job.func}")
+    else:
+        arguments = registry.signature(job.func).encode(job.arguments)
+    meta = None
+    if job.meta:
+        meta = encode(job.meta, what=f"the meta of {job.func}", limit=DEFAULT_MAX_PAYLOAD)
+    limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
+    run_at, delay_s = _due(job)
+    return (
+        job.queue, job.priority, job.func, arguments, run_at, delay_s, job.max_attempts, limits,
+        meta,
+    )  # fmt: skip
+
+
+def _due(job: Job[Any]) -> tuple[datetime | None, float | None]:
+    match job.run_at:
+        case None:
+            return None, None
+        case datetime(tzinfo=None) as at:
+            raise PushError(f"job {job.func}: run_at={at!r} has no time zone")
+        case datetime() as at:
+            try:
+                return at.astimezone(UTC), None
+            except OverflowError:
+                raise PushError(f"job {job.func}: run_at={at} is out of range") from None
+        case timedelta() as delay if abs(delay) <= _MAX_DELAY:
+            return None, delay.total_seconds()
+        case at:
+            raise PushError(f"job {job.func}: run_at={shown(at)} cannot be")

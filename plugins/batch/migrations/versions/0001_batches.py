@@ -1,0 +1,35 @@
+"""Batches: their jobs, how many of them have ended, and what is pushed then."""
+
+from alembic import context
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+FUNCTIONS = (
+    "close",
+    "admit",
+    "seal",
+    "join",
+    "begin",
+    "settle",
+    "forgive",
+    "count",
+    "take",
+    "finish",
+    "call",
+)
+
+
+def upgrade() -> None:
+    context.config.attributes["run_folder"](__file__)
+
+
+def downgrade() -> None:
+    run = context.config.attributes["run"]
+    for function in FUNCTIONS:
+        run(f"drop function {{schema}}.batches_{function}")
+    for table in ("callbacks", "added", "shards", "jobs"):
+        run(f"drop table {{schema}}.batches_{table}")
+    run("drop table {schema}.batches")

@@ -1,0 +1,1 @@
+create index batches_name on {schema}.batches (name, id)

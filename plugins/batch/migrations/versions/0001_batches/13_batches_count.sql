@@ -1,0 +1,52 @@
+-- Counts ends of jobs of a batch; exactly one call of those that run at once sees that nothing is left,
+-- and it ends the batch. p_ended: how many that counted as pending; the others: what is added to each
+-- count. All 0: look whether it has ended.
+-- Who takes from one shard leaves something there, under its lock until the commit. So who leaves
+-- nothing anywhere has locked all shards, and no end is on its way that it does not see.
+-- Index: the primary keys. Locks: a shard of the batch, or all of them by shard; then the batch and its
+-- callbacks if it ends or something fails. Not to be repeated.
+create function {schema}.batches_count(
+  p_id uuid, p_ended int, p_succeeded int, p_failed int, p_cancelled int
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  v_shards int; v_state smallint; v_open boolean; v_added bigint; v_left bigint; v_own int;
+begin
+  select b.shards, b.state, b.open into v_shards, v_state, v_open
+  from {schema}.batches b where b.id = p_id;
+  if not found then
+    return;
+  end if;
+  v_own := pg_backend_pid() % v_shards;
+  if p_ended = 0 or not {schema}.batches_take(
+      p_id, v_own, v_shards = 1, p_ended, p_succeeded, p_failed, p_cancelled) then
+    perform from {schema}.batches_shards s where s.batch_id = p_id order by s.shard for update;
+    with added as (
+      delete from {schema}.batches_added a where a.batch_id = p_id returning a.jobs)
+    select coalesce(sum(a.jobs), 0) into v_added from added a;
+    -- A statement of its own: it sees all that was committed before the locks were there.
+    select sum(s.pending) + v_added - p_ended into v_left
+    from {schema}.batches_shards s where s.batch_id = p_id;
+    update {schema}.batches_shards s
+    set pending = v_left / v_shards + case when s.shard < v_left % v_shards then 1 else 0 end,
+      succeeded = s.succeeded + case when s.shard = v_own then p_succeeded else 0 end,
+      failed = s.failed + case when s.shard = v_own then p_failed else 0 end,
+      cancelled = s.cancelled + case when s.shard = v_own then p_cancelled else 0 end
+    where s.batch_id = p_id;
+  end if;
+  if p_failed > 0 then
+    perform {schema}.batches_call(p_id, 2::smallint);
+  end if;
+  if v_left <= 0 then
+    perform {schema}.batches_finish(p_id);
+  end if;
+end
+$$

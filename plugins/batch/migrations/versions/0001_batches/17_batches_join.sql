@@ -1,0 +1,24 @@
+-- Makes jobs that were pushed in this transaction jobs of a batch, which counts them when it is sealed,
+-- or by batches_added. Gives how many; jobs that are not in the table are left out.
+-- Index: the primary keys. Locks: what it inserts. Not to be repeated.
+create function {schema}.batches_join(p_id uuid, p_jobs uuid[]) returns int
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  v_count int;
+begin
+  insert into {schema}.batches_jobs (batch_id, job_id)
+  select p_id, j.id
+  from unnest(p_jobs) as u (id)
+  join {schema}.jobs j on j.id = u.id;
+  get diagnostics v_count = row_count;
+  return v_count;
+end
+$$

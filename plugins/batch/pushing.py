@@ -1,0 +1,229 @@
+"""Pushing batches, and more jobs for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from chancy.context import JobContext, current_job
+from chancy.errors import LeaseLost, PushError
+from chancy.job import Job
+from chancy.plugin import Application
+from chancy.plugins.batch.description import MAX_JOBS, Batch, members, shards
+from chancy.plugins.batch.ends import KEY
+from chancy.plugins.batch.store import statement, store_of
+from chancy.postgres.drivers.base import Connection
+from chancy.postgres.within import bind, bind_sync
+from chancy.reference import References
+
+#: Jobs of one statement that makes them jobs of a batch.
+_SLICE = 5_000
+
+Statement = tuple[str, list[object]]
+
+
+class Pushing(Application, Protocol):
+    """An application that pushes many jobs, a `chancy.app.Chancy`."""
+
+    async def push_many(
+        self, jobs: Iterable[Job[Any]], *, within: object | None = None, validate: bool = True
+    ) -> References[Any]: ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Connection]: ...
+
+
+class SyncPushing(Application, Protocol):
+    """The same for code without an event loop."""
+
+    def sync_push_many(
+        self, jobs: Iterable[Job[Any]], *, within: object | None = None, validate: bool = True
+    ) -> References[Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """The job of a batch that runs here, under its lease."""
+
+    batch: UUID
+    job: UUID
+    lease: UUID
+
+    @classmethod
+    def now(cls) -> Here:
+        """Raises `PushError` if no job of a batch runs here, `NoCurrentJob` if none at all does."""
+        context: JobContext = current_job()
+        try:
+            batch = UUID(context.meta[KEY]["id"])
+        except (KeyError, TypeError, ValueError):
+            raise PushError(
+                f"job {context.id} ({context.func}) is in no batch: from outside, an open one gets "
+                "more jobs by its reference"
+            ) from None
+        return cls(batch=batch, job=context.id, lease=context.lease)
+
+
+class _Members:
+    """The statements that make jobs of this transaction jobs of a batch."""
+
+    def __init__(self, id: UUID, name: str, schema: str) -> None:
+        self._id = id
+        self._name = name
+        self._schema = schema
+
+    def joining(self, pushed: References[Any]) -> Iterator[Statement]:
+        ids = [one.id for one in pushed]
+        for at in range(0, len(ids), _SLICE):
+            yield statement("join", self._schema), [self._id, ids[at : at + _SLICE]]
+
+    def check(self, pushed: References[Any], joined: int) -> None:
+        if joined != len(pushed):
+            raise PushError(
+                f"batch {self._name!r}: {len(pushed) - joined} of {len(pushed)} jobs are for "
+                "queues that another broker keeps; those of a batch are kept in Postgres"
+            )
+
+
+class Push:
+    """A batch to be pushed.
+
+    :raises PushError: a callback cannot be stored.
+    """
+
+    def __init__(
+        self, chancy: Application, batch: Batch, jobs: Iterable[Job[Any]], *, validate: bool
+    ) -> None:
+        self._schema = store_of(chancy.broker).schema
+        self._batch = batch
+        self._callbacks = batch.callbacks(chancy.registry if validate else None)
+        self._validate = validate
+        self._members = _Members(batch.id, batch.name, self._schema)
+        self._jobs = members(jobs, batch.id, batch.name, MAX_JOBS)
+
+    def _beginning(self) -> Statement:
+        batch = self._batch
+        return statement("begin", self._schema), [
+            batch.id, batch.name, batch.open, *self._callbacks,
+        ]  # fmt: skip
+
+    def _begun(self, said: str) -> bool:
+        if said == "elsewhere":
+            raise PushError(
+                f"batch {self._batch.name!r}: a callback is for a queue that another broker keeps; "
+                "those of a batch are kept in Postgres"
+            )
+        return said == "made"
+
+    def _sealing(self, count: int) -> Statement:
+        those = [self._batch.id, count, shards(count, may_grow=self._batch.open)]
+        return statement("seal", self._schema), those
+
+    async def push(self, chancy: Pushing, within: object | None) -> None:
+        """Store it, within a transaction of the caller's or one of its own."""
+        async with _transaction(chancy, within) as tx:
+            fetch = bind(tx)
+            sql, parameters = self._beginning()
+            if not self._begun((await fetch(sql, *parameters))[0][0]):
+                return
+            pushed = await chancy.push_many(self._jobs, within=tx, validate=self._validate)
+            joined = 0
+            for sql, parameters in self._members.joining(pushed):
+                joined += (await fetch(sql, *parameters))[0][0]
+            self._members.check(pushed, joined)
+            sql, parameters = self._sealing(joined)
+            await fetch(sql, *parameters)
+
+    def push_sync(self, chancy: SyncPushing, within: object) -> None:
+        """The same for blocking code."""
+        fetch = bind_sync(within)
+        sql, parameters = self._beginning()
+        if not self._begun(fetch(sql, *parameters)[0][0]):
+            return
+        pushed = chancy.sync_push_many(self._jobs, within=within, validate=self._validate)
+        joined = 0
+        for sql, parameters in self._members.joining(pushed):
+            joined += fetch(sql, *parameters)[0][0]
+        self._members.check(pushed, joined)
+        sql, parameters = self._sealing(joined)
+        fetch(sql, *parameters)
+
+
+class Addition:
+    """Jobs to be added to a batch, by a job of it that runs here (``here``), or from outside."""
+
+    def __init__(
+        self, chancy: Application, id: UUID, here: Here | None, jobs: Iterable[Job[Any]]
+    ) -> None:
+        self._schema = store_of(chancy.broker).schema
+        self._id = id
+        self._here = here
+        self._jobs = jobs
+        self._members = _Members(id, str(id), self._schema)
+
+    def _admitting(self) -> Statement:
+        here = self._here
+        those: list[object] = [self._id, here and here.job, here and here.lease]
+        return statement("admit", self._schema), those
+
+    def _tagged(self, said: str, count: int) -> Iterator[Job[Any]]:
+        where = f"batch {self._id} gets no more jobs"
+        match said:
+            case "more":
+                return members(self._jobs, self._id, str(self._id), MAX_JOBS - count)
+            case "lost" if self._here is not None:
+                raise LeaseLost(
+                    f"{where} by job {self._here.job}: another worker has it, or it has ended"
+                )
+            case "closed":
+                raise PushError(f"{where}: it is not open, or was closed")
+            case "unknown":
+                raise PushError(f"{where}: there is none of this id")
+            case _:
+                raise PushError(f"{where}: it has ended, or was cancelled")
+
+    def _counting(self, count: int) -> Statement:
+        return statement("added", self._schema), [self._id, count]
+
+    async def add(self, chancy: Pushing, within: object | None, *, validate: bool) -> int:
+        """Store them; gives how many."""
+        async with _transaction(chancy, within) as tx:
+            fetch = bind(tx)
+            sql, parameters = self._admitting()
+            ((said, count),) = await fetch(sql, *parameters)
+            jobs = self._tagged(said, int(count))
+            pushed = await chancy.push_many(jobs, within=tx, validate=validate)
+            joined = 0
+            for sql, parameters in self._members.joining(pushed):
+                joined += (await fetch(sql, *parameters))[0][0]
+            self._members.check(pushed, joined)
+            if joined:
+                sql, parameters = self._counting(joined)
+                await fetch(sql, *parameters)
+        return joined
+
+    def add_sync(self, chancy: SyncPushing, within: object, *, validate: bool) -> int:
+        """The same for blocking code."""
+        fetch = bind_sync(within)
+        sql, parameters = self._admitting()
+        ((said, count),) = fetch(sql, *parameters)
+        jobs = self._tagged(said, int(count))
+        pushed = chancy.sync_push_many(jobs, within=within, validate=validate)
+        joined = 0
+        for sql, parameters in self._members.joining(pushed):
+            joined += fetch(sql, *parameters)[0][0]
+        self._members.check(pushed, joined)
+        if joined:
+            sql, parameters = self._counting(joined)
+            fetch(sql, *parameters)
+        return joined
+
+
+@asynccontextmanager
+async def _transaction(chancy: Pushing, within: object | None) -> AsyncGenerator[object]:
+    if within is not None:
+        yield within
+        return
+    async with chancy.transaction() as tx:
+        yield tx

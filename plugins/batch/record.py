@@ -1,0 +1,143 @@
+"""Batches as the database has them at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Any
+from uuid import UUID
+
+
+class BatchState(IntEnum):
+    """Where a batch is."""
+
+    #: Some of its jobs have not ended, or it is open.
+    RUNNING = 1
+    #: All of its jobs have.
+    SUCCEEDED = 4
+    #: All have ended, and some have failed.
+    FAILED = 5
+    #: All have ended, none has failed, or it was asked to stop, and some were cancelled.
+    CANCELLED = 6
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+    @property
+    def final(self) -> bool:
+        """Whether all of its jobs have ended. A failed one may still succeed, by a replay."""
+        return self >= BatchState.SUCCEEDED
+
+
+class On(IntEnum):
+    """When a batch pushes a callback."""
+
+    #: All of its jobs have succeeded.
+    SUCCESS = 1
+    #: The first of its jobs has failed for good.
+    FAILURE = 2
+    #: All of its jobs have ended, whatever way.
+    FINISH = 3
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How many jobs of a batch there are, and what became of them. A job counts once, however often
+    it was retried.
+
+    :param pending: have not ended: they wait or run.
+    """
+
+    pending: int
+    succeeded: int
+    failed: int
+    cancelled: int
+
+    @property
+    def total(self) -> int:
+        return self.pending + self.succeeded + self.failed + self.cancelled
+
+    @property
+    def fraction(self) -> float:
+        """From 0 to 1: what has ended."""
+        return 1.0 - self.pending / self.total if self.total else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """A batch. Times are aware, in UTC.
+
+    :param open: it may get more jobs from outside, and does not end before it is closed.
+    :param stop_asked_at: when it was cancelled.
+    """
+
+    id: UUID
+    name: str
+    state: BatchState
+    open: bool
+    progress: Progress
+    pushed_at: datetime
+    stop_asked_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackRecord:
+    """A callback of a batch.
+
+    :param job_id: of the job that it is, once it was pushed.
+    :param pushed_at: None: it was not.
+    """
+
+    on: On
+    job_id: UUID
+    func: str
+    pushed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFilter:
+    """Which batches: every given condition must hold. Newest first, by id.
+
+    :param before: only those with a smaller id than this: the last of the page before.
+    :param limit: 1 to 1,000.
+    """
+
+    ids: Sequence[UUID] | None = None
+    name: str | None = None
+    states: Iterable[BatchState] = ()
+    before: UUID | None = None
+    limit: int = 50
+
+
+def utc(at: datetime | None) -> datetime | None:
+    return None if at is None else at.replace(tzinfo=UTC)
+
+
+def batch(row: Sequence[Any]) -> BatchRecord:
+    """A row of ``sql/find.sql``."""
+    id, name, state, open_, pushed_at, stop_asked_at, finished_at, *counts = row
+    pending, succeeded, failed, cancelled = counts
+    return BatchRecord(
+        id=id,
+        name=name,
+        state=BatchState(state),
+        open=open_,
+        progress=Progress(pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled),
+        pushed_at=pushed_at.replace(tzinfo=UTC),
+        stop_asked_at=utc(stop_asked_at),
+        finished_at=utc(finished_at),
+    )
+
+
+def callback(row: Sequence[Any]) -> CallbackRecord:
+    """A row of ``sql/callbacks.sql``."""
+    kind, job_id, func, pushed_at = row
+    return CallbackRecord(on=On(kind), job_id=job_id, func=func, pushed_at=utc(pushed_at))

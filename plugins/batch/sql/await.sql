@@ -1,0 +1,11 @@
+-- Asks for a notice when these batches end, and gives the states of those that are there.
+-- Index: the primary keys. Locks: what it inserts. Safe to repeat.
+with asked as (
+  insert into {schema}.awaited (id)
+  select u.id
+  from unnest($1::uuid[]) as u (id)
+  order by u.id
+  on conflict do nothing)
+select b.id, b.state
+from {schema}.batches as b
+where b.id = any ($1::uuid[])

@@ -1,0 +1,20 @@
+-- Jobs of a batch behind ($2) that are not finished, by id, of at most $3 that have not ended; the last
+-- one that was looked at is given in any case, with false if it is finished.
+-- Index: the primary keys. No locks. Safe to repeat.
+select s.job_id, s.live
+from (
+  select
+    m.job_id, j.id is not null as live,
+    lead(m.job_id) over (order by m.job_id) is null as last
+  from (
+    select o.job_id
+    from {schema}.batches_jobs as o
+    where o.batch_id = $1::uuid
+      and o.job_id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
+      and o.state = 0
+    order by o.job_id
+    limit $3::int) as m
+  left join {schema}.jobs as j on j.id = m.job_id) as s
+where s.live
+  or s.last
+order by s.job_id

@@ -1,0 +1,13 @@
+-- What became of jobs: state 0 while they are not finished, and no row if they are gone.
+-- Index: the primary key of jobs, finished_jobs_id. No locks. Safe to repeat.
+select u.id, coalesce(f.state, 0)
+from unnest($1::uuid[]) as u (id)
+left join {schema}.jobs as j on j.id = u.id
+left join lateral (
+  select o.state
+  from {schema}.finished_jobs as o
+  where o.id = u.id
+  order by o.finished_at desc
+  limit 1) as f on j.id is null
+where j.id is not null
+  or f.state is not null

@@ -1,0 +1,29 @@
+"""Batches in their tables."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import resources
+
+from chancy.broker import Broker, SqlStore
+from chancy.errors import ConfigurationError
+from chancy.postgres.statements import load
+
+
+@lru_cache(maxsize=64)
+def statement(name: str, schema: str) -> str:
+    """A statement of the folder ``sql``."""
+    return load(resources.files("chancy.plugins.batch") / "sql", name, schema)
+
+
+def store_of(broker: Broker) -> SqlStore:
+    """The broker, for statements.
+
+    :raises ConfigurationError: it keeps no tables.
+    """
+    if not isinstance(broker, SqlStore):
+        raise ConfigurationError(
+            f"batches are kept in Postgres, and {type(broker).__name__} does not offer SQL "
+            "statements: use an application on Postgres"
+        )
+    return broker

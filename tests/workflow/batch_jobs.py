@@ -1,0 +1,56 @@
+"""Functions that batches of the tests run. What they did is seen in a list of this process."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chancy import Chancy, current_job, job
+from chancy.plugins.batch import Batches
+
+#: What ran, in that order: numbers of jobs, and ``on success`` and so on.
+ran: list[str] = []
+#: Numbers of jobs that fail while they are in here.
+failing: set[int] = set()
+#: What those that wait for it wait for.
+gate = asyncio.Event()
+#: The application of the test, for jobs that add others.
+apps: list[tuple[Chancy, Batches]] = []
+
+
+@job(queue="async", max_attempts=1)
+async def act(number: int) -> None:
+    ran.append(str(number))
+    if number in failing:
+        raise ValueError(f"{number} fails")
+
+
+@job(queue="async", max_attempts=3)
+async def retried(number: int) -> None:
+    """Fails in its first two attempts."""
+    ran.append(str(number))
+    if current_job().attempt < 3:
+        raise ValueError(f"{number} fails")
+
+
+@job(queue="async", max_attempts=1)
+async def held(number: int) -> None:
+    """Runs until the gate opens."""
+    ran.append(str(number))
+    await gate.wait()
+
+
+@job(queue="async", max_attempts=1)
+async def adding(number: int, more: int) -> None:
+    """Adds jobs with the numbers behind its own."""
+    chancy, batches = apps[0]
+    jobs = [act.job(one) for one in range(number + 1, number + 1 + more)]
+    assert await batches.add(chancy, jobs) == more
+    ran.append(str(number))
+
+
+@job(queue="async", max_attempts=1)
+async def said(what: str) -> None:
+    """A callback."""
+    meta = current_job().meta["batch"]
+    assert set(meta) == {"of", "on"}
+    ran.append(f"{what} {meta['on']}")
