@@ -13,6 +13,7 @@ from chancy.plugins.redis.broker import RedisBroker
 from chancy.plugins.redis.client import checked
 from chancy.plugins.redis.link import linked
 from chancy.plugins.redis.relay import Relay
+from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.settings import History, RedisSettings
 from chancy.plugins.redis.streams.link import Link as StreamLink
 from chancy.plugins.redis.streams.relay import EventRelay
@@ -82,6 +83,8 @@ class RedisPlugin(Plugin):
 
         #: Streams and processors are declared here; the processors run beside the worker.
         self.streams = Streams(self.settings)
+        #: Services are declared and commanded here; they run beside the worker.
+        self.services = Services(self.settings)
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -110,6 +113,7 @@ class RedisPlugin(Plugin):
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_up(), name="upkeep")
             group.create_task(self.streams.serve(leader=runtime.leader), name="streams")
+            group.create_task(self.services.serve(), name="services")
             if isinstance(runtime.broker, SqlStore):
                 group.create_task(self._relay(runtime.broker, runtime), name="relay")
                 group.create_task(self._relay_events(runtime.broker, runtime), name="event relay")

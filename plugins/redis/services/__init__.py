@@ -1,0 +1,34 @@
+"""Long-lived services over Redis: one copy of each, with start, stop, reload and restart."""
+
+from __future__ import annotations
+
+from chancy.plugins.redis.services.alone import run, serve
+from chancy.plugins.redis.services.base import (
+    BlockingContext,
+    Context,
+    Listing,
+    Service,
+    ServiceError,
+    ServiceReport,
+    State,
+    UnknownService,
+)
+from chancy.plugins.redis.services.services import Services
+from chancy.plugins.redis.services.store import NoService, ServiceRuns, ServiceStore
+
+__all__ = [
+    "BlockingContext",
+    "Context",
+    "Listing",
+    "NoService",
+    "Service",
+    "ServiceError",
+    "ServiceReport",
+    "ServiceRuns",
+    "ServiceStore",
+    "Services",
+    "State",
+    "UnknownService",
+    "run",
+    "serve",
+]

@@ -1,0 +1,166 @@
+"""The thread that renews the leases of a worker, and hears what is wanted of its services.
+
+It is a thread so that a service which computes for long does not lose its lease for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError
+from chancy.plugins.redis.services.ledger import Ledger
+
+logger = logging.getLogger("chancy.redis.services")
+
+#: Seconds that a read of nudges waits; the end of the worker waits for it.
+_BLOCK_S = 0.25
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease of this worker.
+
+    :ivar until: by `time.monotonic`, when it ends unless it is renewed.
+    :ivar want: told what is wanted, with the time at which that was asked for.
+    :ivar lose: told that the lease may be another's.
+    """
+
+    id: str
+    token: str
+    until: float
+    want: Callable[[str, float], None]
+    lose: Callable[[], None]
+
+
+class Keeper:
+    """Renews leases five times in each, all in one script.
+
+    Of a lease that could not be renewed the last fifth is left to its copy for stopping.
+
+    :param ledger: with a link that waits for an answer no longer than `patience_s`.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._every_s = ledger.lease_s / 5
+        self._held: dict[str, Held] = {}
+        self._asked: set[str] = set()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="service leases", daemon=True)
+        self._last: str | None = None
+        self._away = False
+
+    @staticmethod
+    def patience_s(lease_s: float) -> float:
+        """Seconds for an answer: beyond the lease it comes too late."""
+        return lease_s / 5
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; blocks for a quarter of a second, or for as long as an answer takes."""
+        self._closing.set()
+        self._thread.join()
+
+    def hold(self, held: Held) -> None:
+        """Renew a lease from now on."""
+        with self._lock:
+            self._held[held.id] = held
+
+    def drop(self, id: str, token: str) -> None:
+        """Renew it no more."""
+        with self._lock:
+            held = self._held.get(id)
+            if held is not None and held.token == token:
+                del self._held[id]
+
+    def ask(self, id: str) -> None:
+        """Ask soon what is wanted of one, as if it had been nudged."""
+        with self._lock:
+            self._asked.add(id)
+
+    # The thread
+
+    def _serve(self) -> None:
+        due = time.monotonic() + self._every_s
+        backoff = Backoff(base_s=0.05, cap_s=min(1.0, self._every_s / 2))
+        while not self._closing.is_set():
+            try:
+                named = self._listen(due)
+                if time.monotonic() >= due:
+                    due = time.monotonic() + self._every_s
+                    self._renew(None)
+                elif named:
+                    self._renew(named)
+            except BrokerError as error:
+                self._tell_away(error)
+                due = 0.0
+                self._closing.wait(backoff.next_s())
+            except Exception:
+                logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
+                self._closing.wait(backoff.next_s())
+            else:
+                backoff.reset()
+                self._tell_back()
+            self._expire()
+
+    def _listen(self, due: float) -> set[str]:
+        """Wait for nudges, until the next renewal at most; the ids that were named."""
+        if self._last is None:
+            # What was wanted before is told by the first renewal.
+            self._last = self._ledger.last_nudge()
+        left_s = min(due - time.monotonic(), _BLOCK_S, self._every_s / 2)
+        if self._asked:
+            left_s = 0.0
+        named: set[str] = set()
+        # BLOCK 0 would be for ever.
+        if left_s >= 0.001:
+            self._last, named = self._ledger.nudges(self._last, int(left_s * 1000))
+        with self._lock:
+            named |= self._asked
+            self._asked.clear()
+            return named & self._held.keys()
+
+    def _renew(self, named: set[str] | None) -> None:
+        with self._lock:
+            held = [one for one in self._held.values() if named is None or one.id in named]
+        if not held:
+            return
+        asked = time.monotonic()
+        answers = self._ledger.renew([(one.id, one.token) for one in held])
+        for one, answer in zip(held, answers, strict=True):
+            if answer == "lost":
+                self._lose(one)
+            else:
+                one.until = asked + self._ledger.lease_s
+                if answer:
+                    one.want(answer, asked)
+
+    def _expire(self) -> None:
+        """Give up what could not be renewed, before another may have it."""
+        edge = time.monotonic() + self._every_s
+        with self._lock:
+            over = [one for one in self._held.values() if one.until <= edge]
+        for one in over:
+            self._lose(one)
+
+    def _lose(self, held: Held) -> None:
+        self.drop(held.id, held.token)
+        held.lose()
+
+    def _tell_away(self, error: BrokerError) -> None:
+        if not self._away:
+            self._away = True
+            logger.warning("service_leases_not_renewed owner=%s: %s", self._ledger.owner, error)
+
+    def _tell_back(self) -> None:
+        if self._away:
+            self._away = False
+            logger.info("service_leases_renewed_again owner=%s", self._ledger.owner)

@@ -1,0 +1,20 @@
+-- A number above every one before it, also after all data was lost: microseconds by the clock.
+local function next_token()
+  local last = tonumber(redis.call('GET', waiting .. ':token') or '0')
+  local made = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  local text = string.format('%.0f', made)
+  redis.call('SET', waiting .. ':token', text)
+  return text
+end
+
+-- Give it to a worker. 'wanted' of a time before is not for this run.
+local function give(id, owner, lease_ms)
+  local token = next_token()
+  redis.call('HDEL', prefix .. id, 'output', 'wanted', 'cleanups')
+  redis.call(
+    'HSET', prefix .. id, 'state', 'RUNNING', 'last_update', time[1], 'token', token, 'owner', owner)
+  redis.call('ZADD', leases, now + lease_ms, id)
+  redis.call('SADD', known, id)
+  redis.call('PUBLISH', prefix .. id, '{"event":"start","data":null}')
+  return token
+end

@@ -1,0 +1,25 @@
+-- Ask for stop, reload or remove. Safe to repeat; the last one counts.
+-- ARGV prefix id wanted; the state in which it was, nothing if it is not there.
+--@include _keys
+local id, wanted = ARGV[2], ARGV[3]
+local key = prefix .. id
+if redis.call('EXISTS', key) == 0 then
+  redis.call('SREM', known, id)
+  return false
+end
+local state = redis.call('HGET', key, 'state') or 'WAIT'
+if runs(id) then
+  redis.call('HSET', key, 'wanted', wanted)
+  nudge(id)
+elseif wanted == 'remove' then
+  redis.call('LREM', waiting, 0, id)
+  redis.call('LREM', rung, 0, id)
+  remove(id)
+elseif wanted == 'stop' and not OVER[state] then
+  redis.call('LREM', waiting, 0, id)
+  redis.call('LREM', rung, 0, id)
+  if state ~= 'STOPPED' then
+    stopped(id)
+  end
+end
+return state

@@ -1,0 +1,34 @@
+-- Take what waits, oldest first: the id leaves the line and becomes RUNNING with a lease at once.
+-- If the answer is lost the lease ends, and it waits again. ARGV prefix owner lease_ms most
+-- For each id {id, 'run', token, name, data}, {id, 'missing'}, {id, 'running'}, or {id, 'stopped'}.
+--@include _keys
+--@include _token
+local owner, lease_ms, most = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+-- What the bell of a worker has moved is older than the rest, the last moved the youngest of it.
+-- As many as workers are waiting, each of them rings once.
+while redis.call('LMOVE', rung, waiting, 'LEFT', 'RIGHT') do end
+local found = {}
+for _ = 1, most do
+  local id = redis.call('RPOP', waiting)
+  if not id then
+    break
+  end
+  local key = prefix .. id
+  local fields = redis.call('HMGET', key, 'task', 'data', 'state', 'wanted')
+  if not fields[1] then
+    redis.call('SREM', known, id)
+    table.insert(found, {id, 'missing'})
+  elseif runs(id) then
+    table.insert(found, {id, 'running'})
+  elseif fields[4] == 'stop' or fields[4] == 'remove' then
+    settle(id, fields[4])
+    table.insert(found, {id, 'stopped'})
+  else
+    if OVER[fields[3]] then
+      free(id, fields[3])
+    end
+    redis.call('HDEL', key, 'local')
+    table.insert(found, {id, 'run', give(id, owner, lease_ms), fields[1], fields[2] or ''})
+  end
+end
+return found

@@ -1,0 +1,23 @@
+-- A service has ended by itself. ARGV prefix id token state output event
+-- 1, or 0 if the lease was lost: then it has changed nothing. A repetition is lost too.
+--@include _keys
+local id, token, state = ARGV[2], ARGV[3], ARGV[4]
+if not owns(id, token) then
+  return 0
+end
+local key = prefix .. id
+local wanted = redis.call('HGET', key, 'wanted')
+free(id)
+redis.call('HSET', key, 'state', state, 'output', ARGV[5], 'last_update', time[1])
+redis.call('PUBLISH', key, ARGV[6])
+if wanted == 'remove' then
+  remove(id)
+elseif wanted == 'restart' then
+  wait(id)
+elseif redis.call('HGET', key, 'cleanup') == 'false' then
+  redis.call('ZADD', kept, now, id)
+else
+  redis.call('SREM', known, id)
+  redis.call('LPUSH', ended, id)
+end
+return 1

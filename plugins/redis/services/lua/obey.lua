@@ -1,0 +1,15 @@
+-- The owner has stopped its copy, for what was wanted; the last wish counts. ARGV prefix id token
+-- {'lost'}, {'reload', name, data}: run it again with these, or {what has become of it}.
+--@include _keys
+local id, token = ARGV[2], ARGV[3]
+if not owns(id, token) then
+  return {'lost'}
+end
+local found = redis.call('HMGET', prefix .. id, 'wanted', 'task', 'data')
+local wanted = found[1] or 'reload'
+if wanted == 'reload' or not (wanted == 'stop' or wanted == 'restart' or wanted == 'remove') then
+  redis.call('HDEL', prefix .. id, 'wanted')
+  redis.call('PUBLISH', prefix .. id, '{"event":"reload","data":null}')
+  return {'reload', found[2] or '', found[3] or ''}
+end
+return {settle(id, wanted, 'LPUSH')}

@@ -1,0 +1,19 @@
+-- Let a service wait for a worker, unless it runs. Safe to repeat: it waits once.
+-- ARGV prefix id name data cleanup; the state that it has now: WAIT, or RUNNING if it runs.
+--@include _keys
+local id, name, data, cleanup = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if runs(id) then
+  return 'RUNNING'
+end
+local key = prefix .. id
+local queued = redis.call('EXISTS', key) == 1 and waits(id)
+free(id, redis.call('HGET', key, 'state'))
+redis.call('HDEL', key, 'local', 'cleanup')
+redis.call('HSET', key, 'task', name, 'data', data, 'state', 'WAIT')
+if cleanup == 'false' then
+  redis.call('HSET', key, 'cleanup', 'false')
+end
+if not queued then
+  redis.call('LPUSH', waiting, id)
+end
+return 'WAIT'

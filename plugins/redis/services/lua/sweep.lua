@@ -1,0 +1,35 @@
+-- Find what nobody runs any more, at most so many of each kind. Atomic: of many workers that sweep
+-- one finds each. ARGV prefix most extra_ms keep_ms adopt_ms cursor
+-- {{id, what has become of it}…, ids without a hash…, the next cursor}
+--@include _keys
+local most, extra, keep = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local found, ghosts = {}, {}
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - extra, 'LIMIT', 0, most)) do
+  local fields = redis.call('HMGET', prefix .. id, 'state', 'wanted')
+  if fields[1] == 'RUNNING' then
+    -- To the end of the line: one that kills its workers keeps up nobody.
+    table.insert(found, {id, settle(id, fields[2], 'LPUSH')})
+  else
+    redis.call('ZREM', leases, id)
+  end
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', cleaning, '-inf', now, 'LIMIT', 0, most)) do
+  redis.call('ZREM', cleaning, id)
+  redis.call('LPUSH', ended, id)
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', kept, '-inf', now - keep, 'LIMIT', 0, most)) do
+  remove(id)
+end
+-- Whatever says that it runs without a lease was written by another program: it gets one.
+local page = redis.call('SSCAN', known, ARGV[6], 'COUNT', most)
+for _, id in ipairs(page[2]) do
+  local state = redis.call('HGET', prefix .. id, 'state')
+  if state == 'RUNNING' and not redis.call('ZSCORE', leases, id) then
+    redis.call('HDEL', prefix .. id, 'token', 'owner')
+    redis.call('ZADD', leases, now + tonumber(ARGV[5]), id)
+  elseif not state and redis.call('EXISTS', prefix .. id) == 0 then
+    redis.call('SREM', known, id)
+    table.insert(ghosts, id)
+  end
+end
+return {found, ghosts, page[1]}

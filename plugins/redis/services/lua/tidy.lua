@@ -1,0 +1,24 @@
+-- Take what has ended, oldest first, to clean up after it. If that is not said to be done in time,
+-- a sweep puts it back. ARGV prefix lease_ms most drop; with drop 1 all is forgotten here and now.
+-- For each {id, how many times it was taken, fields and values…}
+--@include _keys
+local lease_ms, most = tonumber(ARGV[2]), tonumber(ARGV[3])
+local found = {}
+for _ = 1, most do
+  local id = redis.call('RPOP', ended)
+  if not id then
+    break
+  end
+  local state = redis.call('HGET', prefix .. id, 'state')
+  if OVER[state] then
+    if ARGV[4] == '1' then
+      table.insert(found, {id, 0, {}})
+      remove(id)
+    else
+      local times = redis.call('HINCRBY', prefix .. id, 'cleanups', 1)
+      redis.call('ZADD', cleaning, now + lease_ms, id)
+      table.insert(found, {id, times, redis.call('HGETALL', prefix .. id)})
+    end
+  end
+end
+return found

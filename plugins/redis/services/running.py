@@ -1,0 +1,186 @@
+"""One run of a service: as a task of the loop, or in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Future
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from chancy.errors import Interrupted
+from chancy.plugins.redis.services.base import BlockingContext, Context, Service
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How ``start`` ended: with a value, or an error."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Run(Protocol):
+    """A service that runs."""
+
+    def begin(self) -> asyncio.Future[Result]:
+        """Begin it; done at its end. It is never cancelled."""
+        ...
+
+    async def stop(self) -> None:
+        """Call its ``stop``; raises what that raises."""
+        ...
+
+    def interrupt(self) -> None:
+        """Break ``start`` off; it may need more than one try."""
+        ...
+
+
+def is_async(kind: type[Service]) -> bool:
+    """Whether a service runs in the loop."""
+    return inspect.iscoroutinefunction(kind.start)
+
+
+class LoopRun:
+    """A service with an async ``start``."""
+
+    def __init__(self, kind: type[Service], ctx: Context) -> None:
+        self._kind = kind
+        self._ctx = ctx
+        self._service: Any = None
+        self._task: asyncio.Task[Result] | None = None
+
+    def begin(self) -> asyncio.Future[Result]:
+        self._task = asyncio.create_task(self._whole(), name=f"service {self._ctx.id}")
+        return self._task
+
+    async def stop(self) -> None:
+        if self._service is None:
+            return
+        async with _entered(self._kind):
+            await _awaited(self._service.stop())
+
+    def interrupt(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _whole(self) -> Result:
+        try:
+            async with _entered(self._kind):
+                self._service = self._kind.make(self._ctx)
+            async with _entered(self._kind):
+                return Result(await self._service.start(self._ctx))
+        except BaseException as error:
+            # SystemExit, too, is the end of this service and not of the worker.
+            return Result(error=error)
+
+
+class ThreadRun:
+    """A service with a plain ``start``, in a thread of its own."""
+
+    def __init__(self, kind: type[Service], ctx: BlockingContext) -> None:
+        self._kind = kind
+        self._ctx = ctx
+        self._service: Any = None
+        self._result: Future[Result] = Future()
+        self._over = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> asyncio.Future[Result]:
+        self._thread = threading.Thread(
+            target=self._whole, name=f"service {self._ctx.id}", daemon=True
+        )
+        self._thread.start()
+        return asyncio.wrap_future(self._result)
+
+    async def stop(self) -> None:
+        if self._service is None:
+            return
+        if inspect.iscoroutinefunction(self._service.stop):
+            async with _entered(self._kind):
+                await self._service.stop()
+        else:
+            await in_thread(self._stop, f"stop of service {self._ctx.id}")
+
+    def interrupt(self) -> None:
+        # Under the lock the thread is within the service, or has not left it yet.
+        with self._over:
+            thread = self._thread
+            if thread is not None and thread.ident is not None and not self._result.done():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupted)
+                )
+
+    def _stop(self) -> None:
+        with _entered_here(self._kind):
+            self._service.stop()
+
+    def _whole(self) -> None:
+        try:
+            try:
+                with _entered_here(self._kind):
+                    self._service = self._kind.make(self._ctx)
+                with _entered_here(self._kind):
+                    result = Result(self._service.start(self._ctx))
+            except BaseException as error:
+                result = Result(error=error)
+            self._end(result)
+        except Interrupted as error:
+            # It came between the end of the service and here.
+            if not self._result.done():
+                self._end(Result(error=error))
+
+    def _end(self, result: Result) -> None:
+        with self._over:
+            self._result.set_result(result)
+
+
+async def in_thread(work: Callable[[], T], name: str) -> T:
+    """Run it in a thread of its own, which a cancellation leaves behind."""
+    found: Future[T] = Future()
+
+    def whole() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=whole, name=name, daemon=True).start()
+    # Shielded: a cancelled Future could not be set by the thread any more.
+    return await asyncio.shield(asyncio.wrap_future(found))
+
+
+@asynccontextmanager
+async def _entered(kind: type[Service]) -> AsyncGenerator[None]:
+    provided = kind.provide_context()
+    if isinstance(provided, AbstractAsyncContextManager):
+        async with provided:
+            yield
+    else:
+        with provided:
+            yield
+
+
+@contextmanager
+def _entered_here(kind: type[Service]) -> Generator[None]:
+    provided = kind.provide_context()
+    if not isinstance(provided, AbstractContextManager):
+        raise TypeError(f"{kind.__name__}.provide_context is async, which needs an async start")
+    with provided:
+        yield
+
+
+async def _awaited(value: Any) -> None:
+    if inspect.isawaitable(value):
+        await value

@@ -1,0 +1,296 @@
+"""The worker of services: what runs here, and what it says to Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost
+from chancy.plugins.redis.services.attendant import Attendant, Cleaner, Handler
+from chancy.plugins.redis.services.base import Service, State
+from chancy.plugins.redis.services.copies import Copy
+from chancy.plugins.redis.services.keeper import Held, Keeper
+from chancy.plugins.redis.services.ledger import Ending, Ledger, Taken
+from chancy.plugins.redis.services.link import Link
+from chancy.plugins.redis.services.values import message
+
+logger = logging.getLogger("chancy.redis.services")
+
+T = TypeVar("T")
+OnException = Callable[[BaseException], object]
+
+#: Threads that speak to Redis for the copies.
+_CLERKS = 4
+#: Seconds for an answer to what is not urgent.
+_PATIENCE_S = 5.0
+#: Between two tries to say something while Redis is away.
+_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a worker runs services; see `Services.configure`."""
+
+    lease_s: float = 10.0
+    concurrency: int = 1000
+    grace_s: float = 10.0
+    monitor: bool = True
+    cleanup: bool = True
+    handler: Handler | None = None
+    keep_s: float = 2_592_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A service that each worker has for itself."""
+
+    id: str
+    name: str
+    data: str
+    pid: int = field(default_factory=os.getpid)
+
+    def of_this_process(self) -> Local:
+        """The same, with an id of its own in a process that was forked from the one it is of."""
+        if self.pid == os.getpid():
+            return self
+        return Local(str(uuid.uuid4()), self.name, self.data)
+
+
+class Runtime:
+    """Runs services in this process until it is closed. One for each event loop.
+
+    :param kinds: the classes by name.
+    :param handlers: called with each unexpected exception.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        kinds: Mapping[str, type[Service]],
+        terms: Terms,
+        handlers: Sequence[OnException],
+        locals_: Sequence[Local] = (),
+    ) -> None:
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._kinds = kinds
+        self._terms = terms
+        self._handlers = handlers
+        self._brisk = link.within(Keeper.patience_s(terms.lease_s))
+        self._patient = link.within(_PATIENCE_S)
+        self._ledger = Ledger(self._patient, self.owner, terms.lease_s)
+        self._keeper = Keeper(Ledger(self._brisk, self.owner, terms.lease_s))
+        self._attendant = Attendant(
+            self._ledger,
+            room=self._room,
+            take=self._take,
+            restore=self._restore,
+            sweep=terms.monitor,
+            keep_s=terms.keep_s,
+        )
+        self._cleaner = Cleaner(self._ledger, terms.handler, self.failed) if terms.cleanup else None
+        self._clerks = ThreadPoolExecutor(_CLERKS, thread_name_prefix="service clerk")
+        self._lock = threading.Lock()
+        #: Local services that are to run and do not.
+        self._missing = list(locals_)
+        self._taken = 0
+        self._copies: dict[str, asyncio.Task[None]] = {}
+        self._live: set[Copy] = set()
+        self._closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # Its course
+
+    async def serve(self) -> None:
+        """Run services until cancelled; then stop them and give them back."""
+        self._loop = asyncio.get_running_loop()
+        self._keeper.start()
+        self._attendant.start()
+        if self._cleaner is not None:
+            self._cleaner.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._close()
+
+    def add_local(self, local: Local) -> None:
+        """Run one more service that is for this worker only."""
+        with self._lock:
+            self._missing.append(local)
+
+    async def _close(self) -> None:
+        self._closing = True
+        loop = asyncio.get_running_loop()
+        # Whoever is taken until the thread has ended is given back with the others.
+        await _unbroken(loop.run_in_executor(self._clerks, self._attendant.close))
+        # Those that were handed over by the thread are in the loop's line before this.
+        await asyncio.sleep(0)
+        for copy in list(self._live):
+            copy.close()
+        if self._copies:
+            # Stop, interruption, and the word to Redis.
+            patience_s = 2 * self._terms.grace_s + 2 * _AGAIN_S
+            done = asyncio.wait(list(self._copies.values()), timeout=patience_s)
+            await _unbroken(asyncio.ensure_future(done))
+        for copy in self._live:
+            logger.error(
+                "service_left_running service=%s: its lease ends with this process",
+                copy.taken.id,
+            )
+        await _unbroken(loop.run_in_executor(self._clerks, self._end_threads))
+        self._clerks.shutdown(wait=False, cancel_futures=True)
+
+    def _end_threads(self) -> None:
+        self._keeper.close()
+        if self._cleaner is not None:
+            self._cleaner.close(self._terms.grace_s)
+        self._brisk.close()
+        self._patient.close()
+
+    # Copies: called by the attendant, in its thread
+
+    def _room(self) -> int:
+        with self._lock:
+            return self._terms.concurrency - self._taken
+
+    def _take(self, taken: Taken, asked: float) -> None:
+        loop = self._loop
+        assert loop is not None
+        with self._lock:
+            self._taken += 1
+        until = asked + self._terms.lease_s
+        loop.call_soon_threadsafe(self._begin, taken, until)
+
+    def _restore(self) -> None:
+        with self._lock:
+            missing, self._missing = self._missing, []
+        for at, local in enumerate(missing):
+            try:
+                asked = time.monotonic()
+                taken = self._ledger.claim_local(local.id, local.name, local.data)
+            except BrokerError:
+                with self._lock:
+                    self._missing += missing[at:]
+                raise
+            if taken is None:
+                logger.error("local_service_runs_elsewhere service=%s", local.id)
+            else:
+                self._take(taken, asked)
+
+    # Copies: in the loop
+
+    def _begin(self, taken: Taken, until: float) -> None:
+        copy = Copy(taken, self._kinds, self, grace_s=self._terms.grace_s)
+        self._live.add(copy)
+        self._keeper.hold(Held(taken.id, taken.token, until, copy.want, copy.lose))
+        before = self._copies.get(taken.id)
+        task = asyncio.create_task(self._live_out(copy, before), name=f"copy {taken.id}")
+        self._copies[taken.id] = task
+        if self._closing:
+            copy.close()
+        elif time.monotonic() >= until:
+            # The loop was busy for so long that another may have it.
+            copy.give_up()
+
+    async def _live_out(self, copy: Copy, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                # The copy of a lease that was lost may still be about to stop.
+                await asyncio.wait([before])
+            await copy.live()
+        except Exception:
+            logger.exception("service_copy_failed service=%s", copy.taken.id)
+        finally:
+            self._over(copy)
+
+    def _over(self, copy: Copy) -> None:
+        taken = copy.taken
+        self._keeper.drop(taken.id, taken.token)
+        self._live.discard(copy)
+        if self._copies.get(taken.id) is asyncio.current_task():
+            del self._copies[taken.id]
+        with self._lock:
+            self._taken -= 1
+            if taken.local and copy.was_lost and not self._closing:
+                self._missing.append(Local(taken.id, taken.name, taken.data))
+        self._attendant.freed.set()
+
+    # What copies say to Redis
+
+    async def obey(self, taken: Taken) -> tuple[Ending, str, str]:
+        found = await self._say(lambda: self._ledger.obey(taken.id, taken.token))
+        return found or ("lost", "", "")
+
+    async def finish(self, taken: Taken, state: State, output: str, event: str) -> bool:
+        found = await self._say(
+            lambda: self._ledger.finish(taken.id, taken.token, state.value, output, event)
+        )
+        return bool(found)
+
+    async def release(self, taken: Taken, *, patient: bool) -> str:
+        if patient:
+            found = await self._say(lambda: self._ledger.release(taken.id, taken.token))
+            return found or "lost"
+        try:
+            return await self._ask(lambda: self._ledger.release(taken.id, taken.token))
+        except BrokerError:
+            # Whoever sweeps finds it.
+            return "lost"
+
+    async def emit(self, taken: Taken, event: str, data: object) -> None:
+        text = message(event, data)
+        _check(taken, await self._ask(lambda: self._ledger.emit(taken.id, taken.token, text)))
+
+    def emit_now(self, taken: Taken, event: str, data: object) -> None:
+        _check(taken, self._ledger.emit(taken.id, taken.token, message(event, data)))
+
+    def ask(self, id: str) -> None:
+        self._keeper.ask(id)
+
+    def failed(self, error: BaseException) -> None:
+        """Tell the handlers of an unexpected exception."""
+        for handler in self._handlers:
+            try:
+                handler(error)
+            except Exception:
+                logger.exception("service_exception_handler_failed")
+
+    async def _ask(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._clerks, work)
+
+    async def _say(self, work: Callable[[], T]) -> T | None:
+        """Say it until it is heard; None if the worker ends before."""
+        backoff = Backoff(base_s=0.1, cap_s=_AGAIN_S)
+        till: float | None = None
+        while True:
+            try:
+                return await self._ask(work)
+            except BrokerUnavailable:
+                if self._closing:
+                    till = till or time.monotonic() + self._terms.grace_s
+                    if time.monotonic() > till:
+                        return None
+                await asyncio.sleep(backoff.next_s())
+
+
+def _check(taken: Taken, ours: bool) -> None:
+    if not ours:
+        raise LeaseLost(f"the service {taken.id} is no longer run by this worker: let it end")
+
+
+async def _unbroken(future: asyncio.Future[T]) -> None:
+    """Wait for it, also if the worker is cancelled a second time: its end is bounded."""
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            continue

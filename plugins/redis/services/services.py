@@ -1,0 +1,234 @@
+"""The services of an application, and their run beside a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar
+
+from chancy.errors import ConfigurationError
+from chancy.names import shown
+from chancy.plugins.redis.client import Client
+from chancy.plugins.redis.services.attendant import Handler, handler_at
+from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, State
+from chancy.plugins.redis.services.keys import ServiceKeys, own_keys
+from chancy.plugins.redis.services.link import Link, connecting, connecting_as
+from chancy.plugins.redis.services.runtime import Local, OnException, Runtime, Terms
+from chancy.plugins.redis.services.store import ServiceStore
+from chancy.plugins.redis.services.values import as_json, check_name
+from chancy.plugins.redis.settings import RedisSettings
+
+S = TypeVar("S", bound=type[Service])
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Threads for the calls of one program; more calls at once wait.
+_CALLS = 4
+
+
+class Services:
+    """Declares services, commands them, and runs them beside a worker.
+
+    :param settings: where Redis is; or a client of redis-py, whose server is used by connections
+        of our own.
+    :param keys: other names of keys than ``{PREFIXservices}:…``.
+    :ivar blocking: the same commands for threads.
+    """
+
+    def __init__(
+        self, settings: RedisSettings | Client, *, keys: ServiceKeys | None = None
+    ) -> None:
+        if isinstance(settings, RedisSettings):
+            connect, prefix = connecting(settings), settings.prefix
+        else:
+            connect, prefix = connecting_as(settings), RedisSettings().prefix
+        self._link = Link(connect, keys or own_keys(prefix))
+        self.blocking = ServiceStore(self._link)
+        self._kinds: dict[str, type[Service]] = {}
+        self._terms = Terms()
+        self._handlers: list[OnException] = []
+        self._locals: list[Local] = []
+        self._runtimes: list[Runtime] = []
+        self._threads: ThreadPoolExecutor | None = None
+
+    # Declarations
+
+    @property
+    def keys(self) -> ServiceKeys:
+        """Where they are kept."""
+        return self._link.keys
+
+    @property
+    def terms(self) -> Terms:
+        """How they are run."""
+        return self._terms
+
+    @property
+    def kinds(self) -> Mapping[str, type[Service]]:
+        """The classes that are declared, by name."""
+        return dict(self._kinds)
+
+    def service(self, kind: S) -> S:
+        """Declare a class of services, by its ``name``; for use as a decorator too.
+
+        :raises ConfigurationError: there is one of this name, or it is no service.
+        """
+        if not (isinstance(kind, type) and issubclass(kind, Service)):
+            raise ConfigurationError(f"{shown(kind)} is no class of Service")
+        name = kind.name
+        if not name:
+            raise ConfigurationError(f'{kind.__name__} has no name: give it name = "…"')
+        check_name(name)
+        if name in self._kinds:
+            raise ConfigurationError(f"there are two services {name!r}: rename one")
+        self._kinds[name] = kind
+        return kind
+
+    def configure(
+        self,
+        *,
+        lease_s: float | None = None,
+        concurrency: int | None = None,
+        grace_s: float | None = None,
+        monitor: bool | None = None,
+        cleanup: bool | None = None,
+        handler: str | Handler | None = None,
+        keep_s: float | None = None,
+    ) -> None:
+        """Say how workers run services; what is left out stays as it is.
+
+        :param lease_s: for which one runs without a word from its worker, before another takes
+            it: 10 unless said, at least 1.
+        :param concurrency: services at once in each process: 1,000 unless said.
+        :param grace_s: for ``stop``, and for ``start`` to return after it: 10 unless said.
+        :param monitor: whether workers look for services that nobody runs any more.
+        :param cleanup: whether they forget services that have ended.
+        :param handler: called with the id and the fields of each before that, in a thread; or
+            its ``module:attribute``.
+        :param keep_s: seconds for which one is kept that was started with ``cleanup=False``, after
+            its end: 30 days unless said.
+        :raises ConfigurationError: one of them cannot be.
+        """
+        given = {
+            "lease_s": _within("lease_s", lease_s, 1.0, 3600.0),
+            "concurrency": _within("concurrency", concurrency, 1, 100_000),
+            "grace_s": _within("grace_s", grace_s, 0.0, 3600.0),
+            "monitor": monitor,
+            "cleanup": cleanup,
+            "handler": handler_at(handler),
+            "keep_s": _within("keep_s", keep_s, 0.0, 315_360_000.0),
+        }
+        changed: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+        self._terms = replace(self._terms, **changed)
+
+    def on_exception(self, handler: OnException) -> OnException:
+        """Declare a function that is called with each exception that ends a service as EXCEPTION.
+
+        What ``stop`` or the cleanup handler raises is told to it too.
+        """
+        self._handlers.append(handler)
+        return handler
+
+    def start_local(self, name: str, /, **data: Any) -> str:
+        """Run a service in each worker process of this program, for that one only; gives its id.
+
+        It is never taken by another worker: it is removed at the end of this one, and made again
+        when Redis has been away.
+        """
+        local = Local(
+            str(uuid.uuid4()),
+            check_name(name),
+            as_json(data, f"the data of the service {name!r}"),
+        )
+        self._locals.append(local)
+        for runtime in self._runtimes:
+            runtime.add_local(local)
+        return local.id
+
+    # Commands
+
+    async def start(
+        self, name: str, /, id: str | None = None, cleanup: bool = True, **data: Any
+    ) -> str:
+        """`ServiceStore.start`."""
+        return await self._call(self.blocking.begin, name, data, id=id, cleanup=cleanup)
+
+    async def stop(self, id: str) -> State:
+        """`ServiceStore.stop`."""
+        return await self._call(self.blocking.stop, id)
+
+    async def reload(self, id: str) -> State:
+        """`ServiceStore.reload`."""
+        return await self._call(self.blocking.reload, id)
+
+    async def restart(self, id: str) -> State:
+        """`ServiceStore.restart`."""
+        return await self._call(self.blocking.restart, id)
+
+    async def restart_if(self, id: str, states: Iterable[State | str]) -> bool:
+        """`ServiceStore.restart_if`."""
+        return await self._call(self.blocking.restart_if, id, states)
+
+    async def remove(self, id: str) -> State | None:
+        """`ServiceStore.remove`."""
+        return await self._call(self.blocking.remove, id)
+
+    async def get(self, id: str) -> ServiceReport | None:
+        """`ServiceStore.get`."""
+        return await self._call(self.blocking.get, id)
+
+    async def set(self, id: str, /, **data: Any) -> None:
+        """`ServiceStore.set`."""
+        return await self._call(self.blocking.set, id, **data)
+
+    async def list(self) -> Listing:
+        """`ServiceStore.list`."""
+        return await self._call(self.blocking.list)
+
+    async def _call(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="service calls")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: work(*args, **options))
+
+    def close(self) -> None:
+        """Close the connections of the commands; the next one makes new ones."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
+        self._link.close()
+
+    # Beside a worker
+
+    async def serve(self) -> None:
+        """Run services until cancelled; then stop them, and give them back as WAIT.
+
+        Without a declared service this returns at once.
+        """
+        if not self._kinds:
+            return
+        runtime = Runtime(
+            self._link,
+            self._kinds,
+            self._terms,
+            self._handlers,
+            [one.of_this_process() for one in self._locals],
+        )
+        self._runtimes.append(runtime)
+        try:
+            await runtime.serve()
+        finally:
+            self._runtimes.remove(runtime)
+            self.close()
+
+
+def _within(name: str, value: Any, least: float, most: float) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or (number and least <= value <= most):
+        return value
+    raise ConfigurationError(
+        f"services: {name}={shown(value)} must be a number from {least:g} to {most:g}"
+    )

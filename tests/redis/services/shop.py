@@ -1,0 +1,188 @@
+"""Services for tests, each of which says in Redis what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from chancy.plugins.redis.services import BlockingContext, Context, Service, Services
+from chancy.plugins.redis.services.runtime import Runtime
+from chancy.plugins.redis.settings import RedisSettings
+
+#: Short, so that a test sees its end; long enough for a machine that is busy.
+LEASE_S = 1.5
+TICK_S = 0.01
+
+
+class Beat(Service):
+    """Ticks until it is stopped: into the list ``ticks:ID``, with its process and the time."""
+
+    name = "beat"
+
+    async def start(self, ctx: Context) -> None:
+        note(ctx.id, f"begin {ctx.data.get('pace', '')}")
+        while not await ctx.wait(TICK_S):
+            tick(ctx.id)
+
+    async def stop(self) -> None: ...
+
+
+class ThreadBeat(Service):
+    """The same in a thread, without an eye on whether it is to stop."""
+
+    name = "thread-beat"
+
+    def start(self, ctx: BlockingContext) -> None:
+        note(ctx.id, "begin")
+        while True:
+            time.sleep(TICK_S)
+            tick(ctx.id)
+
+
+class Give(Service):
+    """Ends at once with what it is told to."""
+
+    name = "give"
+
+    async def start(self, ctx: Context) -> Any:
+        note("given", ctx.id)
+        match ctx.data:
+            case {"error": str(text)}:
+                raise self.Error(text)
+            case {"raise": str(text)}:
+                raise ValueError(text)
+            case _:
+                return ctx.data.get("value")
+
+
+class Nap(Service):
+    """Sleeps for so many seconds in a thread."""
+
+    name = "nap"
+
+    def start(self, ctx: BlockingContext) -> str:
+        ctx.wait(float(ctx.data.get("s", 0.3)))
+        return "slept"
+
+
+class Compute(Service):
+    """Computes for so many seconds without a pause for the loop."""
+
+    name = "compute"
+
+    async def start(self, ctx: Context) -> int:
+        till = time.monotonic() + ctx.data["s"]
+        count = 0
+        while time.monotonic() < till:
+            count += 1
+        return count
+
+
+KINDS: tuple[type[Service], ...] = (Beat, ThreadBeat, Give, Nap, Compute)
+
+_notes: redis.Redis | redis.RedisCluster | None = None
+
+
+def connect_notes(url: str, *, cluster: bool) -> Any:
+    """Where the services of this process say what they do; close it."""
+    global _notes
+    made: redis.Redis | redis.RedisCluster
+    if cluster:
+        made = redis.RedisCluster.from_url(url, protocol=2)
+    else:
+        made = redis.Redis.from_url(url, protocol=2)
+    _notes = made
+    return made
+
+
+def note(name: str, text: str) -> None:
+    assert _notes is not None
+    with contextlib.suppress(redis.RedisError):
+        _notes.rpush(f"note:{name}", text)
+
+
+def tick(id: str) -> None:
+    assert _notes is not None
+    with contextlib.suppress(redis.RedisError):
+        _notes.rpush(f"ticks:{id}", json.dumps([os.getpid(), time.time()]))
+
+
+def declare(url: str, *, cluster: bool = False, **terms: Any) -> Services:
+    made = Services(RedisSettings(url=url, cluster=cluster, prefix="t:"))
+    options: dict[str, Any] = {"lease_s": LEASE_S, "grace_s": 3.0} | terms
+    made.configure(**options)
+    for kind in KINDS:
+        made.service(kind)
+    return made
+
+
+@dataclass
+class Shop:
+    """Services with workers in this process, and a client to look with."""
+
+    url: str
+    cluster: bool
+    services: Services
+    raw: Any
+
+    @contextlib.asynccontextmanager
+    async def worker(self, services: Services | None = None) -> AsyncGenerator[Services]:
+        """One more worker, stopped in the end as by SIGTERM."""
+        made = services or declare(self.url, cluster=self.cluster)
+        task = asyncio.create_task(made.serve())
+        try:
+            yield made
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            made.close()
+
+    def declare(self, **terms: Any) -> Services:
+        return declare(self.url, cluster=self.cluster, **terms)
+
+    async def state(self, id: str) -> str | None:
+        found = await self.services.get(id)
+        return None if found is None else found.state.value
+
+    def is_state(self, id: str, state: str | None) -> Callable[[], Any]:
+        async def look() -> bool:
+            return await self.state(id) == state
+
+        return look
+
+    def ticks(self, id: str) -> list[tuple[int, float]]:
+        return [(pid, at) for pid, at in map(json.loads, self.raw.lrange(f"ticks:{id}", 0, -1))]
+
+    def notes(self, name: str) -> list[str]:
+        return [one.decode() for one in self.raw.lrange(f"note:{name}", 0, -1)]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The line, the next one first."""
+        keys = self.services.keys
+        return [one.decode() for one in reversed(self.raw.lrange(keys.waiting, 0, -1))]
+
+
+@contextlib.contextmanager
+def shop(url: str, *, cluster: bool) -> Generator[Shop]:
+    raw = connect_notes(url, cluster=cluster)
+    services = declare(url, cluster=cluster)
+    try:
+        yield Shop(url, cluster, services, raw)
+    finally:
+        services.close()
+        if cluster:
+            raw.disconnect_connection_pools()
+        raw.close()
+
+
+__all__ = ["LEASE_S", "Runtime", "Shop", "connect_notes", "declare", "note", "shop", "tick"]

@@ -1,0 +1,74 @@
+"""Services run, end, and tell what they gave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.redis.services.shop import Shop
+from tests.waiting import eventually
+
+
+@pytest.mark.row("P03")
+@pytest.mark.row("P42")
+async def test_a_service_that_was_started_waits(place: Shop) -> None:
+    id = await place.services.start("beat", pace=3)
+    found = await place.services.get(id)
+    assert found is not None
+    assert (found.state, found.name, found.data) == ("WAIT", "beat", {"pace": 3})
+    assert place.waiting == [id]
+    assert (await place.services.list()).new == [id]
+
+
+@pytest.mark.row("P01")
+@pytest.mark.row("P11")
+@pytest.mark.row("P42")
+@pytest.mark.parametrize("value", [None, {"a": [1, None]}, "text", 0, "7"])
+async def test_what_it_returns_is_kept_as_json(place: Shop, value: Any) -> None:
+    id = await place.services.start("give", cleanup=False, value=value)
+    async with place.worker():
+        await eventually(place.is_state(id, "SUCCESS"))
+    found = await place.services.get(id)
+    assert found is not None
+    assert found.output == value
+    raw = place.raw.hget(place.services.keys.of(id), "output")
+    assert json.loads(raw) == value
+
+
+@pytest.mark.row("P10")
+@pytest.mark.row("P22")
+@pytest.mark.row("P42")
+@pytest.mark.parametrize("kind", ["beat", "thread-beat"])
+async def test_a_running_service_is_stopped(place: Shop, kind: str) -> None:
+    id = await place.services.start(kind)
+    async with place.worker():
+        await eventually(lambda: len(place.ticks(id)) > 3)
+        found = await place.services.get(id)
+        assert found is not None
+        assert found.state == "RUNNING"
+        assert found.last_update
+        assert id in (await place.services.list()).active
+        assert await place.services.stop(id) == "RUNNING"
+        await eventually(place.is_state(id, "STOPPED"))
+        seen = len(place.ticks(id))
+        await asyncio.sleep(0.1)
+        assert len(place.ticks(id)) == seen
+        listed = await place.services.list()
+        assert (listed.new, listed.active, listed.ended) == ([], [id], [])
+
+
+@pytest.mark.row("P24")
+@pytest.mark.row("P42")
+async def test_a_reload_runs_it_again_with_the_data_that_it_has_by_then(place: Shop) -> None:
+    id = await place.services.start("beat", pace=1)
+    async with place.worker():
+        await eventually(lambda: place.notes(id) == ["begin 1"])
+        await place.services.set(id, pace=2)
+        await place.services.reload(id)
+        await eventually(lambda: place.notes(id) == ["begin 1", "begin 2"])
+        assert await place.state(id) == "RUNNING"
+        await asyncio.sleep(0.1)
+        assert place.notes(id) == ["begin 1", "begin 2"]
