@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from chancy import current_job
 from chancy.plugins.redis.compat.fennel import App
 
 app = App(name="shop", autodiscover="")
@@ -62,6 +64,17 @@ def odd() -> Any:
     return object()
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise TypeError("nor this")
+
+
+@app.task(retries=0)
+def odd_failure() -> None:
+    """Fails with what can be neither stored nor printed."""
+    raise Unprintable(object())
+
+
 @app.task(retries=2)
 def die(file: str) -> None:
     note(file)
@@ -79,6 +92,11 @@ def slow(file: str, seconds: float) -> None:
     note(file)
     time.sleep(seconds)
     note(file, "done")
+
+
+@app.task
+def speak(word: str) -> None:
+    current_job().log(word, level=logging.WARNING)
 
 
 def note(file: str, text: str = "begun") -> None:

@@ -99,6 +99,26 @@ async def test_an_outage_of_redis_leaves_other_queues_going(
         assert await (await pushing).result(20) == 3
 
 
+@pytest.mark.row("F37")
+async def test_a_worker_goes_on_after_all_was_flushed(
+    chancy: Chancy, redis_server: RedisServer
+) -> None:
+    """Under a new id, since Redis knows it no longer; what it ran is stale."""
+    async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=1.0):
+        assert await (await chancy.push(note(1))).result(10) == 1
+        running = await chancy.push(jobs.wait_for_ever.job().with_queue("fast"))
+
+        async def runs() -> bool:
+            return await running.status() is State.RUNNING
+
+        await eventually(runs)
+        redis_server.flush()
+        assert await (await chancy.push(note(2))).result(10) == 2
+        assert (
+            await (await chancy.push(note(3).with_run_at(timedelta(seconds=0.1)))).result(10) == 3
+        )
+
+
 async def test_what_the_broker_cannot_do_is_refused(dsn: str) -> None:
     wrong = Queue(name="fast", broker="redis", broker_options={"shards": 3})
     with pytest.raises(ConfigurationError, match="no option 'shards'"):

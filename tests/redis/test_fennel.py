@@ -6,11 +6,13 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+import redis
 
 from chancy import Chancy
 from chancy.errors import InvalidArguments
@@ -176,6 +178,8 @@ def test_a_bad_job_hurts_no_other(shop: Shop) -> None:
         bad = shop.program.odd.delay()
         with pytest.raises(TaskFailed, match="InvalidResult"):
             bad.get()
+        with pytest.raises(TaskFailed, match="Unprintable"):
+            shop.program.odd_failure.delay().get()
 
         # A task that the worker does not know: it is left to others, for a while.
         def unknown(a: int) -> None:
@@ -185,6 +189,20 @@ def test_a_bad_job_hurts_no_other(shop: Shop) -> None:
         strange = app.task(retries=0)(unknown).delay(1)
         assert shop.program.echo.delay(value=2).get() == 2
         eventually_sync(lambda: handed_on(app, strange.uuid))
+
+
+@pytest.mark.row("F32")
+def test_a_record_that_is_gone_hurts_no_other(shop: Shop, redis_url: str) -> None:
+    """Somebody has deleted it: its place in the queue leads nowhere."""
+    lost, other = [shop.program.echo.delay(value=n) for n in range(2)]
+    with closing(redis.Redis.from_url(redis_url)) as client:
+        assert client.delete(b"{shop:jobs:0}:j:" + UUID(lost.uuid).bytes) == 1
+    with pytest.raises(JobNotFound):
+        lost.status()
+    with shop.worker() as worker:
+        assert other.get(20) == 1
+        eventually_sync(lambda: shop.counts() == {})
+        assert worker.process.poll() is None
 
 
 @pytest.mark.row("F03", "F04")

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from chancy.plugins.redis.compat.fennel.client import purge_dead, read_dead, replay_dead
-from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
+from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed, Timeout
 from chancy.plugins.redis.compat.fennel.job import Job
 from tests.integration.command import inside
 from tests.redis.fennel_worker import APP, Shop, opened
@@ -74,6 +74,33 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
         assert read_dead(program.app) == []
 
 
+@pytest.mark.row("F26", "F27")
+def test_letters_outlast_their_records_and_replays_begin_anew(shop: Shop, redis_url: str) -> None:
+    """Read by calls and by the command line; replayed while nobody works."""
+    program = shop.program
+    dead = [program.fail.delay(word) for word in ("one", "two")]
+    with shop.worker():
+        eventually_sync(lambda: len(read_dead(program.app)) == 2, timeout=20)
+    with closing(redis.Redis.from_url(redis_url)) as client:
+        assert client.delete(b"{shop:jobs:0}:j:" + UUID(dead[0].uuid).bytes) == 1
+    both = {each.uuid for each in dead}
+    assert {id for id, _ in read_dead(program.app)} == both
+    assert {letter["id"] for letter in said(shop, "dlq", "read")} == both
+    assert len(replay_dead(program.app)) == 2
+    assert read_dead(program.app) == []
+    for each in dead:
+        assert each.status() == "SENT"
+        with pytest.raises(Timeout):
+            each.get(0.2)
+    with shop.worker():
+        for each, word in zip(dead, ("one", "two"), strict=True):
+            with pytest.raises(TaskFailed, match=word):
+                each.get(20)
+        eventually_sync(lambda: len(read_dead(program.app)) == 2, timeout=20)
+    jobs = [job for _, job in read_dead(program.app)]
+    assert [(job.tries, job.max_retries) for job in jobs] == [(1, 0)] * 2, "with fresh tries"
+
+
 def kept(shop: Shop, id: str) -> list[str]:
     """What Redis has of a job, wherever: the names of keys."""
     raw: Any = UUID(id).bytes
@@ -123,6 +150,7 @@ def test_the_command_line(shop: Shop) -> None:
     assert said(shop, "info") == {"queues": [], "heartbeats": []}
     assert said(shop, "dlq", "read") == []
     assert said(shop, "dlq", "replay") == {"replayed": 0}
+    assert said(shop, "dlq", "purge", "--yes") == {"purged": 0}
     nobody = "018f0000-0000-7000-8000-000000000000"
     assert "there is no job" in said(shop, "task", nobody, code=1)["error"]
     dead = shop.program.fail.delay("baz")

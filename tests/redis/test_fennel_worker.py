@@ -96,6 +96,40 @@ def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
     assert (x.status(), y.status()) == ("SUCCESS", "SENT")
 
 
+@pytest.mark.row("F36")
+def test_a_worker_that_died_of_a_job_says_so(shop: Shop) -> None:
+    """Alone it ends with another code; a supervisor puts another in its place, and ends with 0."""
+    x = shop.program.die.delay(str(shop.folder / "died"))
+    with shop.worker() as alone:
+        assert alone.process.wait(20) == 99
+    with shop.worker(processes=1) as supervisor:
+        with pytest.raises(TaskFailed, match=r"Lost|Crash"):
+            x.get(40)
+        assert shop.program.echo.delay(value=1).get() == 1
+        supervisor.process.send_signal(signal.SIGTERM)
+        assert supervisor.process.wait(20) == 0
+    assert len(shop.notes("died")) == 3
+
+
+@pytest.mark.row("F41")
+def test_loggers_of_others_go_on(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    mine = logging.getLogger("tests.mine")
+    App("another")
+    with caplog.at_level("INFO", "tests.mine"):
+        mine.info("still here")
+    assert "still here" in caplog.text
+    x = shop.program.speak.delay("heard")
+    with shop.worker("--log-level", "warning", "--log-format", "json") as worker:
+        x.get(20)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 0
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    assert {line["level"] for line in lines} == {"warning"}
+    [own] = [line for line in lines if line["logger"] == "chancy.job"]
+    wanted = ("heard", x.uuid, "tests.redis.fennel_shop.speak")
+    assert (own["message"], own["job"], own["func"]) == wanted
+
+
 @pytest.mark.row("F35", "F41")
 def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
     logging.getLogger("tests.own")

@@ -69,7 +69,10 @@ async def result(app: App, id: UUID, timeout: Timeout, chancy: Chancy) -> Any:
 
 async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
     while True:
-        ended = await chancy.wait_for(id)
+        # It may have ended so long ago that only the history has it, which nobody would tell of.
+        ended = await chancy.get_job(id)
+        if ended is None or not ended.state.final:
+            ended = await chancy.wait_for(id)
         last = await latest(app, chancy, ended)
         assert last is not None
         if last.id != id:
