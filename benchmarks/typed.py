@@ -53,7 +53,7 @@ class Order(BaseModel):
 
 
 class Checked(BaseModel):
-    """Has a validator of its own: it is read back to be sure."""
+    """Has a validator of its own, which is asked whether it would change the value again."""
 
     n: int
 
@@ -70,6 +70,15 @@ class Point:
     at: datetime
 
 
+@dataclass
+class Reading:
+    """Floats beside None: pydantic writes null for both NaN and None."""
+
+    at: datetime
+    value: float
+    before: float | None = None
+
+
 def moment(to: str, at: datetime) -> None: ...
 def scalars(id: UUID, total: Decimal, within: timedelta, color: Color) -> None: ...
 def model(order: Order) -> None: ...
@@ -80,6 +89,9 @@ def moments(values: list[datetime]) -> None: ...
 def mapping(values: dict[str, list[int]]) -> None: ...
 def checked(value: Checked) -> None: ...
 def ambiguous(value: datetime | str) -> None: ...
+def readings(values: list[Reading]) -> None: ...
+def text(value: datetime | str) -> None: ...
+def digits(value: datetime | str) -> None: ...
 
 
 ORDER = Order(id=1, at=AT, total=Decimal("9.90"), to=Address(street="s", zip="z"), lines=["a", "b"])
@@ -96,6 +108,9 @@ CASES: Mapping[Callable[..., None], dict[str, Any]] = {
     mapping: {"values": {"a": [1, 2, 3], "b": [4] * 20}},
     checked: {"value": Checked(n=1)},
     ambiguous: {"value": AT},
+    readings: {"values": [Reading(AT, 1.5)] * 20},
+    text: {"value": "soon"},
+    digits: {"value": "room 7"},
 }  # fmt: skip
 
 

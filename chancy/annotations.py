@@ -19,6 +19,8 @@ from chancy.names import shown
 
 #: Types whose values JSON holds as they are, if they are of this very type.
 _PLAIN = (bool, int, float, str, type(None), list, dict)
+#: Levels of lists and objects in JSON that are read again for certain. Shorter text has no more.
+DEEPEST = 190
 #: What says nothing of a value.
 _ANYTHING: tuple[object, ...] = (
     Any,
@@ -186,7 +188,8 @@ def _result(annotation: Any, function: Callable[..., Any]) -> Parameter:
         origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         results = [one for one in arguments if one not in (Snooze, Cancel, Retry)]
-        annotation = Union[tuple(results)] if results else Any  # noqa: UP007
+        if len(results) < len(arguments):
+            annotation = Union[tuple(results)] if results else Any  # noqa: UP007
     elif annotation in (Snooze, Cancel, Retry):
         annotation = Any
     return _parameter("return", annotation, required=True)

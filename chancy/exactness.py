@@ -7,7 +7,7 @@ before it is written, which takes as long again: see `chancy.schemas`.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _LEAVES = frozenset(
@@ -33,6 +33,8 @@ _NAMED: Mapping[str, type] = {
 }  # fmt: skip
 #: Rules by which text is changed when it is checked.
 _RULES = frozenset({"strip_whitespace", "to_lower", "to_upper"})
+#: What a function that is asked before sees in JSON as in Python.
+_SAME_IN_JSON = frozenset({"none", "bool", "int", "float", "str"})
 #: What changes a value on its way, or leaves it out.
 _CHANGED = _RULES | {
     "serialization", "serialization_exclude", "serialization_exclude_if", "init_only",
@@ -85,9 +87,11 @@ class Exactness:
             case "dict":
                 return self._has_text_keys(schema) and self._all_exact(schema, "values_schema")
             case "union":
-                return self._is_told_apart(schema)
+                return self._is_told_apart(members(schema))
             case "tagged-union":
-                return all(self.exact(choice) for choice in schema["choices"].values())
+                return all(self.exact(choice) for choice in members(schema))
+            case "function-after" | "function-before":
+                return self._is_repeatable(schema)
             case _:
                 if kind in _LEAVES:
                     return True
@@ -124,12 +128,43 @@ class Exactness:
             case _:
                 return keys["type"] in _KEYS and self.exact(keys)
 
-    def _is_told_apart(self, schema: Schema) -> bool:
-        """Whether the members of a union are of different types in JSON."""
-        members = [one[0] if isinstance(one, tuple) else one for one in schema["choices"]]
-        kinds = [_JSON.get(member["type"]) for member in members]
-        apart = None not in kinds and len(set(kinds)) == len(kinds)
-        return apart and all(self.exact(member) for member in members)
+    def _is_told_apart(self, choices: Sequence[Schema]) -> bool:
+        """Whether the members of a union are of different types in JSON, but for text last."""
+        kinds = [_JSON.get(one["type"]) for one in choices]
+        alike = len(kinds) - len(set(kinds)) - (preferred(choices) is not None)
+        return None not in kinds and not alike and all(self.exact(one) for one in choices)
+
+    def _is_repeatable(self, schema: Schema) -> bool:
+        """Whether a function of the user's is given the same when it is read, and nothing else.
+
+        One that is asked before sees what JSON has. One that is given an object may change it.
+        """
+        inner = schema["schema"]
+        before = schema["type"] == "function-before"
+        known = _SAME_IN_JSON if before else _LEAVES
+        alone = schema["function"]["type"] == "no-info"
+        return alone and inner["type"] in known and self.exact(inner)
+
+
+def members(union: Schema) -> Sequence[Schema]:
+    """The choices of a union, tagged or not, in their order."""
+    choices = union["choices"]
+    if isinstance(choices, Mapping):
+        return list(choices.values())
+    return [one[0] if isinstance(one, tuple) else one for one in choices]
+
+
+def preferred(choices: Sequence[Schema]) -> str | None:
+    """The kind that is text in JSON and goes before plain text in a union, if there is one.
+
+    pydantic reads text as the first of them that it fits.
+    """
+    texts = [one["type"] for one in choices if _JSON.get(one["type"]) == "text"]
+    match texts:
+        case [kind, "str"] if kind != "str":
+            return str(kind)
+        case _:
+            return None
 
 
 def mentions(schema: object, *kinds: str) -> bool:

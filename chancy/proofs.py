@@ -5,7 +5,8 @@ To read a value back and compare takes as long as to write it; a look at its typ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from types import NoneType
@@ -14,11 +15,20 @@ from uuid import UUID
 
 from pydantic_core import SchemaValidator
 
-from chancy.exactness import Schema
-from chancy.sameness import whole_minutes
-
-#: True: the value comes back. False: it has to be read back to know.
-Proof = Callable[[Any], bool]
+from chancy.evidence import (
+    NEVER,
+    Look,
+    Proof,
+    any_of,
+    array_of,
+    dict_of,
+    items_of,
+    moments,
+    object_of,
+    one_of,
+    or_none,
+)  # fmt: skip
+from chancy.exactness import Schema, members, preferred
 
 #: The type of what was validated.
 _TYPES: Mapping[str, type] = {
@@ -27,12 +37,6 @@ _TYPES: Mapping[str, type] = {
     "timedelta": timedelta, "list": list, "set": set, "frozenset": frozenset, "tuple": tuple,
     "dict": dict, "typed-dict": dict,
 }  # fmt: skip
-#: What else must be true of values of a type.
-_MORE: Mapping[str, Proof] = {
-    "decimal": Decimal.is_finite,
-    "datetime": whole_minutes,
-    "time": whole_minutes,
-}
 #: The keys of schemas that restrict no value of the type.
 _FREE = frozenset(
     {
@@ -41,24 +45,14 @@ _FREE = frozenset(
         "computed_fields", "extra_behavior", "total",
     }
 )  # fmt: skip
-
+_FIELDS = frozenset({"default", "model-field", "dataclass-field", "typed-dict-field"})
 
 #: What pydantic writes in keys for half of a surrogate pair.
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 #: Digits of the longest number that Python and pydantic read.
 _DIGITS = 4300
-
-
-class _Types(frozenset[type]):
-    """Proves all values of these very types. In a loop it is asked as a set."""
-
-    def __call__(self, value: Any) -> bool:
-        return type(value) in self
-
-
-def never(value: Any) -> bool:
-    """The proof of what always has to be read back."""
-    return False
+#: Characters of the shortest text of a UUID.
+_SHORTEST_UUID = 32
 
 
 class Proofs:
@@ -67,153 +61,178 @@ class Proofs:
     Values that were validated strictly need none, but for ints that become floats and moments
     with seconds in their offset. Objects need it of all that they hold: it was validated when
     they were made, if then, and may be of subclasses, of which JSON keeps what the class has.
+
+    :param finite: whether floats have to be finite, which validation does not say of those that
+        an object holds: pydantic writes null for others.
     """
 
-    def __init__(self, definitions: Iterable[Schema] = ()) -> None:
+    def __init__(self, definitions: Iterable[Schema] = (), *, finite: bool = False) -> None:
         self._definitions = {definition["ref"]: definition for definition in definitions}
         self._made: dict[tuple[str, bool], Proof | None] = {}
+        self._finite = finite
 
     def of(self, schema: Schema, *, held: bool = False) -> Proof | None:
         """The proof of an exact schema; None if its values need none.
 
         :param held: whether an object holds them.
         """
-        match schema["type"]:
+        kind = schema["type"]
+        match kind:
             case "definition-ref":
                 return self._of_reference(schema["schema_ref"], held)
             case "nullable":
-                return _or_none(self.of(schema["schema"], held=held))
-            case "default" | "model-field" | "dataclass-field" | "typed-dict-field":
-                return self.of(schema["schema"], held=held)
+                proof = self.of(schema["schema"], held=held)
+                return None if proof is None else or_none(proof)
             case "model" | "dataclass":
                 return self._of_object(schema)
-            case "union":
-                choices = schema["choices"]
-                return self._of_union([c[0] if isinstance(c, tuple) else c for c in choices], held)
-            case "tagged-union":
-                return self._of_union(schema["choices"].values(), held)
+            case "union" | "tagged-union":
+                return self._of_union(members(schema), held)
             case "literal":
-                return _one_of(schema["expected"]) if held else None
+                return one_of(schema["expected"]) if held else None
             case "enum":
-                return _Types({schema["cls"]}) if held else None
+                return Proof(frozenset({schema["cls"]})) if held else None
             case "named-tuple":
-                return self._of_named_tuple(schema)
+                proofs = [self._held(part["schema"]) for part in schema["fields"]]
+                return items_of(schema["cls"], proofs)
             case "typed-dict":
                 return self._of_typed_dict(schema, held)
-            case "dict":
-                return self._of_dict(schema, held)
-            case "list" | "set" | "frozenset" | "tuple":
-                return self._of_array(schema, held)
+            case "dict" | "list" | "set" | "frozenset" | "tuple":
+                return self._of_container(schema, held)
+            case "function-after" | "function-before":
+                return self._of_function(schema)
+            case _ if kind in _FIELDS:
+                return self.of(schema["schema"], held=held)
             case _:
-                return _of_leaf(schema, held)
+                return self._of_leaf(schema, held)
+
+    def _held(self, schema: Schema) -> Proof:
+        return self.of(schema, held=True) or NEVER
 
     def _of_reference(self, ref: str, held: bool) -> Proof | None:
-        key = ref, held
+        key, schema = (ref, held), self._definitions[ref]
         if key not in self._made:
-            # Those that refer to themselves find out when they are asked.
-            self._made[key] = lambda value: (made := self._made[key]) is None or made(value)
-            self._made[key] = self.of(self._definitions[ref], held=held)
+            self._made[key] = NEVER
+            if schema["type"] in ("model", "dataclass"):
+                # Those that hold others of their class find out when they are asked.
+                self._made[key] = Proof(
+                    frozenset({schema["cls"]}), lambda value: made is None or made.holds(value)
+                )
+            made = self.of(schema, held=held)
+            self._made[key] = made
         return self._made[key]
 
     def _of_object(self, schema: Schema) -> Proof:
-        cls, fields = schema["cls"], schema["schema"].get("fields")
+        fields = schema["schema"].get("fields")
         if fields is None:  # a model of one value without a name
-            return never
+            return NEVER
         parts = fields.items() if isinstance(fields, Mapping) else [(f["name"], f) for f in fields]
-        proofs = {name: self.of(part, held=True) for name, part in parts}
-        easy = [(name, proof) for name, proof in proofs.items() if isinstance(proof, _Types)]
-        others = [
-            (name, proof)
-            for name, proof in proofs.items()
-            if proof is not None and not isinstance(proof, _Types)
-        ]
-        slotted = bool(schema.get("slots"))
-
-        def prove(value: Any) -> bool:
-            if type(value) is not cls:
-                return False
-            try:
-                values = {n: getattr(value, n) for n in proofs} if slotted else value.__dict__
-                for name, types in easy:
-                    if type(values[name]) not in types:
-                        return False
-                for name, proof in others:
-                    if not proof(values[name]):
-                        return False
-            except (AttributeError, KeyError, RecursionError):  # it lacks a field, or is too deep
-                return False
-            return True
-
-        return prove
+        proofs = {name: self._held(part) for name, part in parts}
+        if any(not proof.types for proof in proofs.values()):
+            return NEVER
+        return object_of(schema["cls"], proofs, slotted=bool(schema.get("slots")))
 
     def _of_union(self, choices: Iterable[Schema], held: bool) -> Proof | None:
-        members = [
-            self._definitions[c["schema_ref"]] if c["type"] == "definition-ref" else c
-            for c in choices
+        found = [
+            self._definitions[one["schema_ref"]] if one["type"] == "definition-ref" else one
+            for one in choices
         ]
-        if not held and all(self.of(member) is None for member in members):
+        preference = preferred(found)
+        if preference is not None:
+            if held:  # what is preferred is known of strict reading alone
+                return NEVER
+            proofs = [self._held(one) for one in found if one["type"] != "str"]
+            return any_of([*proofs, _text_beside(preference)])
+        if not held and all(self.of(one) is None for one in found):
             return None
-        proofs: dict[type, Proof] = {}
-        for member in members:
-            kind = _TYPES.get(member["type"]) or member.get("cls")
-            proof = self.of(member, held=True)
-            if kind is None or kind in proofs or proof is None:
-                return never
-            proofs[kind] = proof
-        return lambda value: (proof := proofs.get(type(value))) is not None and proof(value)
-
-    def _of_named_tuple(self, schema: Schema) -> Proof:
-        cls = schema["cls"]
-        proofs = [self.of(part["schema"], held=True) or never for part in schema["fields"]]
-        return lambda value: (
-            type(value) is cls and all(prove(item) for prove, item in zip(proofs, value))  # noqa: B905  they are as many
-        )
+        return any_of([self._held(one) for one in found])
 
     def _of_typed_dict(self, schema: Schema, held: bool) -> Proof:
         """Keys that are not its own may be left out, whatever is held."""
-        proofs = {name: self.of(part, held=held) for name, part in schema["fields"].items()}
-        needed = {name for name, part in schema["fields"].items() if part.get("required", True)}
+        fields = schema["fields"]
+        proofs = {name: self.of(part, held=held) for name, part in fields.items()}
+        needed = {name for name, part in fields.items() if part.get("required", True)}
         asked = [(name, proof) for name, proof in proofs.items() if proof is not None]
-        return lambda value: (
-            type(value) is dict
-            and proofs.keys() >= value.keys() >= needed
-            and all(proof(value[name]) for name, proof in asked if name in value)
-        )
 
-    def _of_dict(self, schema: Schema, held: bool) -> Proof | None:
-        keys = _every(self.of(schema["keys_schema"], held=held))
-        values = _every(self.of(schema["values_schema"], held=held))
+        def more(value: dict[str, Any]) -> bool:
+            return proofs.keys() >= value.keys() >= needed and all(
+                proof.holds(value[name]) for name, proof in asked if name in value
+            )
+
+        return Proof(frozenset({dict}), more)
+
+    def _of_container(self, schema: Schema, held: bool) -> Proof | None:
         if held and not schema.keys() <= _FREE:
-            return never
-        if not held and keys is None and values is None:
-            return None
-        return lambda value: (
-            type(value) is dict
-            and (keys is None or keys(value))
-            and (values is None or values(value.values()))
-        )
-
-    def _of_array(self, schema: Schema, held: bool) -> Proof | None:
+            return NEVER
         cls: Any = _TYPES[schema["type"]]
+        if cls is dict:
+            keys = self.of(schema["keys_schema"], held=held)
+            values = self.of(schema["values_schema"], held=held)
+            return dict_of(keys, values) if held or keys or values else None
         items = schema["items_schema"]
-        if held and not schema.keys() <= _FREE:
-            return never
-        if schema["type"] != "tuple" or (len(items) == 1 and "variadic_item_index" in schema):
-            item = items if isinstance(items, Mapping) else items[0]
-            every = _every(self.of(item, held=held))
-            if every is None:
-                return _Types({cls}) if held else None
-            return lambda value: type(value) is cls and every(value)
+        variadic = "variadic_item_index" in schema
+        if cls is not tuple or (len(items) == 1 and variadic):
+            proof = self.of(items if isinstance(items, Mapping) else items[0], held=held)
+            return array_of(cls, proof) if held or proof else None
         proofs = [self.of(item, held=held) for item in items]
         if not held and not any(proofs):
             return None
-        if "variadic_item_index" in schema:
-            return never
-        return lambda value: (
-            type(value) is cls
-            and len(value) == len(proofs)
-            and all(proof is None or proof(item) for proof, item in zip(proofs, value, strict=True))
-        )
+        return NEVER if variadic else items_of(cls, proofs)
+
+    def _of_function(self, schema: Schema) -> Proof:
+        """Of a value that the user's function leaves as it is, the next time too."""
+        function, inner = schema["function"]["function"], self._held(schema["schema"])
+        more = inner.more
+
+        def unchanged(value: Any) -> bool:
+            made = function(value)
+            same = made is value or (type(made) is type(value) is str and made == value)
+            return same and (more is None or more(value))
+
+        return Proof(inner.types, unchanged)
+
+    def _of_leaf(self, schema: Schema, held: bool) -> Proof | None:
+        kind = schema["type"]
+        cls = _TYPES.get(kind)
+        if cls is None:
+            return NEVER if held else None
+        if kind in ("datetime", "time"):
+            proof = moments(cls)
+        else:
+            proof = Proof(frozenset({cls}), self._more_of(schema, held))
+        if not held:
+            return proof if kind in ("float", "datetime", "time") else None
+        return proof if schema.keys() <= _FREE else _within(schema, proof)
+
+    def _more_of(self, schema: Schema, held: bool) -> Look | None:
+        match schema["type"]:
+            case "decimal":
+                return Decimal.is_finite
+            case "float" if self._finite and (held or schema.get("allow_inf_nan")):
+                return math.isfinite
+            case _:
+                return None
+
+
+def _within(schema: Schema, proof: Proof) -> Proof:
+    """It had to be in bounds when it was validated, and need not be now."""
+    fits, more = SchemaValidator(cast("Any", schema)).isinstance_python, proof.more
+    if more is None:
+        return Proof(proof.types, fits)
+    return Proof(proof.types, lambda value: more(value) and fits(value))
+
+
+def _text_beside(kind: str) -> Proof:
+    """Of text that is not read as what a union prefers to text."""
+    text = frozenset({str})
+    match kind:
+        case "uuid":
+            return Proof(text, lambda value: len(value) < _SHORTEST_UUID)
+        case "date" | "time" | "datetime":
+            return Proof(text, lambda value: value[:1].isalpha())
+        case "timedelta":
+            return Proof(text, lambda value: not any(map(str.isdigit, value)))
+        case _:
+            return Proof(text, lambda _: False)
 
 
 def is_suspect(text: str) -> bool:
@@ -231,40 +250,10 @@ def is_suspect(text: str) -> bool:
     return False
 
 
-def _of_leaf(schema: Schema, held: bool) -> Proof | None:
-    kind = schema["type"]
-    more = _MORE.get(kind)
-    if not held:
-        if kind == "float":
-            return _Types({float})
-        return more if kind in ("datetime", "time") else None
-    cls = _TYPES.get(kind)
-    if cls is None:
-        return never
-    if schema.keys() <= _FREE:
-        if more is None:
-            return _Types({cls})
-        return lambda value: type(value) is cls and more(value)
-    # It had to be in bounds when it was validated, and need not be now.
-    bounds = SchemaValidator(cast("Any", schema))
-    return lambda value: (
-        type(value) is cls and (more is None or more(value)) and bounds.isinstance_python(value)
+def may_be_infinite(text: bytes) -> bool:
+    """Whether JSON text of pydantic may have a float that is none of JSON."""
+    return (
+        (b"u" in text and b"null" in text)
+        or (b"N" in text and b"NaN" in text)
+        or (b"I" in text and b"Infinity" in text)
     )
-
-
-def _or_none(proof: Proof | None) -> Proof | None:
-    if isinstance(proof, _Types):
-        return _Types({*proof, NoneType})
-    return None if proof is None else lambda value: value is None or proof(value)
-
-
-def _one_of(expected: Iterable[Any]) -> Proof:
-    known = {(type(value), value) for value in expected}
-    return lambda value: value.__hash__ is not None and (type(value), value) in known
-
-
-def _every(proof: Proof | None) -> Callable[[Iterable[Any]], bool] | None:
-    """The proof of all values."""
-    if isinstance(proof, _Types):
-        return lambda values: proof.issuperset(map(type, values))  # 0.02 µs each
-    return None if proof is None else lambda values: all(map(proof, values))

@@ -119,3 +119,13 @@ def uneven(value: object) -> datetime | time | None:
             names = _held_names(cast("Any", type(value)))
             parts = [getattr(value, name, None) for name in names or ()]
     return next((found for part in parts if (found := uneven(part)) is not None), None)
+
+
+def advice(value: object) -> str:
+    """What to do about a value that does not come back."""
+    if (moment := uneven(value)) is not None:
+        return (
+            f"{moment!r} has an offset of {moment.utcoffset()}, and what is stored has hours and "
+            "minutes: use .astimezone(timezone.utc)"
+        )
+    return "give it an annotation, or a value, that tells them apart"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from chancy import codec
-from chancy.annotations import ANYTHING, Annotations, Misfit
+from chancy.annotations import ANYTHING, DEEPEST, Annotations, Misfit
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 
@@ -126,10 +126,12 @@ class Signature:
         try:
             values = schemas.check(arguments)
             doubts = schemas.doubts(arguments)
-            text = schemas.write(values, limit)
+            text = schemas.write(values, limit, sure=not doubts)
             if text is None:
                 text = codec.encode(schemas.dump(values), what=self._what, limit=limit)
-            schemas.verify(arguments, values, doubts, text)
+            # Nothing else may be wrong with short text: 0.15 µs less.
+            if doubts or len(text) > DEEPEST or not text.isascii():
+                schemas.verify(arguments, values, doubts, text)
         except Misfit as misfit:
             raise InvalidArguments(f"{self.path}: {misfit}") from misfit.__cause__
         return text
@@ -209,7 +211,7 @@ class Signature:
             given = {_RESULT: value}
             values = schemas.check(given)
             doubts = schemas.doubts(given)
-            whole = schemas.write(values, limit)
+            whole = schemas.write(values, limit, sure=not doubts)
             if whole is not None:
                 text = whole[len(_RESULT) + 4 : -1]
             else:

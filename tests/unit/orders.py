@@ -228,3 +228,40 @@ class Pair(NamedTuple):
 class Either:
     number: int | Level
     numbers: frozenset[Level] | frozenset[int] = frozenset()
+
+
+class Growing(BaseModel):
+    """What is read is not what was written: its validator is asked before."""
+
+    amount: int
+
+    @field_validator("amount", mode="before")
+    @classmethod
+    def grow(cls, amount: int) -> int:
+        return amount + 1
+
+
+class Settling(BaseModel):
+    """Its validators change what they see first, and not what they made of it."""
+
+    name: str
+    day: date
+
+    @field_validator("name")
+    @classmethod
+    def trim(cls, name: str) -> str:
+        return name.strip()
+
+    @field_validator("day", mode="before")
+    @classmethod
+    def read(cls, day: object) -> object:
+        return day
+
+
+class Twig(BaseModel):
+    trees: list[Tree] = []
+
+
+class Tree(BaseModel):
+    leaf: datetime | str
+    twigs: list[Twig] = []
