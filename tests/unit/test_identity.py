@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
-from uuid import RFC_4122
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -17,6 +19,15 @@ def test_an_id_is_a_uuid_of_version_7_of_this_moment() -> None:
     after = time.time_ns() // 1_000_000
     assert (made.version, made.variant) == (7, RFC_4122)
     assert before <= made.int >> 80 <= after + 1
+
+
+def test_it_is_a_uuid_as_the_constructor_makes_one() -> None:
+    for made in (new_id(), *new_ids(2)):
+        same = UUID(int=made.int)
+        assert (made, hash(made), made.is_safe) == (same, hash(same), same.is_safe)
+        assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == UUID(str(made))
+        with pytest.raises(TypeError):
+            made.int = 0  # type: ignore[misc]
 
 
 def test_each_is_greater_than_the_one_before() -> None:
