@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from chancy.plugins.batch import Batch, Batches, BatchState, Progress
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, ConfigurationError, Job, PushError, State, Unique, WaitTimeout
+from chancy.plugins.batch import Batch, Batches, BatchFilter, BatchState, Progress
 from tests.waiting import eventually
-from tests.workflow.batch_jobs import act, ran, said
+from tests.workflow import batch_jobs
+from tests.workflow.batch_jobs import act, adding, held, ran, retried, said
 from tests.workflow.batching import execute, working
 
 
-def callbacks(name: str = "b", *, open: bool = False) -> Batch:  # noqa: A002 - as the field
-    return Batch(
-        name=name,
-        on_success=said.job("on"),
-        on_failure=said.job("on"),
-        on_finish=said.job("on"),
-        open=open,
-    )
+def callbacks(*, may_grow: bool = False) -> Batch:
+    to = said.job("on")
+    return Batch(name="b", on_success=to, on_failure=to, on_finish=to, open=may_grow)
 
 
 async def called(dsn: str) -> list[str]:
@@ -24,16 +27,218 @@ async def called(dsn: str) -> list[str]:
     return sorted(one for one in ran if one.startswith("on "))
 
 
+def counted(pending: int, succeeded: int, failed: int, cancelled: int) -> Progress:
+    return Progress(pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled)
+
+
 async def test_all_succeed(batches_dsn: str) -> None:
     batches = Batches()
     async with working(batches_dsn, batches) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(30)])
         assert await reference.finished(20) is BatchState.SUCCEEDED
         assert await called(batches_dsn) == ["on finish", "on success"]
-        assert await reference.progress() == Progress(
-            pending=0, succeeded=30, failed=0, cancelled=0
-        )
-        found = await reference.get()
-    assert found is not None
-    assert found.finished_at is not None
+        assert await reference.progress() == counted(0, 30, 0, 0)
+        assert [one.on.label for one in await reference.callbacks() if one.pushed_at] == [
+            "success", "finish",
+        ]  # fmt: skip
+        # Its id is known: a second push of it does nothing.
+        again = Batch(name="b", id=reference.id)
+        assert await batches.push(chancy, again, [act.job(99)]) == reference
+        assert await reference.progress() == counted(0, 30, 0, 0)
     assert execute(batches_dsn, "select * from chancy.batches_jobs") == []
+
+
+async def test_some_fail(batches_dsn: str) -> None:
+    batches = Batches()
+    batch_jobs.failing.update({3, 7})
+    async with working(batches_dsn, batches) as chancy:
+        reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(10)])
+        assert await reference.finished(20) is BatchState.FAILED
+        assert await called(batches_dsn) == ["on failure", "on finish"]
+        assert await reference.progress() == counted(0, 8, 2, 0)
+        bad = await reference.bad()
+        assert [state for _, state in bad] == [State.FAILED] * 2
+        assert await reference.bad(after=bad[0][0], limit=5) == bad[1:]
+
+
+async def test_the_first_failure_is_told_at_once_and_once(batches_dsn: str) -> None:
+    batches = Batches()
+    batch_jobs.failing.update({1, 2})
+    async with working(batches_dsn, batches) as chancy:
+        jobs = [act.job(1), held.job(0), act.job(2)]
+        reference = await batches.push(chancy, callbacks(), jobs)
+        await eventually(lambda: "on failure" in ran)
+        found = await reference.get()
+        assert found is not None
+        assert found.state is BatchState.RUNNING
+        assert found.progress.fraction < 1
+        with pytest.raises(WaitTimeout, match="is running after"):
+            await reference.finished(0.05)
+        batch_jobs.gate.set()
+        assert await reference.finished(20) is BatchState.FAILED
+        assert await called(batches_dsn) == ["on failure", "on finish"]
+
+
+async def test_a_job_that_is_retried_counts_once(batches_dsn: str) -> None:
+    batches = Batches()
+    async with working(batches_dsn, batches) as chancy:
+        reference = await batches.push(chancy, callbacks(), [retried.job(n) for n in range(5)])
+        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.progress() == counted(0, 5, 0, 0)
+        assert await called(batches_dsn) == ["on finish", "on success"]
+    assert len(ran) == 17
+
+
+async def test_an_empty_batch_has_ended(batches_dsn: str) -> None:
+    batches = Batches()
+    async with working(batches_dsn, batches) as chancy:
+        reference = await batches.push(chancy, callbacks(), [])
+        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert await called(batches_dsn) == ["on finish", "on success"]
+        found = await reference.progress()
+    assert found is not None
+    assert (found.total, found.fraction) == (0, 1.0)
+
+
+async def test_an_open_batch_gets_more_jobs_until_it_is_closed(batches_dsn: str) -> None:
+    batches = Batches()
+    async with working(batches_dsn, batches) as chancy:
+        reference = await batches.push(chancy, callbacks(may_grow=True), [act.job(1)])
+        await eventually(lambda: ran == ["1"])
+        assert await reference.add([act.job(2), act.job(3)]) == 2
+        assert await reference.add([]) == 0
+        async with chancy.transaction() as tx:
+            await reference.add([act.job(4)], within=tx)
+        await eventually(lambda: len(ran) == 4)
+        await eventually(lambda: not execute(batches_dsn, "select id from chancy.jobs"))
+        assert await called(batches_dsn) == []
+        assert await reference.close()
+        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert not await reference.close()
+        with pytest.raises(PushError, match="has ended"):
+            await reference.add([act.job(5)])
+        assert await called(batches_dsn) == ["on finish", "on success"]
+        assert await reference.progress() == counted(0, 4, 0, 0)
+
+
+async def test_only_an_open_batch_gets_more_from_outside(batches_dsn: str) -> None:
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        reference = await batches.push(chancy, Batch(name="b"), [act.job(1)])
+        with pytest.raises(PushError, match="is not open"):
+            await reference.add([act.job(2)])
+        with pytest.raises(PushError, match="there is none"):
+            await batches.reference(chancy, UUID(int=5)).add([act.job(2)])
+        assert await reference.close()  # it runs
+        assert not await batches.reference(chancy, UUID(int=5)).close()
+    assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(1,)]
+
+
+async def test_a_running_job_adds_jobs_to_its_batch(batches_dsn: str) -> None:
+    batches = Batches()
+    async with working(batches_dsn, batches) as chancy:
+        batch_jobs.apps.append((chancy, batches))
+        reference = await batches.push(chancy, callbacks(), [adding.job(0, 20)])
+        assert await reference.finished(20) is BatchState.SUCCEEDED
+        assert await reference.progress() == counted(0, 21, 0, 0)
+        assert await called(batches_dsn) == ["on finish", "on success"]
+    assert execute(batches_dsn, "select * from chancy.batches_added") == []
+
+
+async def test_a_batch_is_cancelled(batches_dsn: str) -> None:
+    batches = Batches()
+    async with working(batches_dsn, batches) as chancy:
+        jobs = [held.job(1), *[act.job(n).with_run_at(3600) for n in range(700)]]
+        reference = await batches.push(chancy, callbacks(), jobs)
+        await eventually(lambda: ran == ["1"])
+        assert await reference.cancel()
+        assert await reference.finished(20) is BatchState.CANCELLED
+        assert await reference.progress() == counted(0, 0, 0, 701)
+        assert await called(batches_dsn) == ["on finish"]
+        assert not await reference.cancel()
+
+
+async def test_a_batch_is_part_of_the_callers_transaction(batches_dsn: str) -> None:
+    batches = Batches()
+    async with (
+        Chancy(batches_dsn, plugins=[batches]) as chancy,
+        await psycopg.AsyncConnection.connect(batches_dsn) as connection,
+    ):
+        reference = await batches.push(
+            chancy, Batch(name="b"), [act.job(n) for n in range(2_500)], within=connection
+        )
+        assert await reference.get() is None
+        await connection.rollback()
+        assert await reference.get() is None
+        assert execute(batches_dsn, "select id from chancy.jobs") == []
+        reference = await batches.push(
+            chancy, Batch(name="b"), [act.job(n) for n in range(2_500)], within=connection
+        )
+        await connection.commit()
+        assert await reference.progress() == counted(2_500, 0, 0, 0)
+        found = await batches.find(chancy, BatchFilter(name="b", states=[BatchState.RUNNING]))
+        assert [one.id for one in found] == [reference.id]
+        assert await batches.find(chancy, BatchFilter(before=reference.id)) == []
+
+
+def test_blocking_code_pushes_a_batch(batches_dsn: str) -> None:
+    batches = Batches()
+    with (
+        Chancy(batches_dsn, plugins=[batches]) as chancy,
+        psycopg.connect(batches_dsn) as connection,
+    ):
+        batches.sync_push(chancy, Batch(name="b"), [act.job(1), act.job(2)], within=connection)
+    assert execute(batches_dsn, "select pending from chancy.batches_shards") == [(2,)]
+    assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "why"),
+    [
+        ([act.job(1).with_unique(Unique())], "is unique"),
+        ([act.job(1).with_id(UUID(int=1))], "an id of its own"),
+        ([act.job(1).with_meta(batch={})], "in a batch already"),
+        (["no job"], "is not a job"),
+        ([act.job(1), Job(func="tests.workflow.batch_jobs.act", arguments={"x": 1})], "x"),
+    ],
+)
+async def test_jobs_that_cannot_be_in_a_batch(
+    batches_dsn: str, jobs: list[Job[None]], why: str
+) -> None:
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        with pytest.raises(PushError, match=why):
+            await batches.push(chancy, Batch(name="b"), jobs)
+    for table in ("jobs", "batches", "batches_shards", "batches_jobs"):
+        assert execute(batches_dsn, f"select * from chancy.{table}") == []
+
+
+async def test_a_batch_has_a_bound(batches_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chancy.plugins.batch.pushing.MAX_JOBS", 5)
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        with pytest.raises(PushError, match="would have over"):
+            await batches.push(chancy, Batch(name="b"), [act.job(n) for n in range(6)])
+        open_ = await batches.push(chancy, Batch(name="b", open=True), [act.job(n) for n in (1, 2)])
+        await open_.add([act.job(3), act.job(4)])
+        with pytest.raises(PushError, match="would have over"):
+            await open_.add([act.job(5), act.job(6)])
+        assert await open_.add([act.job(5)]) == 1
+
+
+@pytest.mark.parametrize("field", ["on_success", "on_failure", "on_finish"])
+async def test_callbacks_that_cannot_be_are_named(batches_dsn: str, field: str) -> None:
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        for wrong in (
+            said.job("x").with_unique(Unique()),
+            said.job("x").with_priority(1_000),
+            Job(func="tests.workflow.batch_jobs.said", arguments={"no": 1}),
+            said.job("x").with_meta(batch=1),
+        ):
+            given: dict[str, Any] = {"name": "b", field: wrong}
+            with pytest.raises(PushError, match=f"'b': {field}: "):
+                await batches.push(chancy, Batch(**given), [act.job(1)])
+    assert execute(batches_dsn, "select * from chancy.batches") == []
+    with pytest.raises(ConfigurationError, match="name of a batch"):
+        Batch(name="")
