@@ -23,11 +23,9 @@ Handler = Callable[[str, dict[str, str]], object]
 _RING_S = 0.25
 #: Of one script.
 _CLAIMED_AT_ONCE = 50
-_TIDIED_AT_ONCE = 50
+_FORGOTTEN_AT_ONCE = 50
 #: Seconds between two looks for what has ended.
 _TIDY_EVERY_S = 0.25
-#: For the handler of a batch, before another worker takes what is left of it.
-_TIDY_LEASE_S = 60.0
 #: Times that a handler may fail, before its service is forgotten without it.
 _TIDY_TRIES = 5
 #: Until something that runs without a lease is taken for dead.
@@ -138,6 +136,7 @@ class Cleaner:
 
     :param handler: called in the thread; None: there is nothing to call.
     :param failed: told of what the handler raises.
+    :param lease_s: for the handler, before another worker may call it.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class Cleaner:
         handler: Handler | None,
         failed: Callable[[BaseException], None],
         *,
-        lease_s: float = _TIDY_LEASE_S,
+        lease_s: float,
     ) -> None:
         self._ledger = ledger
         self._handler = handler
@@ -172,9 +171,10 @@ class Cleaner:
         backoff = Backoff(base_s=0.05, cap_s=1.0)
         while not self._closing.is_set():
             try:
-                found = self._ledger.tidy(
-                    _TIDIED_AT_ONCE, self._lease_s, drop=self._handler is None
-                )
+                # With a handler one by one: the lease is for each.
+                alone = self._handler is None
+                most = _FORGOTTEN_AT_ONCE if alone else 1
+                found = self._ledger.tidy(most, self._lease_s, drop=alone)
                 if self._handler is not None:
                     self._call(found, self._handler)
             except BrokerError as error:
@@ -186,11 +186,7 @@ class Cleaner:
                     self._closing.wait(_TIDY_EVERY_S)
 
     def _call(self, found: Sequence[Ended], handler: Handler) -> None:
-        till = time.monotonic() + self._lease_s
         for one in found:
-            if self._closing.is_set() or time.monotonic() > till:
-                # The rest is another's, when its lease ends.
-                return
             fields = {name: value for name, value in one.fields.items() if name != "cleanups"}
             try:
                 handler(one.id, fields)

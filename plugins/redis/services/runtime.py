@@ -47,6 +47,7 @@ class Terms:
     monitor: bool = True
     cleanup: bool = True
     handler: Handler | None = None
+    handler_s: float = 60.0
     keep_s: float = 2_592_000.0
 
 
@@ -97,7 +98,11 @@ class Runtime:
             sweep=terms.monitor,
             keep_s=terms.keep_s,
         )
-        self._cleaner = Cleaner(self._ledger, terms.handler, self.failed) if terms.cleanup else None
+        self._cleaner = (
+            Cleaner(self._ledger, terms.handler, self.failed, lease_s=terms.handler_s)
+            if terms.cleanup
+            else None
+        )
         self._clerks = ThreadPoolExecutor(_CLERKS, thread_name_prefix="service clerk")
         self._lock = threading.Lock()
         #: Local services that are to run and do not.

@@ -45,8 +45,8 @@ class Services:
             connect, prefix = connecting(settings), settings.prefix
         else:
             connect, prefix = connecting_as(settings), RedisSettings().prefix
-        self._link = Link(connect, keys or own_keys(prefix))
-        self.blocking = ServiceStore(self._link)
+        self.link = Link(connect, keys or own_keys(prefix))
+        self.blocking = ServiceStore(self.link)
         self._kinds: dict[str, type[Service]] = {}
         self._terms = Terms()
         self._handlers: list[OnException] = []
@@ -59,7 +59,7 @@ class Services:
     @property
     def keys(self) -> ServiceKeys:
         """Where they are kept."""
-        return self._link.keys
+        return self.link.keys
 
     @property
     def terms(self) -> Terms:
@@ -96,6 +96,7 @@ class Services:
         monitor: bool | None = None,
         cleanup: bool | None = None,
         handler: str | Handler | None = None,
+        handler_s: float | None = None,
         keep_s: float | None = None,
     ) -> None:
         """Say how workers run services; what is left out stays as it is.
@@ -108,6 +109,7 @@ class Services:
         :param cleanup: whether they forget services that have ended.
         :param handler: called with the id and the fields of each before that, in a thread; or
             its ``module:attribute``.
+        :param handler_s: for it, before another worker may call it for the same: 60 unless said.
         :param keep_s: seconds for which one is kept that was started with ``cleanup=False``, after
             its end: 30 days unless said.
         :raises ConfigurationError: one of them cannot be.
@@ -119,6 +121,7 @@ class Services:
             "monitor": monitor,
             "cleanup": cleanup,
             "handler": handler_at(handler),
+            "handler_s": _within("handler_s", handler_s, 0.1, 86_400.0),
             "keep_s": _within("keep_s", keep_s, 0.0, 315_360_000.0),
         }
         changed: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
@@ -199,7 +202,7 @@ class Services:
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False)
-        self._link.close()
+        self.link.close()
 
     # Beside a worker
 
@@ -211,7 +214,7 @@ class Services:
         if not self._kinds:
             return
         runtime = Runtime(
-            self._link,
+            self.link,
             self._kinds,
             self._terms,
             self._handlers,

@@ -1,0 +1,114 @@
+"""Workers of services are killed, frozen and told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from chancy.plugins.redis.services.ledger import Ledger, Taken
+from tests.redis.services.member import member
+from tests.redis.services.shop import LEASE_S, Shop
+from tests.waiting import eventually
+
+
+@pytest.mark.row("P30")
+@pytest.mark.row("P43")
+async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(place: Shop) -> None:
+    id = await place.services.start("beat")
+    with member(place.url, cluster=place.cluster) as process:
+        await eventually(lambda: len(place.ticks(id)) > 3)
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                await stack.enter_async_context(place.worker())
+            process.kill()
+            await eventually(lambda: {pid for pid, _ in place.ticks(id)} > {process.pid})
+            await asyncio.sleep(LEASE_S)
+            assert place.notes(id) == ["begin ", "begin "]
+            assert place.waiting == []
+
+
+@pytest.mark.row("P32")
+@pytest.mark.parametrize("kind", ["beat", "thread-beat"])
+async def test_a_worker_that_was_frozen_stops_what_another_runs(alone: Shop, kind: str) -> None:
+    id = await alone.services.start(kind)
+    with member(alone.url) as process:
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        process.send_signal(signal.SIGSTOP)
+        async with alone.worker():
+            await eventually(lambda: {pid for pid, _ in alone.ticks(id)} > {process.pid})
+            process.send_signal(signal.SIGCONT)
+            awake = time.time()
+
+            def again() -> list[float]:
+                return [at for pid, at in alone.ticks(id) if pid == process.pid and at > awake]
+
+            await asyncio.sleep(LEASE_S)
+            # What it had begun, and what fits into the time in which it finds out.
+            assert [at - awake for at in again() if at > awake + 0.7] == []
+            found = await alone.services.get(id)
+            assert found is not None
+            assert found.state == "RUNNING"
+            assert f":{os.getpid()}:" in (found.owner or "")
+            # The frozen one works on: what it does not run it may take.
+            other = await alone.services.start(kind)
+            await alone.services.stop(other)
+
+
+@pytest.mark.row("P34")
+@pytest.mark.row("P35")
+@pytest.mark.row("P43")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_worker_that_is_told_to_end_gives_all_back(
+    alone: Shop, number: signal.Signals
+) -> None:
+    ids = [await alone.services.start(kind) for kind in ("beat", "thread-beat")]
+    with member(alone.url) as process:
+        await eventually(lambda: all(len(alone.ticks(id)) > 3 for id in ids))
+        process.send_signal(number)
+        assert await asyncio.to_thread(process.wait, 10) == 0
+    assert [await alone.state(id) for id in ids] == ["WAIT", "WAIT"]
+    assert sorted(alone.waiting) == sorted(ids)
+    async with alone.worker():
+        await eventually(lambda: all({os.getpid()} < {p for p, _ in alone.ticks(i)} for i in ids))
+
+
+@pytest.mark.row("P31")
+async def test_what_was_local_to_a_killed_worker_is_removed(alone: Shop) -> None:
+    with member(alone.url, local="beat") as process:
+        (id,) = await eventually(lambda: alone.raw.smembers(alone.services.keys.known))
+        id = id.decode()
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        found = await alone.services.get(id)
+        assert found is not None
+        assert found.local
+        process.kill()
+    async with alone.worker():
+        await eventually(alone.is_state(id, None))
+        listed = await alone.services.list()
+        assert (listed.new, listed.active, listed.ended) == ([], [], [])
+    assert {pid for pid, _ in alone.ticks(id)} == {process.pid}
+
+
+@pytest.mark.row("P44")
+async def test_an_id_that_was_moved_by_a_worker_that_died_is_not_lost(place: Shop) -> None:
+    keys = place.services.keys
+    ids = [await place.services.start("give", cleanup=False) for _ in range(3)]
+    # What a worker that waits has done just before it is killed.
+    assert place.raw.blmove(keys.waiting, keys.rung, 1, "RIGHT", "LEFT").decode() == ids[0]
+    assert (await place.services.list()).new == ids
+    async with place.worker():
+        for id in ids:
+            await eventually(place.is_state(id, "SUCCESS"))
+    assert place.notes("given") == ids
+    # And a worker whose claim was answered to nobody.
+    (id,) = [await place.services.start("give", cleanup=False, value=1)]
+    (taken,) = Ledger(place.services.link, "gone", LEASE_S).claim(1)
+    assert isinstance(taken, Taken)
+    assert taken.id == id
+    async with place.worker():
+        await eventually(place.is_state(id, "SUCCESS"))
