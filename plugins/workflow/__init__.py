@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -31,6 +32,7 @@ from chancy.plugins.workflow.reference import WorkflowFailed, WorkflowReference
 from chancy.plugins.workflow.sources import Each, From
 from chancy.plugins.workflow.store import store_of
 from chancy.plugins.workflow.sweep import Sweep
+from chancy.plugins.workflow.untold import Untold
 from chancy.plugins.workflow.waiting import Waiting
 from chancy.postgres.component import Kind, Migrations
 from chancy.postgres.within import bind, bind_sync
@@ -89,6 +91,7 @@ class Workflows(Plugin):
         self.keep_days = keep_days
         self.sweep_s = sweep_s
         self._notes = Notes()
+        self._untold = Untold()
         self._waiting: WeakKeyDictionary[Broker, Waiting] = WeakKeyDictionary()
 
     @classmethod
@@ -100,15 +103,17 @@ class Workflows(Plugin):
             name="workflows",
             package="chancy.plugins.workflow.migrations",
             head="0001",
-            core="0006",
+            core="0007",
             grants={
                 Kind.PRODUCER: {
                     "workflows": "select, insert",
                     "workflows_steps": "select, insert",
                     "workflows_joins": "select, insert",
                     "workflows_signals": "select",
+                    "workflows_away": "select, insert",
                 }
             },
+            core_grants={Kind.PRODUCER: {"queues": "select (name, broker)"}},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -136,11 +141,25 @@ class Workflows(Plugin):
             await tx.fetch(*advancing(tx.schema, ends))
             self._notes.told(ends)
 
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        self._untold.add(self._notes.settled(batch))
+
     async def serve(self, runtime: Runtime) -> None:
         broker, clock = runtime.broker, runtime.clock
         if not isinstance(broker, SqlStore):
             return
         sweep = Sweep(broker, clock, self._notes, keep_days=self.keep_days)
+        telling = asyncio.create_task(
+            self._untold.tell(Flows(broker), clock), name="chancy workflows elsewhere"
+        )
+        try:
+            await self._sweep(runtime, sweep)
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+
+    async def _sweep(self, runtime: Runtime, sweep: Sweep) -> None:
+        clock = runtime.clock
         turn_at = retain_at = clock.monotonic()
         while True:
             if len(self._notes):

@@ -109,7 +109,7 @@ class Notes:
             noted = self._noted.get(one.id) or self._told.get(one.id)
             if noted is not None:
                 found.append(_end(noted, one))
-        found.sort(key=_order)
+        found.sort(key=order)
         return found
 
     def told(self, ends: Iterable[End]) -> None:
@@ -121,6 +121,16 @@ class Notes:
         while len(self._told) > MAX_TOLD:
             self._told.pop(next(iter(self._told)))
 
+    def settled(self, batch: Iterable[Settlement]) -> list[End]:
+        """The ends of steps among settlements that were stored in no transaction. Those that go on
+        are forgotten until they end again."""
+        found: list[End] = []
+        for one in batch:
+            noted = self._noted.pop(one.id, None)
+            if noted is not None and one.state.final:
+                found.append(_end(noted, one))
+        return found
+
     def forget(self, ids: Iterable[UUID]) -> None:
         for id in ids:
             self._noted.pop(id, None)
@@ -130,7 +140,24 @@ class Notes:
         return {id: one.place for id, one in self._noted.items() if one.at < than}
 
 
-def _order(end: End) -> tuple[int, str]:
+def end_of(
+    place: Place, job: UUID, state: int, result: str | None, message: str | None, kind: str | None
+) -> End:
+    """The end of a step, of what its finished job says."""
+    error = None
+    if state != State.SUCCEEDED:
+        error = json.dumps({"type": kind or "", "message": (message or "")[:MAX_MESSAGE]})
+    return End(place, job, state, result, error, None)
+
+
+def gone(place: Place, job: UUID) -> End:
+    """The end of a step whose job is nowhere."""
+    why = f"its job {job} is gone, so what became of it cannot be known"
+    return end_of(place, job, int(State.FAILED), None, why, "chancy.JobGone")
+
+
+def order(end: End) -> tuple[int, str]:
+    """The order in which ends are taken, by everybody."""
     return end.place.workflow.int, end.place.step
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from chancy.broker import Capability
 from chancy.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
 from chancy.plugins.workflow.description import MAX_STEPS, Step, Workflow
@@ -138,6 +139,12 @@ class Extension:
                 return
             case "lost":
                 raise LeaseLost(f"{where} adds nothing: another worker has it, or it has ended")
+            case "away":
+                raise PushError(
+                    f"{where} adds nothing: its job is in Redis, whose leases no transaction can "
+                    "hold, so that a zombie could add steps, too: a broker with the capability "
+                    f"{Capability.SETTLING.value!r} is needed: use a queue in Postgres for it"
+                )
             case "over":
                 raise PushError(f"{where} adds nothing: the workflow has ended, or was retried")
             case "many":

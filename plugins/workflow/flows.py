@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,9 @@ from uuid import UUID
 
 from chancy import codec
 from chancy.broker import Broker, Cancellation
-from chancy.errors import ConfigurationError, PushError
-from chancy.plugins.workflow.ends import End, Place, advancing
+from chancy.errors import BrokerUnavailable, ConfigurationError, PushError, StatementFailed
+from chancy.job import QueuedJob
+from chancy.plugins.workflow.ends import End, Place, advancing, end_of
 from chancy.plugins.workflow.preparation import Prepared
 from chancy.plugins.workflow.record import (
     Progress,
@@ -24,6 +26,8 @@ from chancy.plugins.workflow.store import statement, store_of
 from chancy.postgres.within import fetch_within, fetch_within_sync
 from chancy.signature import Signature
 from chancy.states import State
+
+logger = logging.getLogger("chancy.workflows")
 
 #: The most workflows that `find` gives, and steps of one statement.
 MAX_FOUND = 1_000
@@ -95,10 +99,19 @@ class Flows:
         place = -1
         while True:
             rows = await self._fetch("show", id, place, PAGE)
-            steps += [step(row, found.state) for row in rows]
+            there = await self._elsewhere([row[8] for row in rows if row[-1]])
+            steps += [step(row, found.state, there) for row in rows]
             if len(rows) < PAGE:
                 return steps
             place = rows[-1][1]
+
+    async def _elsewhere(self, jobs: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        """Jobs that another broker keeps, as far as it can be asked."""
+        try:
+            return await self._broker.get(jobs) if jobs else {}
+        except BrokerUnavailable as error:
+            logger.warning("workflow_steps_unknown jobs=%d error=%s", len(jobs), error)
+            return {}
 
     async def progress(self, id: UUID) -> Progress | None:
         counts: Mapping[int, int] = dict(await self._fetch("progress", id))  # type: ignore[arg-type]
@@ -159,10 +172,32 @@ class Flows:
         if ends:
             await self.advance(ends)
 
-    async def advance(self, ends: Sequence[End]) -> None:
-        """Take ends that no settlement has told."""
-        sql, *parameters = advancing(self._store.schema, ends, alone=True)
+    async def advance(self, ends: Sequence[End], *, alone: bool = True) -> None:
+        """Take ends that no settlement has told.
+
+        :param alone: so that no step of the workflows ends meanwhile.
+        """
+        sql, *parameters = advancing(self._store.schema, ends, alone=alone)
         await self._store.fetch(sql, *parameters)
+
+    async def advance_each(self, ends: Sequence[End], *, alone: bool = True) -> None:
+        """Take ends that another broker has stored. One that Postgres cannot store is a failure."""
+        try:
+            await self.advance(ends, alone=alone)
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            if len(ends) > 1:
+                middle = len(ends) // 2
+                await self.advance_each(ends[:middle], alone=alone)
+                await self.advance_each(ends[middle:], alone=alone)
+                return
+            (end,) = ends
+            logger.error("workflow_step_refused job=%s error=%s", end.job, error)
+            kind = f"{StatementFailed.__module__}.{StatementFailed.__qualname__}"
+            await self.advance(
+                [end_of(end.place, end.job, int(State.FAILED), None, str(error), kind)]
+            )
 
 
 def _name(row: Sequence[Any]) -> str:

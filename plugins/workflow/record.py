@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from chancy.job import QueuedJob
 from chancy.plugins.workflow.description import OnFailure
 from chancy.states import State
 
@@ -63,6 +65,7 @@ _ENDED = {
     6: StepState.CANCELLED,
     7: StepState.IGNORED,
 }
+NOTHING: Mapping[UUID, QueuedJob] = MappingProxyType({})
 _LIVE = {
     State.PENDING: StepState.PENDING,
     State.RUNNING: StepState.RUNNING,
@@ -156,16 +159,28 @@ def workflow(row: Sequence[Any]) -> WorkflowRecord:
     )
 
 
-def step(row: Sequence[Any], flow: WorkflowState) -> StepRecord:
-    """A row of ``sql/show.sql``."""
+def step(
+    row: Sequence[Any], flow: WorkflowState, there: Mapping[UUID, QueuedJob] = NOTHING
+) -> StepRecord:
+    """A row of ``sql/show.sql``.
+
+    :param there: the jobs that other brokers keep.
+    """
     (
         name, _, state, run, next_, on_failure, undoes, added_by, job_id, queue, func, finished_at,
-        took_s, result, error, live, claimed_at, attempt, ready,
+        took_s, result, error, live, claimed_at, attempt, ready, away,
     ) = row  # fmt: skip
     known = _ENDED.get(state)
+    began = None
+    if away:
+        # On its way there, or there is nobody to ask.
+        live = int(State.PENDING)
+        if (job := there.get(job_id)) is not None:
+            live = None if job.state.final else int(job.state)
+            attempt, began = job.attempt, job.claimed_at
     if known is None:
         known = _open(live, func, ready=ready, over=flow)
-    began = utc(claimed_at) if known is StepState.RUNNING else None
+    began = (began or utc(claimed_at)) if known is StepState.RUNNING else None
     if finished_at is not None and took_s is not None:
         began = datetime.fromtimestamp(finished_at.replace(tzinfo=UTC).timestamp() - took_s, UTC)
     return StepRecord(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +9,10 @@ from uuid import UUID
 
 from chancy.broker import Broker
 from chancy.clock import Clock
-from chancy.plugins.workflow.ends import MAX_MESSAGE, End, Notes, Place
+from chancy.plugins.workflow.elsewhere import Elsewhere
+from chancy.plugins.workflow.ends import End, Notes, Place, end_of, gone, order
 from chancy.plugins.workflow.flows import Flows
 from chancy.plugins.workflow.store import statement, store_of
-from chancy.states import State
 
 logger = logging.getLogger("chancy.workflows")
 
@@ -50,6 +49,7 @@ class Sweep:
         self._clock = clock
         self._notes = notes
         self._keep_days = keep_days
+        self._elsewhere = Elsewhere(broker)
         self._after: tuple[UUID | None, str | None] = (None, None)
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
@@ -65,19 +65,20 @@ class Sweep:
         for at in range(0, len(ids), BATCH):
             some = ids[at : at + BATCH]
             ends = [
-                end(waiting[id], id, state, result, message, kind)
+                end_of(waiting[id], id, state, result, message, kind)
                 for id, state, result, message, kind in await self._fetch("settled", some)
                 if state
             ]
             if ends:
-                await self._flows.advance(sorted(ends, key=_order))
+                await self._flows.advance(sorted(ends, key=order))
             self._notes.forget(some)
             ended += len(ends)
         return ended
 
     async def turn(self) -> int:
-        """Look at the next steps that should have a job and have none; gives how many ends that
-        told. Begins at the front again when it has come to the end."""
+        """Look at the next steps that should have a job and have none, or have it with another
+        broker; gives how many ends that told. Begins at the front again when it has come to the
+        end."""
         repaired = 0
         for _ in range(LOOKS):
             rows = await self._fetch("missed", *self._after, LOOKED_AT, WINDOW_S)
@@ -88,6 +89,7 @@ class Sweep:
             self._after = (None, None) if over else place
             if over:
                 break
+        repaired += await self._elsewhere.turn()
         await self._fetch("turn", _TURNED)
         if repaired:
             logger.warning("workflow_steps_repaired count=%d", repaired)
@@ -98,10 +100,9 @@ class Sweep:
         for workflow, name, run, job, flow, _, _, state, result, message, kind in rows:
             place = Place(workflow, name, run, False)
             if state is not None:
-                ends.append(end(place, job, state, result, message, kind))
+                ends.append(end_of(place, job, state, result, message, kind))
             elif flow in (1, 2):
-                why = f"its job {job} is gone, so what became of it cannot be known"
-                ends.append(end(place, job, int(State.FAILED), None, why, "chancy.JobGone"))
+                ends.append(gone(place, job))
         for at in range(0, len(ends), BATCH):
             await self._flows.advance(ends[at : at + BATCH])
         return len(ends)
@@ -129,17 +130,3 @@ class Sweep:
         if forgotten:
             logger.info("workflows_forgotten count=%d", forgotten)
         return forgotten
-
-
-def end(
-    place: Place, job: UUID, state: int, result: str | None, message: str | None, kind: str | None
-) -> End:
-    """The end of a step, of what its finished job says."""
-    error = None
-    if state != State.SUCCEEDED:
-        error = json.dumps({"type": kind or "", "message": (message or "")[:MAX_MESSAGE]})
-    return End(place, job, state, result, error, None)
-
-
-def _order(end: End) -> tuple[int, str]:
-    return end.place.workflow.int, end.place.step

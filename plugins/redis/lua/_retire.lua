@@ -19,11 +19,18 @@ local function is_archived(job)
   return history[job.queue] == 'a' or job.state == FAILED and history[job.queue] ~= 'n'
 end
 
+-- A step of a workflow is kept in any case: its end is told in Postgres after it is written here, and
+-- read here by a sweep if nobody lived to tell it.
+local function is_step(job)
+  local meta = tails(job)
+  return string.find(meta, '"workflow": {', 1, true) ~= nil
+end
+
 -- Whether the record of a job that ended now is to be kept.
 local function retire(job, id)
   free_key(job, id)
   ended[#ended + 1] = id
-  if job.state ~= FAILED and is_brief(job.queue) then
+  if job.state ~= FAILED and is_brief(job.queue) and not is_step(job) then
     expired[#expired + 1] = id
     return false
   end

@@ -1,7 +1,8 @@
 -- Of up to $3 steps behind ($1, $2), of workflows that go on, or ended within the last $4 seconds:
--- those that have not ended, wait for nothing, and have no job that is not finished; with what became
--- of it, if that is known, and the state of the workflow. The last one that was looked at is among them
--- in any case, as the place to go on from. A job that runs in a cancelled workflow is given too.
+-- those that have not ended, wait for nothing, and have no job that is not finished, or that another
+-- broker keeps; with what became of it, if that is known, and the state of the workflow. The last one
+-- that was looked at is among them in any case, as the place to go on from. A job that runs in a
+-- cancelled workflow is given too.
 -- Index: workflows_going, workflows_over, the primary keys, finished_jobs_id. No locks. Safe to
 -- repeat.
 with flows as materialized (
@@ -34,11 +35,14 @@ seen as materialized (
 judged as (
   select
     s.*, j.id is not null as live, j.stop_asked_at,
-    s.state = 0 and s.func is not null and (s.undoes is not null) = s.undoing
+    s.state = 0 and a.job_id is null and s.func is not null
+      and (s.undoes is not null) = s.undoing
       and {schema}.workflows_ready(s.workflow_id, s.name, s.needs, s.previous) as ready,
     lead(s.name) over (order by s.workflow_id, s.name) is null as last
   from seen as s
-  left join {schema}.jobs as j on s.state = 0 and j.id = s.job_id)
+  left join {schema}.jobs as j on s.state = 0 and j.id = s.job_id
+  left join {schema}.workflows_away as a
+    on s.state = 0 and a.workflow_id = s.workflow_id and a.job_id = s.job_id)
 select
   g.workflow_id, g.name, g.run, g.job_id, g.flow, g.live, g.ready and not g.live as missed,
   f.state, f.result::text, f.errors -> -1 ->> 'message', f.errors -> -1 -> 'types' ->> 0

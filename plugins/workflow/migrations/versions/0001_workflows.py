@@ -26,6 +26,10 @@ FUNCTIONS = (
     "compensate",
     "finish",
     "start",
+    "listen",
+    "send",
+    "runs",
+    "elsewhere",
     "ready",
     "meta",
     "arguments",
@@ -41,5 +45,11 @@ def downgrade() -> None:
     run = context.config.attributes["run"]
     for function in FUNCTIONS:
         run(f"drop function {{schema}}.workflows_{function}")
-    for table in ("workflows_signals", "workflows_joins", "workflows_steps", "workflows"):
+    for table in (
+        "workflows_away",
+        "workflows_signals",
+        "workflows_joins",
+        "workflows_steps",
+        "workflows",
+    ):
         run(f"drop table {{schema}}.{table}")

@@ -1,6 +1,6 @@
 -- Starts those of the given steps that wait for nothing any more, in workflows that go on: pushes their
--- jobs and wakes the workers of their queues. A step without a job waits for a signal; one that has come
--- already ends it here and now.
+-- jobs, here or to the broker of their queue, and wakes those who take them. A step without a job begins to
+-- wait for its signal.
 -- Index: the primary keys. Locks: none; by the caller: the workflows, and what let the steps go on.
 -- Safe to repeat while the jobs are unfinished.
 create function {schema}.workflows_start(p_ids uuid[], p_names text[]) returns void
@@ -19,11 +19,13 @@ declare
     select w.id from {schema}.workflows w where w.id = any (p_ids) and w.state = 1);
   v_undoing uuid[] := array(
     select w.id from {schema}.workflows w where w.id = any (p_ids) and w.state = 2 and w.undoing);
+  v_there text[] := {schema}.workflows_elsewhere();
   v_queues text[];
-  v_ids uuid[]; v_names text[]; v_runs int[]; v_payloads text[];
+  v_sent uuid[]; v_sent_names text[]; v_waits uuid[]; v_waits_names text[];
 begin
   with ready as (
-    select s.*, coalesce(s.run_at, v_now + s.delay_s * interval '1 second') as due
+    select s.*, coalesce(s.run_at, v_now + s.delay_s * interval '1 second') as due,
+      s.queue = any (v_there) as away
     from unnest(p_ids, p_names) as r (id, name)
     join {schema}.workflows_steps s on s.workflow_id = r.id and s.name = r.name
     where s.state = 0
@@ -41,21 +43,20 @@ begin
         else {schema}.workflows_arguments(r.workflow_id, r.arguments, r.froms) end,
       r.due, r.max_attempts, r.limits, {schema}.workflows_meta(r.meta, r.workflow_id, r.name, r.run)
     from ready r
-    where r.func is not null
+    where r.func is not null and not r.away
     on conflict (id) do nothing
-    returning queue, state
-  ), told as (
-    select r.workflow_id, r.name, r.run, g.payload
-    from ready r
-    join {schema}.workflows_signals g on g.workflow_id = r.workflow_id and g.name = r.name
-    where r.func is null)
+    returning queue, state)
   select (select array_agg(distinct p.queue) filter (where p.state = 0) from pushed p),
-    array_agg(t.workflow_id), array_agg(t.name), array_agg(t.run), array_agg(t.payload::text)
-  into v_queues, v_ids, v_names, v_runs, v_payloads from told t;
+    array_agg(r.workflow_id) filter (where r.away), array_agg(r.name) filter (where r.away),
+    array_agg(r.workflow_id) filter (where r.func is null),
+    array_agg(r.name) filter (where r.func is null)
+  into v_queues, v_sent, v_sent_names, v_waits, v_waits_names from ready r;
   perform {schema}.wake(q.name, true) from unnest(v_queues) as q (name);
-  if v_ids is not null then
-    perform {schema}.workflows_advance(v_ids, v_names, v_runs, null,
-      array_fill(4::smallint, array[cardinality(v_ids)]), v_payloads, null, null, false);
+  if v_sent is not null then
+    perform {schema}.workflows_send(v_sent, v_sent_names);
+  end if;
+  if v_waits is not null then
+    perform {schema}.workflows_listen(v_waits, v_waits_names);
   end if;
 end
 $$

@@ -10,11 +10,7 @@ as $$
 declare
   v_names text[];
 begin
-  if exists (
-      select from {schema}.workflows_steps s
-      join {schema}.jobs j on j.id = s.job_id
-      where s.workflow_id = p_id and s.state = 0)
-    or not exists (
+  if {schema}.workflows_runs(p_id) or not exists (
       select from {schema}.workflows w where w.id = p_id and w.state = 2 and not w.undoing) then
     return;
   end if;

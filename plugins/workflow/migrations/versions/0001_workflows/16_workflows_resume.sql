@@ -19,6 +19,8 @@ declare
       and (s.undoes is not null) = (select w.undoing from {schema}.workflows w where w.id = p_id)
       and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)
       and not exists (select from {schema}.finished_jobs f where f.id = s.job_id)
+      and not exists (
+        select from {schema}.workflows_away a where a.workflow_id = p_id and a.job_id = s.job_id)
     order by s.place);
 begin
   perform {schema}.workflows_start(array_fill(p_id, array[cardinality(v_names)]), v_names);

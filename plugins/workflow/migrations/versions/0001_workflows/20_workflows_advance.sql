@@ -20,6 +20,11 @@ declare
   v_ids uuid[]; v_names text[]; v_counts int[]; v_failed uuid[]; v_failed_names text[];
 begin
   perform {schema}.workflows_lock(p_ids, p_alone);
+  if to_regclass('{schema}.redis_outbox') is not null then
+    delete from {schema}.workflows_away a
+    using unnest(p_ids, p_jobs) as d (id, job)
+    where a.workflow_id = d.id and a.job_id = d.job;
+  end if;
   if p_alone then
     perform {schema}.workflows_forgive(p_ids, p_names, p_runs, p_states);
   end if;

@@ -1,5 +1,6 @@
 -- Ends a workflow that goes on, or has failed: nothing of it begins any more. Gives the steps with
--- jobs that are not finished, for the caller to cancel, and tells those who wait.
+-- jobs that are not finished, for the caller to cancel, and tells those who wait. What waits in the
+-- outbox of Redis goes no further.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself.
 -- Safe to repeat: it gives again what is not finished.
 create function {schema}.workflows_cancel(p_id uuid) returns table (name text, run int, job_id uuid)
@@ -15,11 +16,24 @@ begin
   if found then
     perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = p_id;
   end if;
+  if to_regclass('{schema}.redis_outbox') is not null then
+    with unsent as (
+      delete from {schema}.redis_outbox o
+      using {schema}.workflows_away a
+      where a.workflow_id = p_id and o.id = a.job_id
+        and coalesce(o.taken_until < clock_timestamp(), true)
+      returning o.id)
+    delete from {schema}.workflows_away a
+    using unsent u
+    where a.workflow_id = p_id and a.job_id = u.id;
+  end if;
   return query
   select s.name, s.run, s.job_id
   from {schema}.workflows_steps s
-  join {schema}.jobs j on j.id = s.job_id
   where s.workflow_id = p_id and s.state = 0
+    and (exists (select from {schema}.jobs j where j.id = s.job_id)
+      or exists (select from {schema}.workflows_away a
+        where a.workflow_id = p_id and a.job_id = s.job_id))
     and exists (select from {schema}.workflows w where w.id = p_id and w.state = 6);
 end
 $$

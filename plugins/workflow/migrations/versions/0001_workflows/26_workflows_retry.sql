@@ -37,8 +37,11 @@ begin
   from {schema}.workflows_steps s
   where s.workflow_id = p_id and (s.name in (select b.name from behind b)
     or s.state in (5, 6) and (s.undoes is not null) = v_flow.undoing);
-  if exists (select from {schema}.workflows_steps s join {schema}.jobs j on j.id = s.job_id
-    where s.workflow_id = p_id and s.name = any (v_names) and s.state = 0) then
+  if exists (select from {schema}.workflows_steps s
+    where s.workflow_id = p_id and s.name = any (v_names) and s.state = 0
+      and (exists (select from {schema}.jobs j where j.id = s.job_id)
+        or exists (select from {schema}.workflows_away a
+          where a.workflow_id = p_id and a.job_id = s.job_id))) then
     return -2;
   end if;
   perform {schema}.workflows_again(p_id, v_names, v_let_go);

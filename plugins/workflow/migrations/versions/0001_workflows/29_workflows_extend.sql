@@ -1,7 +1,8 @@
 -- Adds steps to a running workflow, by one of its steps while that runs: p_by, in p_run, whose job is
 -- p_job under p_lease. p_most: how many steps it may have then. p_ends and p_before, p_from and p_to:
 -- see workflows_attach; the others are those of workflows_insert. Says what became of it: added,
--- lost (the lease is gone), over, many, begun (one of p_before), circle.
+-- lost (the lease is gone), away (another broker has it, whose lease cannot be held from here), over,
+-- many, begun (one of p_before), circle.
 -- Index: the primary keys. Locks: the row of the job by sharing, so that it does not end meanwhile; the
 -- workflow, for itself; then as its callees. Not to be repeated: the names are taken.
 create function {schema}.workflows_extend(
@@ -19,7 +20,9 @@ declare
 begin
   perform from {schema}.jobs j where j.id = p_job and j.lease = p_lease and j.state = 1 for share;
   if not found then
-    return 'lost';
+    return case when exists (
+      select from {schema}.workflows_away a where a.workflow_id = p_id and a.job_id = p_job)
+      then 'away' else 'lost' end;
   end if;
   perform {schema}.workflows_lock(array[p_id], true);
   select * into v_flow from {schema}.workflows w where w.id = p_id;

@@ -1,0 +1,14 @@
+-- Steps whose jobs another broker keeps, from the moment in which they are pushed until their end is told.
+-- So it is known here that they have one: whoever looks for jobs that are missing asks that broker.
+create table {schema}.workflows_away (
+  workflow_id uuid not null,
+  job_id uuid not null,
+  name text collate "C" not null,
+  run int not null,
+  pushed_at timestamptz not null default clock_timestamp(),
+  primary key (workflow_id, job_id)
+) with (
+  autovacuum_vacuum_scale_factor = 0.02,
+  autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+)
