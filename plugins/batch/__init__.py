@@ -115,6 +115,9 @@ class Batches(Plugin):
             self._notes.note(claim, time.monotonic())
         return verdict
 
+    def settling_concerns(self, settlement: Settlement) -> bool:
+        return settlement.id in self._notes
+
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         ends = self._notes.ends(batch)
         if ends:

@@ -100,6 +100,10 @@ class Notes:
             if len(self._noted) > MAX_NOTED:
                 self.forget([next(iter(self._noted))])
 
+    def __contains__(self, id: UUID) -> bool:
+        """Whether a job of a batch has ended an attempt here, a while ago at most."""
+        return id in self._noted or id in self._told
+
     def ends(self, batch: Iterable[Settlement]) -> list[End]:
         """The ends of jobs of batches among settlements."""
         noted, told = self._noted, self._told
