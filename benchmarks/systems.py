@@ -42,6 +42,7 @@ class System:
     :param most_paced: the same for jobs one after the other, where each waits for a poll.
     :param every_round: False if it is measured in the first round only.
     :param python: the least Python that it runs on.
+    :param before: the Python on which it does not run any more.
     """
 
     name: str
@@ -56,6 +57,7 @@ class System:
     most_paced: int = 1_000
     every_round: bool = False
     python: tuple[int, int] = (3, 11)
+    before: tuple[int, int] = (4, 0)
 
     def figure(self, what: str) -> str:
         """The name of a figure of this system."""

@@ -3,8 +3,9 @@
 Each process that runs jobs has a file of its own, mapped into its memory, in a directory that the
 benchmark made: writing there asks nothing of anybody, and reading it costs the worker nothing.
 
-Needs the standard library only: the programs of other queues count with it as well. The file holds
-64-bit numbers in the machine's order: runs, the first and the last moment, and the slots.
+Needs no more than the standard library of Python 3.8: the programs of other queues count with it
+too. The file holds 64-bit numbers in the machine's order: runs, the first and the last moment, and
+the slots.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Tally:
             return mmap.mmap(file.fileno(), _SIZE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Runs:
     """What all processes together have run. Moments are ns since the epoch; 0 for none."""
 

@@ -12,9 +12,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from benchmarks import redis_systems
 from benchmarks.systems import OTHERS, PEERS, STAMP, System
 
-_MINORS = range(11, 20)
+_MINORS = range(8, 20)
+
+#: All that can be installed.
+_ALL = (*OTHERS, *redis_systems.OTHERS)
 
 
 class Refused(Exception):
@@ -42,20 +46,21 @@ def install(system: System) -> None:
 
 
 def _install_python(system: System) -> None:
-    python = _python(system.python)
+    python = _python(system.python, system.before)
     if python is None:
-        raise Refused("needs Python {}.{} or newer".format(*system.python))
+        least, before = (".".join(map(str, one)) for one in (system.python, system.before))
+        raise Refused(f"needs Python {least} or newer, before {before}")
     _run([python, "-m", "venv", str(system.directory)])
     pip = [str(system.directory / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     # The file names everything, and so nothing else is looked for.
     _run([*pip, "--disable-pip-version-check", "--no-deps", "-r", str(system.requirements)])
 
 
-def _python(least: tuple[int, int]) -> str | None:
-    """The interpreter that runs this, or the oldest one on the path that is new enough."""
-    if sys.version_info[:2] >= least:
+def _python(least: tuple[int, int], before: tuple[int, int]) -> str | None:
+    """The interpreter that runs this, or the oldest one on the path that fits."""
+    if least <= sys.version_info[:2] < before:
         return sys.executable
-    names = (f"python3.{minor}" for minor in _MINORS if (3, minor) >= least)
+    names = (f"python3.{minor}" for minor in _MINORS if least <= (3, minor) < before)
     return next((found for name in names if (found := shutil.which(name)) and _runs(found)), None)
 
 
@@ -85,13 +90,13 @@ def _run(command: Sequence[str]) -> None:
 
 def main(names: Sequence[str]) -> int:
     """The exit code: 1 if a peer could not be installed."""
-    known = [system.name for system in OTHERS]
+    known = [system.name for system in _ALL]
     if unknown := [name for name in names if name not in known]:
         print(f"there is no peer {unknown[0]!r}: choose of {', '.join(known)}", file=sys.stderr)
         return 2
     PEERS.mkdir(exist_ok=True)
     failed = 0
-    for system in OTHERS:
+    for system in _ALL:
         if names and system.name not in names:
             continue
         if not system.absence():

@@ -28,6 +28,8 @@ class Peer(ABC):
 
     #: Whether the process ends by itself when its role has ended.
     orderly = False
+    #: Whether its worker brings a loop, or needs none: `work_apart` runs instead of `work`.
+    own_loop = False
     #: Pushes at a time, where many jobs are pushed without a bulk call.
     lanes = 1
 
@@ -50,6 +52,10 @@ class Peer(ABC):
     @abstractmethod
     async def work(self) -> None:
         """Run jobs for ever; call `ready` when it begins."""
+
+    def work_apart(self) -> None:
+        """`work` without a loop around it."""
+        raise NotImplementedError
 
     async def push_many(self, numbers: Sequence[int]) -> None:
         """Many jobs. Without a call for that, several pushes at a time."""

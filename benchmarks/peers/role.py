@@ -9,7 +9,8 @@
 
 The server comes by CHANCY_BENCH_DSN; a worker's tally goes to CHANCY_BENCH_TALLY. The last line of
 the output is one JSON object. Runs with chancy's own packages as well as with those of a peer,
-where nothing but this package and the tally can be imported from the checkout.
+where nothing but this package and the tally can be imported from the checkout. Some peers need a
+Python as old as 3.8, so neither of them may hold what that cannot read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from importlib import import_module
@@ -43,27 +45,29 @@ _ONE, _MANY = 1, 10
 
 async def run(peer: Peer, verb: str, numbers: Sequence[str]) -> dict[str, Any]:
     """What the role has found."""
-    match verb, *numbers:
-        case ("setup",):
-            await peer.set_up()
-            return {}
-        case ("work",):
-            await peer.work()
-            return {}
-        case "single", jobs:
-            await _open(peer, _ONE, warm=_WARM)
-            return await _single(peer, int(jobs))
-        case "bulk", jobs, call, warm:
-            await _open(peer, peer.lanes, warm=int(warm))
-            return await _bulk(peer, int(jobs), int(call))
-        case "paced", jobs, seconds:
-            await _open(peer, _ONE, warm=_WARM)
-            return await _paced(peer, int(jobs), float(seconds))
-        case "offered", jobs, rate:
-            await _open(peer, _MANY, warm=_MANY)
-            return await _offered(peer, int(jobs), float(rate))
-        case _:
-            raise SystemExit(f"there is no role {verb!r} of these numbers: {numbers}")
+    if verb == "setup":
+        await peer.set_up()
+        return {}
+    if verb == "work":
+        await peer.work()
+        return {}
+    if verb == "single":
+        (jobs,) = numbers
+        await _open(peer, _ONE, warm=_WARM)
+        return await _single(peer, int(jobs))
+    if verb == "bulk":
+        jobs, call, warm = numbers
+        await _open(peer, peer.lanes, warm=int(warm))
+        return await _bulk(peer, int(jobs), int(call))
+    if verb == "paced":
+        jobs, seconds = numbers
+        await _open(peer, _ONE, warm=_WARM)
+        return await _paced(peer, int(jobs), float(seconds))
+    if verb == "offered":
+        jobs, rate = numbers
+        await _open(peer, _MANY, warm=_MANY)
+        return await _offered(peer, int(jobs), float(rate))
+    raise SystemExit(f"there is no role {verb!r}")
 
 
 async def _open(peer: Peer, sessions: int, *, warm: int) -> None:
@@ -123,9 +127,7 @@ async def _offered(peer: Peer, jobs: int, rate: float) -> dict[str, Any]:
     return {"due_ns": due, "called_ns": called, "returned_ns": returned, "pushed": pushed}
 
 
-async def main(queue: str, settings: str, verb: str, *numbers: str) -> None:
-    roles = import_module(f"benchmarks.peers.{queue}_roles")
-    peer: Peer = roles.Roles(os.environ["CHANCY_BENCH_DSN"], json.loads(settings))
+async def main(peer: Peer, verb: str, *numbers: str) -> None:
     if verb == "work":
         loop = asyncio.get_running_loop()
         loop.add_reader(sys.stdin.fileno(), peer.end)
@@ -135,5 +137,21 @@ async def main(queue: str, settings: str, verb: str, *numbers: str) -> None:
         os._exit(0)
 
 
+def _end(peer: Peer) -> None:
+    sys.stdin.read()
+    peer.end()
+
+
+def play(queue: str, settings: str, verb: str, *numbers: str) -> None:
+    """Play one role to its end."""
+    roles = import_module(f"benchmarks.peers.{queue}_roles")
+    peer: Peer = roles.Roles(os.environ["CHANCY_BENCH_DSN"], json.loads(settings))
+    if verb == "work" and peer.own_loop:
+        threading.Thread(target=_end, args=(peer,), daemon=True).start()
+        peer.work_apart()
+    else:
+        asyncio.run(main(peer, verb, *numbers))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    play(*sys.argv[1:])

