@@ -21,7 +21,8 @@ from chancy.worker.supervised import Word
 
 logger = logging.getLogger("chancy.supervisor")
 
-#: Exit codes after which another try can only end the same way: configuration, tables.
+#: Exit codes after which another try can only end the same way: configuration, tables. They are
+#: a worker's own only where it has left, or never came: a job may end its process with any.
 FINAL = (2, 3)
 #: A worker that lived shorter than this died of its start.
 SHORT_LIFE_S = 10.0
@@ -88,15 +89,15 @@ class Supervisor:
         short: deque[float] = deque(maxlen=MOST_DEATHS)
         while not self._stopping.is_set():
             began = self._clock.monotonic()
-            code, how = await self._live(number)
+            code, how, meant = await self._live(number)
             now = self._clock.monotonic()
             if self._stopping.is_set():
                 logger.info("child_ended number=%d %s", number, how)
                 return
-            if code == 0 and self._once:
+            if meant and code == 0 and self._once:
                 logger.info("child_done number=%d", number)
                 return
-            if code in FINAL:
+            if meant and code in FINAL:
                 self._give_up(code, f"child {number} {how}: it would do so again")
                 return
             if now - began >= SHORT_LIFE_S:
@@ -106,19 +107,20 @@ class Supervisor:
                 short.append(now)
             if len(short) == MOST_DEATHS and now - short[0] < DEATHS_WITHIN_S:
                 last = f"child {number} {how}, for the {MOST_DEATHS}th time within a minute"
-                self._give_up(code if code > 0 else 1, last)
+                self._give_up(code if meant and code > 0 else 1, last)
                 return
             pause = backoff.next_s()
             logger.error("child_died number=%d next_try_s=%.1f %s", number, pause, how)
             await self._clock.wait(self._stopping, pause)
 
-    async def _live(self, number: int) -> tuple[int, str]:
-        """The life of one child: its exit code, minus the signal if one killed it."""
+    async def _live(self, number: int) -> tuple[int, str, bool]:
+        """The life of one child: its exit code, minus the signal if one killed it; that in words;
+        and whether the code is its own, since no worker was registered when it ended."""
         child = Child(number, self._heard)
         try:
             await child.start(self._command)
         except OSError as error:
-            return 1, f"could not be started: {error}"
+            return 1, f"could not be started: {error}", True
         self._children[number] = child
         self._starts[number] += 1
         logger.info("child_started number=%d pid=%d", number, child.pid)
@@ -129,7 +131,7 @@ class Supervisor:
         finally:
             del self._children[number]
             self._pacemaker.lose(number, child.word)
-        return code, f"pid={child.pid} {ending(code)}"
+        return code, f"pid={child.pid} {ending(code)}", child.word.worker is None
 
     def _heard(self, child: Child, word: Word) -> None:
         self._pacemaker.hear(child.number, child.pid, word)

@@ -127,6 +127,54 @@ def test_a_wrong_configuration_is_final(shop: Path, dsn: str) -> None:
         assert "child_died" not in supervisor.log
 
 
+#: A job that ends its worker the first time, and writes a file the second.
+_LEAVING = """\
+import os
+import pathlib
+from chancy import Chancy, Queue, job
+
+chancy = Chancy(queues=[Queue(name="threads", executor="thread")])
+
+@job(queue="threads")
+def leave(status: int, path: str) -> None:
+    file = pathlib.Path(path)
+    if file.exists():
+        file.write_text("again")
+        return
+    file.write_text("once")
+    os._exit(status)
+"""
+
+
+def _push_leaving(directory: Path, dsn: str, status: int) -> str:
+    (directory / "leaving.py").write_text(_LEAVING)
+    arguments = [f"--arg=status={status}", f'--arg=path="{directory / "left"}"']
+    return inside(
+        "push", "leaving.leave", "--no-validate", "--queue=threads", *arguments, dsn=dsn
+    ).out.strip()
+
+
+def test_a_job_that_ends_its_process_says_nothing_of_the_worker(tmp_path: Path, dsn: str) -> None:
+    id = _push_leaving(tmp_path, dsn, 3)  # what a worker exits with where the tables are missing
+    line = command("worker", "--app=leaving", "--processes=1")
+    with started(line, cwd=tmp_path, env={"CHANCY_DSN": dsn}) as supervisor:
+        done = inside("job", "wait", id, "--timeout=30", "--json", dsn=dsn).json
+        assert done["state"] == "succeeded", supervisor.log
+        assert "exited with 3" in supervisor.log
+        assert supervisor.log.count("child_died") == 1
+        supervisor.process.send_signal(signal.SIGTERM)
+        assert supervisor.process.wait(30) == 0
+        assert "supervisor_gives_up" not in supervisor.log
+
+
+def test_a_burst_is_not_done_where_a_job_has_ended_its_process(tmp_path: Path, dsn: str) -> None:
+    _push_leaving(tmp_path, dsn, 0)
+    line = command("worker", "--app=leaving", "--processes=1", "--burst")
+    with started(line, cwd=tmp_path, env={"CHANCY_DSN": dsn}) as supervisor:
+        assert supervisor.process.wait(30) == 0, supervisor.log
+        assert re.findall("child_died|child_done", supervisor.log) == ["child_died", "child_done"]
+
+
 def test_a_child_that_keeps_dying_ends_the_supervisor(tmp_path: Path) -> None:
     healthy = "import pathlib, time, sys; me = pathlib.Path('first')\n"
     program = healthy + (
