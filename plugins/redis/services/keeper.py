@@ -101,7 +101,8 @@ class Keeper:
                     self._renew(named)
             except BrokerError as error:
                 self._tell_away(error)
-                due = 0.0
+                # The next try is one that Redis answers: without leases a read of nudges.
+                due = 0.0 if self._held else time.monotonic() + self._every_s
                 self._closing.wait(backoff.next_s())
             except Exception:
                 logger.exception("service_renewal_failed owner=%s", self._ledger.owner)

@@ -29,8 +29,13 @@ class Beat(Service):
 
     async def start(self, ctx: Context) -> None:
         note(ctx.id, f"begin {ctx.data.get('pace', '')}")
+        note(f"course:{ctx.id}", "begin")
         while not await ctx.wait(TICK_S):
             tick(ctx.id)
+            if "file" in ctx.data:
+                with open(ctx.data["file"], "a") as file:  # noqa: ASYNC230
+                    file.write(f"{time.time()}\n")
+        note(f"course:{ctx.id}", "end")
 
     async def stop(self) -> None: ...
 
@@ -161,6 +166,9 @@ class Shop:
 
     def ticks(self, id: str) -> list[tuple[int, float]]:
         return [(pid, at) for pid, at in map(json.loads, self.raw.lrange(f"ticks:{id}", 0, -1))]
+
+    def has_ticked(self, id: str) -> bool:
+        return len(self.ticks(id)) > 3
 
     def notes(self, name: str) -> list[str]:
         return [one.decode() for one in self.raw.lrange(f"note:{name}", 0, -1)]

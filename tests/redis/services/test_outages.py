@@ -1,0 +1,132 @@
+"""Redis is away, slow or empty, for all or for one worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.proxy import Proxy
+from tests.redis.services.member import member
+from tests.redis.services.shop import LEASE_S, declare, shop
+from tests.redis_fixtures import RedisServer
+from tests.waiting import eventually
+
+Own = Callable[..., RedisServer]
+
+
+@pytest.mark.row("P15")
+@pytest.mark.row("P33")
+@pytest.mark.row("P36")
+async def test_a_worker_stops_all_while_redis_is_away_and_goes_on(
+    own_redis: Own, tmp_path: Path
+) -> None:
+    server = own_redis(appendonly="yes", appendfsync="always")
+    file = tmp_path / "ticks"
+    with shop(server.url, cluster=False) as place, member(server.url, local="beat") as process:
+        (local,) = await eventually(lambda: place.raw.smembers(place.services.keys.known))
+        local = local.decode()
+        id = await place.services.start("beat", file=str(file))
+        await eventually(lambda: len(place.ticks(id)) > 3 and len(place.ticks(local)) > 3)
+
+        server.stop()
+        gone = time.time()
+        spent = _cpu_s(process.pid)
+        await asyncio.sleep(2 * LEASE_S)
+        spent = _cpu_s(process.pid) - spent
+        assert float(file.read_text().split()[-1]) - gone < LEASE_S
+        assert spent < 0.05 * 2 * LEASE_S, f"{spent:.2f} s of the processor"
+        before = len(file.read_text())
+        server.start()
+        back = time.time()
+        await eventually(lambda: len(file.read_text()) > before)
+        await eventually(lambda: any(at > back for _, at in place.ticks(local)))
+        assert {pid for pid, _ in [*place.ticks(id), *place.ticks(local)]} == {process.pid}
+
+        # Handlers are still there.
+        place.services.blocking.begin("give", {"raise": "oh"})
+        await eventually(lambda: place.notes("exceptions") == ["ValueError('oh')"])
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 10) == 0
+        assert await place.state(id) == "WAIT"
+        assert await place.services.get(local) is None
+
+
+@pytest.mark.row("P37")
+async def test_a_worker_that_is_cut_off_stops_before_another_begins(own_redis: Own) -> None:
+    server = own_redis()
+    with (
+        shop(server.url, cluster=False) as place,
+        Proxy("127.0.0.1", server.port) as proxy,
+    ):
+        id = await place.services.start("beat")
+        cut_off = declare(f"redis://127.0.0.1:{proxy.port}/0")
+        async with place.worker(cut_off):
+            await eventually(lambda: len(place.ticks(id)) > 3)
+            proxy.black_hole()
+            async with place.worker():
+                await eventually(lambda: place.notes(f"course:{id}") == ["begin", "end", "begin"])
+                proxy.heal()
+                await asyncio.sleep(LEASE_S / 2)
+                assert place.notes(f"course:{id}") == ["begin", "end", "begin"]
+
+
+@pytest.mark.row("P23")
+async def test_a_command_is_heard_by_a_worker_that_could_not_be_reached(own_redis: Own) -> None:
+    server = own_redis()
+    with (
+        shop(server.url, cluster=False) as place,
+        Proxy("127.0.0.1", server.port) as proxy,
+    ):
+        id = await place.services.start("beat")
+        async with place.worker(declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=10.0)):
+            await eventually(lambda: len(place.ticks(id)) > 3)
+            proxy.refuse()
+            proxy.cut()
+            await place.services.stop(id)
+            await asyncio.sleep(0.5)
+            assert await place.state(id) == "RUNNING"
+            proxy.heal()
+            healed = time.monotonic()
+            await eventually(place.is_state(id, "STOPPED"))
+            assert time.monotonic() - healed < 3.0
+            assert place.notes(f"course:{id}") == ["begin", "end"]
+
+
+@pytest.mark.row("P23")
+async def test_a_command_is_obeyed_in_milliseconds(own_redis: Own) -> None:
+    server = own_redis()
+    with shop(server.url, cluster=False) as place:
+        ids = [await place.services.start("beat") for _ in range(5)]
+        async with place.worker(place.declare(lease_s=60.0)):
+            took: list[float] = []
+            for id in ids:
+                await eventually(partial(place.has_ticked, id))
+                asked = time.monotonic()
+                await place.services.stop(id)
+                await eventually(place.is_state(id, "STOPPED"))
+                took.append(time.monotonic() - asked)
+            assert sorted(took)[2] < 0.2
+
+
+async def test_a_worker_whose_data_are_gone_stops_what_it_runs(own_redis: Own) -> None:
+    server = own_redis()
+    with shop(server.url, cluster=False) as place:
+        id = await place.services.start("beat")
+        async with place.worker():
+            await eventually(lambda: len(place.ticks(id)) > 3)
+            server.flush()
+            await eventually(lambda: place.notes(f"course:{id}") == ["end"])
+            # It works on.
+            await place.services.start("beat", id=id)
+            await eventually(lambda: place.notes(f"course:{id}") == ["end", "begin"])
+
+
+def _cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
