@@ -91,7 +91,17 @@ class Compute(Service):
         return count
 
 
-KINDS: tuple[type[Service], ...] = (Beat, ThreadBeat, Give, Nap, Compute)
+class Tell(Service):
+    """Publishes an event."""
+
+    name = "tell"
+
+    async def start(self, ctx: Context) -> str:
+        await ctx.emit("news", {"a": 1})
+        return "told"
+
+
+KINDS: tuple[type[Service], ...] = (Beat, ThreadBeat, Give, Nap, Compute, Tell)
 
 _notes: redis.Redis | redis.RedisCluster | None = None
 
