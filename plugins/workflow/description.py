@@ -31,7 +31,7 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f{}\"\\]{1,100}")
 class OnFailure(IntEnum):
     """What becomes of the workflow when a step has failed for good."""
 
-    #: It fails. What runs goes on to its end, and nothing else begins.
+    #: It fails, once what runs has come to its end. Nothing else begins.
     FAIL = 0
     #: The step counts as done, with None as its result.
     IGNORE = 1

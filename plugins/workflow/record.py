@@ -22,6 +22,8 @@ class WorkflowState(IntEnum):
     RUNNING = 1
     #: A step has failed that is to be compensated: what was done is being undone.
     COMPENSATING = 2
+    #: A step has failed, and others run yet: nothing else begins.
+    FAILING = 3
     SUCCEEDED = 4
     FAILED = 5
     CANCELLED = 6

@@ -26,7 +26,7 @@ PATIENCE_S = 1.0
 BATCH = 500
 #: Statements of one turn that delete.
 _MOST_BATCHES = 100
-#: Workflows of one turn that begin to undo.
+#: Workflows of one turn that end, or begin to undo.
 _TURNED = 100
 
 #: One row of ``sql/missed.sql`` by position.
@@ -51,6 +51,7 @@ class Sweep:
         self._keep_days = keep_days
         self._elsewhere = Elsewhere(broker)
         self._after: tuple[UUID | None, str | None] = (None, None)
+        self._turned: UUID | None = None
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
@@ -90,7 +91,8 @@ class Sweep:
             if over:
                 break
         repaired += await self._elsewhere.turn()
-        await self._fetch("turn", _TURNED)
+        turned = await self._fetch("turn", _TURNED, self._turned)
+        self._turned = turned[-1][0] if len(turned) == _TURNED else None
         if repaired:
             logger.warning("workflow_steps_repaired count=%d", repaired)
         return repaired
@@ -101,7 +103,7 @@ class Sweep:
             place = Place(workflow, name, run, False)
             if state is not None:
                 ends.append(end_of(place, job, state, result, message, kind))
-            elif flow in (1, 2):
+            elif flow in (1, 2, 3):
                 ends.append(gone(place, job))
         for at in range(0, len(ends), BATCH):
             await self._flows.advance(ends[at : at + BATCH])

@@ -100,7 +100,7 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
         "many steps of one": pages(connection, "advance", *ends(connection, FAN_ENDS)),
         "the sweep": pages(connection, "missed", None, None, BATCH, 86_400.0),
         "the sweep, from the middle": pages(connection, "missed", one[0], "s4", BATCH, 86_400.0),
-        "what compensates": pages(connection, "turn", BATCH),
+        "what compensates": pages(connection, "turn", BATCH, None),
         "steps that are forgotten": pages(connection, "forget_steps", 0.0, BATCH),
         "workflows that are forgotten": pages(connection, "forget", 0.0, BATCH),
         "a list": pages(connection, "find", None, None, None, None, BATCH),

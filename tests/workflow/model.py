@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from chancy.plugins.workflow import OnFailure, Workflow
+from chancy.plugins.workflow import OnFailure, Workflow, WorkflowState
 from tests.workflow import steps
 
 
@@ -63,6 +63,16 @@ def described(graph: Graph) -> Workflow:
 def must_fail(graph: Graph) -> bool:
     """Whether a step fails whose failure is not ignored, and comes to its turn."""
     return any(node.fails and node.policy is not OnFailure.IGNORE for node in graph)
+
+
+def end_of(graph: Graph, states: Mapping[str, str]) -> WorkflowState:
+    """How a workflow ends in which steps have failed: whichever was the first, one that asks for
+    compensation has it."""
+    failed = [node for place, node in enumerate(graph) if states[name(place)] == "failed"]
+    assert failed
+    if any(node.policy is OnFailure.COMPENSATE for node in failed):
+        return WorkflowState.COMPENSATED
+    return WorkflowState.FAILED
 
 
 def check_order(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> None:

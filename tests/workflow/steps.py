@@ -108,6 +108,16 @@ async def held() -> str:
 
 
 @job(queue="async", max_attempts=1)
+async def late() -> str:
+    """As `once`, when the gate opens."""
+    ran.append(_step())
+    await gate.wait()
+    if _step() in failing:
+        raise ValueError(f"{_step()} fails")
+    return _step()
+
+
+@job(queue="async", max_attempts=1)
 async def undo(name: str) -> None:
     ran.append(f"undo {name}")
     if f"undo {name}" in failing:

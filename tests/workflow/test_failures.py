@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from chancy import JobCancelled, PushError
+from chancy import JobCancelled, PushError, WaitTimeout
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     Each,
     From,
+    OnFailure,
     StepState,
     Workflow,
     WorkflowFailed,
@@ -34,15 +35,14 @@ async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_ds
     flow.add(steps.mark.job(), "after slow", after="slow")
     async with working(flows_dsn, flows) as chancy:
         reference = await flows.push(chancy, flow)
+        # Until nothing runs any more it is open how it ends.
+        await eventually(lambda: is_in(reference, WorkflowState.FAILING))
+        with pytest.raises(WaitTimeout, match="is failing"):
+            await reference.wait(0.1)
+        steps.gate.set()
         with pytest.raises(WorkflowFailed, match="step bad has failed") as caught:
             await reference.result(10)
         assert caught.value.state is WorkflowState.FAILED
-        steps.gate.set()
-
-        async def ended() -> bool:
-            return (await states(reference))["slow"] == "succeeded"
-
-        await eventually(ended)
         assert await states(reference) == {
             "bad": "failed",
             "slow": "succeeded",
@@ -60,6 +60,31 @@ async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_ds
         assert bad is not None
         assert (bad.run, bad.error) == (2, None)
     assert sorted(steps.ran) == ["after bad", "after slow", "bad", "bad", "slow"]
+
+
+async def is_in(reference: WorkflowReference, state: WorkflowState) -> bool:
+    found = await reference.get()
+    return found is not None and found.state is state
+
+
+@pytest.mark.parametrize("first", ["plain", "saga"])
+async def test_any_step_that_asks_for_it_has_the_others_undone(flows_dsn: str, first: str) -> None:
+    flows = Workflows()
+    steps.failing |= {"plain", "saga"}
+    last = "saga" if first == "plain" else "plain"
+    flow = Workflow("w").add(steps.mark.job(), "done", undo=steps.undo.job(From("done")))
+    for name in ("plain", "saga"):
+        made = steps.once.job() if name == first else steps.late.job()
+        policy: OnFailure = OnFailure.COMPENSATE if name == "saga" else OnFailure.FAIL
+        flow.add(made, name, after="done", on_failure=policy)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        before = WorkflowState.FAILING if first == "plain" else WorkflowState.COMPENSATING
+        await eventually(lambda: is_in(reference, before))
+        assert last in steps.ran
+        steps.gate.set()
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+        assert steps.ran[-1] == "undo done"
 
 
 async def test_retries_of_a_job_are_nothing_of_the_workflow(flows_dsn: str) -> None:

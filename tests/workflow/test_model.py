@@ -47,14 +47,16 @@ async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None
             steps.ran.clear()
             steps.failing = {model.name(at) for at, node in enumerate(graph) if node.fails}
             reference = await flows.push(chancy, model.described(graph))
-            await reference.wait(20)
+            state = await reference.wait(20)
             await settled(dsn, chancy)
-            state = await reference.wait(20)  # a step that ran beside may have had a say
+            assert await reference.wait(20) is state, "a final state is final"
             states = {one.name: one.state.value for one in await reference.steps()}
             ran = list(steps.ran)
             model.check_order(graph, [one for one in ran if not one.startswith("undo ")], states)
             if not model.must_fail(graph):
                 assert state is WorkflowState.SUCCEEDED
+            else:
+                assert state is model.end_of(graph, states)
             if state is WorkflowState.SUCCEEDED:
                 model.check_whole(graph, ran, states)
             elif state is WorkflowState.COMPENSATED:

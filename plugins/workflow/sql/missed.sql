@@ -8,7 +8,7 @@
 with flows as materialized (
   (select w.id, w.state, w.undoing
   from {schema}.workflows as w
-  where w.state in (1, 2)
+  where w.state in (1, 2, 3)
     and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
   order by w.id
   limit $3::int)

@@ -1,2 +1,3 @@
 -- What waits until nothing runs any more.
-create index workflows_compensating on {schema}.workflows (id) where state = 2 and not undoing
+create index workflows_compensating on {schema}.workflows (id)
+  where state = 3 or state = 2 and not undoing

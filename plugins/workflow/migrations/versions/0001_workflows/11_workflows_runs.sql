@@ -1,5 +1,6 @@
--- Whether a step of a workflow has a job that has not ended, here or elsewhere.
--- Index: the primary keys; all steps of the workflow. No locks.
+-- Whether a step of a workflow has a job that has not ended, here or elsewhere, or whose end is not told
+-- yet, as after a hook that failed.
+-- Index: the primary keys, finished_jobs_id; all steps of the workflow. No locks.
 create function {schema}.workflows_runs(p_id uuid) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -16,6 +17,11 @@ begin
   ) or exists (
     select from {schema}.workflows_steps s
     join {schema}.jobs j on j.id = s.job_id
-    where s.workflow_id = p_id and s.state = 0);
+    where s.workflow_id = p_id and s.state = 0
+  ) or exists (
+    select from {schema}.workflows_steps s
+    where s.workflow_id = p_id and s.state = 0 and s.func is not null and s.undoes is null
+      and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)
+      and exists (select from {schema}.finished_jobs f where f.id = s.job_id));
 end
 $$

@@ -1,5 +1,7 @@
--- Ends running workflows with a step that has failed, or begins to compensate; tells those who wait.
--- What runs goes on to its end, and nothing else begins. A step that undoes and fails ends it too.
+-- Lets workflows with a step that has failed begin to fail, or to compensate: what runs goes on to its
+-- end, and nothing else begins. workflows_turn ends them then. That any of them asks for compensation
+-- counts, whichever failed first. A step that undoes and fails ends its workflow at once, as nothing
+-- else runs; those who wait are told.
 -- Index: the primary keys. Locks: the workflows by id. Safe to repeat.
 create function {schema}.workflows_fail(p_ids uuid[], p_names text[]) returns void
 language plpgsql
@@ -19,13 +21,12 @@ begin
     update {schema}.workflows w
     set failed = w.failed + f.count,
       state = case
-        when w.state = 1 and f.compensate then 2
-        when w.state = 1 or (w.state = 2 and f.undoing) then 5
+        when w.state in (1, 3) and f.compensate then 2
+        when w.state = 1 then 3
+        when w.state = 2 and f.undoing then 5
         else w.state end,
       error = coalesce(w.error, 'step ' || f.name || ' has failed'),
-      finished_at = case
-        when w.state = 1 and f.compensate then null
-        when w.state = 1 or (w.state = 2 and f.undoing) then clock_timestamp()
+      finished_at = case when w.state = 2 and f.undoing then clock_timestamp()
         else w.finished_at end
     from (select * from failed order by id) as f
     where w.id = f.id

@@ -48,6 +48,10 @@ begin
   from (select array_agg(l.id) as ids, array_agg(l.name) as names, array_agg(l.count) as counts
         from let_go l) as l,
     (select array_agg(f.id) as ids, array_agg(f.name) as names from failed f) as f;
+  -- First, so that nothing begins that ended well beside it has let go.
+  if v_failed is not null then
+    perform {schema}.workflows_fail(v_failed, v_failed_names);
+  end if;
   if v_ids is not null then
     update {schema}.workflows_joins j
     set missing = j.missing - l.count
@@ -58,10 +62,7 @@ begin
       perform {schema}.workflows_finish(v_ids);
     end if;
   end if;
-  if v_failed is not null then
-    perform {schema}.workflows_fail(v_failed, v_failed_names);
-  end if;
   perform {schema}.workflows_turn(w.id)
-  from {schema}.workflows w where w.id = any (p_ids) and w.state in (2, 5) order by w.id;
+  from {schema}.workflows w where w.id = any (p_ids) and w.state in (2, 3, 5) order by w.id;
 end
 $$

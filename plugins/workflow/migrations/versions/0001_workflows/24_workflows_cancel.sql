@@ -1,4 +1,4 @@
--- Ends a workflow that goes on, or has failed: nothing of it begins any more. Gives the steps with
+-- Ends a workflow that goes on, fails, or has failed: nothing of it begins any more. Gives the steps with
 -- jobs that are not finished, for the caller to cancel, and tells those who wait. What waits in the
 -- outbox of Redis goes no further.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself.
@@ -12,7 +12,7 @@ begin
   perform {schema}.workflows_lock(array[p_id], true);
   update {schema}.workflows w
   set state = 6, finished_at = clock_timestamp(), error = coalesce(w.error, 'cancelled')
-  where w.id = p_id and w.state in (1, 2, 5);
+  where w.id = p_id and w.state in (1, 2, 3, 5);
   if found then
     perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = p_id;
   end if;
