@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from inspect import iscoroutinefunction
 from itertools import islice
 from typing import TypeVar
 from uuid import UUID
@@ -14,9 +15,9 @@ from chancy.codec import encode
 from chancy.errors import ConfigurationError, PushError
 from chancy.identity import new_id, new_ids
 from chancy.job import Job, JobFactory
-from chancy.limits import check_limits, encode_limits
+from chancy.limits import Limit, LimitType, check_limits, encode_limits
 from chancy.names import check_function_path, check_queue_name, shown
-from chancy.queue import Queue, unsupported
+from chancy.queue import PLAIN_WITH_TIME, Queue, unsupported
 from chancy.registry import Registry
 from chancy.signature import Signature
 from chancy.unique import Unique, UniqueKey
@@ -101,7 +102,7 @@ class Intake:
                 delay_s,
                 job.max_attempts,
                 meta,
-                self._limits(job) if job.limits else None,
+                self._limits(job, validate=validate) if job.limits else None,
                 unique,
             ),
         )
@@ -125,7 +126,7 @@ class Intake:
             delay_s = rule.debounce.total_seconds()
         return rule.of(job.func, job.queue, arguments), delay_s
 
-    def _limits(self, job: Job) -> str | None:
+    def _limits(self, job: Job, *, validate: bool) -> str | None:
         try:
             limits = check_limits(job.limits, f"job {job.func}")
         except ConfigurationError as error:
@@ -134,7 +135,19 @@ class Intake:
             for limit in limits:
                 if why := unsupported(limit.type, queue.executor, queue.options):
                     raise PushError(f"job {job.func}: queue {queue.name!r}: {why}")
+            if validate:
+                self._check_function(job.func, queue, limits)
         return encode_limits(limits)
+
+    def _check_function(self, func: str, queue: Queue, limits: Sequence[Limit]) -> None:
+        """Raise `PushError` if a function that is here cannot be stopped at its time limit."""
+        timed = any(limit.type is LimitType.TIME for limit in limits)
+        if (
+            timed
+            and queue.executor == "async"
+            and not iscoroutinefunction(self._registry.find(func))
+        ):
+            raise PushError(f"job {func}: queue {queue.name!r}: {func} {PLAIN_WITH_TIME}")
 
     def _check(self, job: Job, *, validate: bool) -> Signature | None:
         """The signature of its function, with ``validate``."""
@@ -152,6 +165,8 @@ class Intake:
             signature = self._registry.signature(job.func) if validate else None
         except ConfigurationError as error:
             raise PushError(f"job {shown(job.func)}: {error}") from None
+        if validate and (queue := self._queues.get(job.queue)):
+            self._check_function(job.func, queue, queue.limits)
         if known:
             if len(self._passed) >= _MOST_PASSED:
                 self._passed.clear()

@@ -19,6 +19,11 @@ from chancy.options import EXECUTORS, ExecutorName, Options, ThreadOptions, chec
 MAX_CONCURRENCY = 100_000
 #: The broker of a queue that names none: the one that keeps the queues themselves.
 DEFAULT_BROKER = "postgres"
+#: Why a plain function has no time limit in an async queue, after its name.
+PLAIN_WITH_TIME = (
+    "is a plain function, which an async queue runs in a thread, and a thread cannot be stopped "
+    "at a time limit: make it a coroutine function, or use the executor process"
+)
 #: Bytes of JSON that the options of a broker may take.
 _MOST_OPTIONS = 8_192
 

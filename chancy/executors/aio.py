@@ -40,6 +40,7 @@ from chancy.executors.loop_watch import LoopWatch
 from chancy.executors.progress import Reporter
 from chancy.limits import NO_LIMITS, Limits, decode_limits
 from chancy.options import AsyncOptions
+from chancy.queue import PLAIN_WITH_TIME
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class AsyncExecutor:
         """Raises `UnsupportedLimit` for a limit that cannot be kept to."""
         limit_s = time_limit(claim, self._limits, "async", self._options)
         if limit_s is not None and not called.coroutine:
-            raise UnsupportedLimit(f"{called.path} {plain.NO_TIME_LIMIT}")
+            raise UnsupportedLimit(f"{called.path} {PLAIN_WITH_TIME}")
         return limit_s
 
     async def _run_coroutine(

@@ -18,12 +18,6 @@ from chancy.executors.thread_run import ThreadRun
 
 logger = logging.getLogger(__name__)
 
-#: Why a plain function has no time limit here, after its name.
-NO_TIME_LIMIT = (
-    "is a plain function, which an async queue runs in a thread, and a thread cannot be stopped "
-    "at a time limit: make it a coroutine function, or use the executor process"
-)
-
 
 class PlainFunctions:
     """Calls plain functions in at most ``threads`` threads.

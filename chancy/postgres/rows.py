@@ -12,7 +12,7 @@ from chancy.attempt import Claim
 from chancy.broker import QueueCounts, WorkerRecord
 from chancy.errors import ConfigurationError
 from chancy.job import QueuedJob
-from chancy.limits import Limit, limits_from
+from chancy.limits import Limit, LimitType, limits_from
 from chancy.names import check_broker_name, shown
 from chancy.options import ExecutorName, Options, decode_options
 from chancy.queue import (
@@ -118,6 +118,7 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
     usual: ExecutorName = "process"
     runs: ExecutorName = sound(executor, check_executor, usual)
     how = sound(options, lambda text, _: decode_options(text, runs), None)
+    kept, refused = _limits(limits, where, runs, how)
     return Queue(
         name=name,
         executor=runs,
@@ -125,28 +126,36 @@ def queue(row: Row) -> tuple[Queue, list[str]]:
         tags=sound([tag for tag in tags if tag is not None], check_tags, frozenset()),
         poll_interval_s=sound(poll_interval_s, check_poll_interval, 1.0),
         keep_finished=keep_finished,
-        limits=sound(limits, lambda text, where: _limits(text, where, runs, how), ()),
+        limits=tuple(kept),
         options=how,
         broker=sound(broker, check_broker_name, DEFAULT_BROKER),
         broker_options=sound(broker_options, _broker_options, {}),
         paused=paused,
         resume_at=_utc(resume_at),
-    ), wrong
+    ), [*wrong, *refused]
 
 
 def _limits(
     text: str | None, where: str, executor: ExecutorName, options: Options | None
-) -> tuple[Limit, ...]:
+) -> tuple[list[Limit], list[str]]:
+    """The limits that can be kept to, and what is wrong with the others."""
     stored = _object(text)
     if stored is None and text is not None:
-        raise ConfigurationError(f"{where}: the limits are not an object: {shown(text)}")
-    limits = limits_from(stored or {})
-    for limit in limits:
-        if why := unsupported(limit.type, executor, options):
-            raise ConfigurationError(f"{where}: {why}")
-    if len(limits) != len(stored or {}):
-        raise ConfigurationError(f"{where}: not all of these are limits: {shown(text)}")
-    return limits
+        return [], [f"{where}: the limits are not an object: {shown(text)}; using none"]
+    limits: list[Limit] = []
+    wrong: list[str] = []
+    for name, value in (stored or {}).items():
+        why: str | None = f"there is no limit {shown(name)}"
+        for kind in LimitType:
+            if name == kind.value:
+                why = unsupported(kind, executor, options)
+                try:
+                    limits += [] if why or value is None else [Limit(kind, value)]
+                except ConfigurationError as error:
+                    why = str(error)
+        if why is not None:
+            wrong.append(f"{where}: {why}; left out")
+    return limits, wrong
 
 
 def _broker_options(text: str | None, where: str) -> dict[str, Any]:

@@ -136,14 +136,26 @@ async def test_an_odd_queue_holds_up_none_of_its_neighbours(
 ODD_QUEUES = {
     "limits-no-object": ("limits = '[]'", (), None, "the limits are not an object"),
     "limits-null": ("limits = 'null'", (), None, "the limits are not an object"),
-    "limits-unknown": ("limits = '{\"cpu_s\": 5}'", (), None, "not all of these are limits"),
+    "limits-unknown": ("limits = '{\"cpu_s\": 5}'", (), None, "there is no limit 'cpu_s'"),
     "limits-one-bad": (
         'limits = \'{"time_s": 5, "memory_bytes": "1G"}\'',
-        (),
+        (Limit.time(5),),
         None,
-        "not all of these are limits",
+        "a limit of memory is from",
     ),
-    "limits-endless": ("limits = '{\"time_s\": 1e400}'", (), None, "not all of these are limits"),
+    "limits-one-unknown": (
+        'limits = \'{"cpu_s": 5, "memory_bytes": 1e9, "time_s": null}\'',
+        (Limit.memory(10**9),),
+        None,
+        "there is no limit 'cpu_s'",
+    ),
+    "limits-one-not-for-it": (
+        "executor = 'async', limits = '{\"memory_bytes\": 1e9, \"time_s\": 5}'",
+        (Limit.time(5),),
+        None,
+        "so none of them can have a limit of its own",
+    ),
+    "limits-endless": ("limits = '{\"time_s\": 1e400}'", (), None, "a limit of time is from"),
     "limits-of-a-thread": (
         "executor = 'thread', limits = '{\"time_s\": 5}'",
         (),

@@ -185,3 +185,25 @@ def test_a_limit_that_a_queue_of_the_application_cannot_keep_to_is_refused() -> 
             intake.prepare_all([timed, large.with_queue(name)], validate=False)
     # Of a queue that the application does not declare nothing is known here.
     assert intake.prepare(large.with_queue("elsewhere"), validate=False).limits
+
+
+def test_a_plain_function_with_a_time_limit_is_refused_for_an_async_queue() -> None:
+    limited = (Limit.time(5),)
+    queues = [
+        Queue(name="loop", executor="async"),
+        Queue(name="limited", executor="async", limits=limited),
+        Queue(name="children", limits=limited),
+    ]
+    intake = Intake(Registry(), max_payload=1_000, queues=queues)
+    plain = jobs.registered.job(a=1)
+    refused = [plain.with_queue("loop").with_limits(*limited), plain.with_queue("limited")]
+    for job in refused * 2:  # also where the settings have been met before
+        with pytest.raises(PushError, match=f"queue '{job.queue}': tests.unit.jobs.registered is"):
+            intake.prepare(job, validate=True)
+        # Of a function of another codebase nothing is known here.
+        assert intake.prepare(job, validate=False)
+    coroutine = jobs.registered_async.job(a=1)
+    for name in ("loop", "limited", "children"):
+        intake.prepare(coroutine.with_queue(name).with_limits(*limited), validate=True)
+    for job in (plain.with_queue("loop"), plain.with_queue("children").with_limits(*limited)):
+        intake.prepare(job, validate=True)
