@@ -247,7 +247,7 @@ def test_batches_do_what_the_model_says(
     if sharded:
         monkeypatch.setattr("chancy.plugins.batch.description.JOBS_A_SHARD", 2)
 
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.integers(0, 12), st.booleans(), st.lists(EVENTS, max_size=12))
     def run(size: int, may_grow: bool, events: list[tuple[object, ...]]) -> None:
         asyncio.run(live(batches_dsn, size, may_grow, events))
