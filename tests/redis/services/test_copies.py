@@ -1,0 +1,198 @@
+"""One copy of a service: what stands around it, how it stops, and that it is alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Generator
+
+import pytest
+
+from chancy.app import Chancy
+from chancy.errors import LeaseLost
+from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.services import BlockingContext, Context, Service
+from chancy.worker.worker import Worker
+from tests.redis.services.shop import Beat, Shop, connect_notes
+from tests.waiting import eventually
+
+course: list[str] = []
+
+
+class Surrounded(Service):
+    name = "surrounded"
+
+    def __init__(self) -> None:
+        course.append("made")
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def provide_context(cls) -> AsyncGenerator[None]:
+        course.append("in")
+        yield
+        course.append("out")
+
+    async def start(self, ctx: Context) -> None:
+        course.append("started")
+        await ctx.wait(60)
+
+    async def stop(self) -> None:
+        course.append("stopping")
+
+
+class SurroundedThread(Service):
+    name = "surrounded-thread"
+
+    @classmethod
+    @contextlib.contextmanager
+    def provide_context(cls) -> Generator[None]:
+        course.append("in")
+        yield
+        course.append("out")
+
+    def start(self, ctx: BlockingContext) -> None:
+        course.append("started")
+        ctx.wait(60)
+
+    def stop(self) -> None:
+        course.append("stopping")
+
+
+@pytest.mark.row("P38")
+async def test_a_context_is_entered_afresh_for_each_call(alone: Shop) -> None:
+    worker = alone.declare()
+    worker.service(Surrounded)
+    worker.service(SurroundedThread)
+    async with alone.worker(worker):
+        for kind, made in (("surrounded", ["made"]), ("surrounded-thread", [])):
+            course.clear()
+            id = await alone.services.start(kind)
+            await eventually(lambda: "started" in course)
+            await alone.services.stop(id)
+            await eventually(alone.is_state(id, "STOPPED"))
+            begun = ["in", *made, "out", "in", "started"]
+            assert course == [*begun, "in", "stopping", "out", "out"]
+
+
+class Stubborn(Service):
+    """Catches what it can, and has a ``stop`` that fails."""
+
+    name = "stubborn"
+
+    def start(self, ctx: BlockingContext) -> None:
+        while True:
+            try:
+                course.append("on")
+                time.sleep(0.01)
+            except Exception:
+                course.append("caught")
+
+    def stop(self) -> None:
+        raise RuntimeError("no")
+
+
+class Deaf(Service):
+    """Does not hear of a cancellation once."""
+
+    name = "deaf"
+
+    async def start(self, ctx: Context) -> None:
+        for _ in range(2):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+
+@pytest.mark.row("P22")
+async def test_what_does_not_end_by_itself_is_interrupted(alone: Shop) -> None:
+    seen: list[BaseException] = []
+    worker = alone.declare(grace_s=0.2)
+    worker.service(Stubborn)
+    worker.service(Deaf)
+    worker.on_exception(seen.append)
+    async with alone.worker(worker):
+        for kind in ("stubborn", "deaf"):
+            id = await alone.services.start(kind)
+            await eventually(alone.is_state(id, "RUNNING"))
+            await asyncio.sleep(0.1)
+            await alone.services.stop(id)
+            await eventually(alone.is_state(id, "STOPPED"))
+    assert [str(one) for one in seen] == ["no"]
+    assert "caught" not in course
+
+
+class Still(Service):
+    """Runs on although it is asked to stop, for as long as the test says."""
+
+    name = "still"
+    go_on = True
+    copies = 0
+    refused: str | None = None
+
+    async def start(self, ctx: Context) -> None:
+        Still.copies += 1
+        try:
+            while Still.go_on:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+            if ctx.stopping:
+                try:
+                    await ctx.emit("late")
+                except LeaseLost as error:
+                    Still.refused = str(error)
+        finally:
+            Still.copies -= 1
+
+
+@pytest.mark.row("P32")
+async def test_a_copy_that_still_stops_is_never_joined_by_another(alone: Shop) -> None:
+    worker = alone.declare(grace_s=0.1)
+    worker.service(Still)
+    Still.go_on, Still.refused = True, None
+    id = await alone.services.start("still")
+    async with alone.worker(worker):
+        await eventually(lambda: Still.copies == 1)
+        # As if another worker had taken it, and died.
+        alone.raw.hset(alone.services.keys.of(id), "token", "1")
+        alone.raw.zadd(alone.services.keys.leases, {id: 1})
+        await eventually(lambda: alone.raw.hget(alone.services.keys.of(id), "token") != b"1")
+        await asyncio.sleep(0.3)
+        assert Still.copies == 1
+        Still.go_on = False
+        await eventually(lambda: Still.refused is not None)
+        await eventually(alone.is_state(id, None))
+
+
+@pytest.mark.row("P33")
+async def test_local_services_run_in_each_worker_and_are_removed_with_it(alone: Shop) -> None:
+    one, other = alone.declare(), alone.declare()
+    ids = {one.start_local("beat"), other.start_local("beat", pace=2)}
+    async with alone.worker(one), alone.worker(other):
+        await eventually(lambda: all(alone.has_ticked(id) for id in ids))
+        third = one.start_local("beat")
+        await eventually(lambda: alone.has_ticked(third))
+        found = await alone.services.get(third)
+        assert found is not None
+        assert found.local
+        assert alone.waiting == []
+    assert [await alone.services.get(id) for id in (*ids, third)] == [None] * 3
+    assert alone.raw.scard(alone.services.keys.known) == 0
+
+
+async def test_services_run_beside_a_worker(dsn: str, redis_url: str) -> None:
+    redis = RedisPlugin(url=redis_url, prefix="t:")
+    redis.services.service(Beat)
+    redis.services.configure(lease_s=2.0)
+    raw = connect_notes(redis_url, cluster=False)
+    try:
+        async with Chancy(dsn, plugins=[redis]) as chancy:
+            await chancy.migrate()
+            id = await redis.services.start("beat")
+            async with Worker(chancy):
+                await eventually(lambda: raw.llen(f"ticks:{id}") > 3)
+        found = await redis.services.get(id)
+        assert found is not None
+        assert found.state == "WAIT"
+    finally:
+        redis.services.close()
+        raw.close()
