@@ -12,7 +12,9 @@ from importlib import resources
 from typing import Any
 
 from redis.cluster import RedisCluster
+from redis.exceptions import NoScriptError
 
+from chancy.errors import BrokerError
 from chancy.plugins.redis.client import (
     AsyncClient,
     Client,
@@ -22,6 +24,7 @@ from chancy.plugins.redis.client import (
     connect_sync,
     translated,
 )
+from chancy.plugins.redis.connections import Connections
 from chancy.plugins.redis.scripts import Call as ScriptCall
 from chancy.plugins.redis.scripts import Script, Value, load_folder, run_all, run_all_sync
 from chancy.plugins.redis.settings import RedisSettings
@@ -58,16 +61,40 @@ class Call:
     args: Sequence[Value] = ()
 
 
+class _Way:
+    """What leads to Redis from one event loop.
+
+    :ivar turns: a client refuses more callers than it may have connections: they wait for these.
+    :ivar straight: to the server, if there is but one.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._client: AsyncClient | None = None
+        self.turns = asyncio.Semaphore(settings.max_connections)
+        self.straight = Connections(settings)
+
+    @property
+    def client(self) -> AsyncClient:
+        if self._client is None:
+            self._client = connect(self._settings, **_UNTIMED)
+        return self._client
+
+    async def close(self) -> None:
+        await self.straight.close()
+        if self._client is not None:
+            await self._client.aclose()
+
+
 class Link:
-    """A client of Redis or of a cluster, one for each event loop; it connects at the first use."""
+    """Reaches Redis or a cluster, by connections of each event loop; it connects at the first use.
+
+    Scripts for a single server go straight to it; a client is for clusters, and for what is rare.
+    """
 
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncClient] = (
-            weakref.WeakKeyDictionary()
-        )
-        # A client refuses more callers than it may have connections: these wait for their turn.
-        self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+        self._ways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Way] = (
             weakref.WeakKeyDictionary()
         )
         #: The way of threads.
@@ -83,24 +110,13 @@ class Link:
         """Whether keys of different tags may be on different servers."""
         return self.settings.cluster
 
-    @property
-    def client(self) -> AsyncClient:
+    def _way(self) -> _Way:
         """That of the running loop."""
         loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            client = self._clients[loop] = connect(self.settings, **_UNTIMED)
-        return client
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[AsyncClient]:
-        """A client with a connection to spare."""
-        loop = asyncio.get_running_loop()
-        turns = self._turns.get(loop)
-        if turns is None:
-            turns = self._turns[loop] = asyncio.Semaphore(self.settings.max_connections)
-        async with turns, answered(self.settings.timeout_s):
-            yield self.client
+        way = self._ways.get(loop)
+        if way is None:
+            way = self._ways[loop] = _Way(self.settings)
+        return way
 
     async def call(self, script: str, keys: Sequence[Value], args: Sequence[Value] = ()) -> Reply:
         """Run ``lua/<script>.lua``.
@@ -108,24 +124,51 @@ class Link:
         :raises BrokerUnavailable: Redis is away; the outcome is unknown.
         :raises StatementFailed: it refused.
         """
-        async with self._turn() as client:
-            return await scripts()[script].run(client, keys, args)
+        known, way = scripts()[script], self._way()
+        async with way.turns:
+            if self.settings.cluster:
+                async with answered(self.settings.timeout_s):
+                    return await known.run(way.client, keys, args)
+            straight = way.straight
+            with translated():
+                try:
+                    return await straight.exchange(
+                        ("EVALSHA", known.digest, len(keys), *keys, *args)
+                    )
+                except NoScriptError:
+                    return await straight.exchange(("EVAL", known.text, len(keys), *keys, *args))
 
     async def call_many(self, calls: Sequence[Call]) -> Sequence[Reply | Exception]:
         """Run scripts in one round trip for each server; an error takes the place of an answer."""
         if not calls:
             return ()
-        known = scripts()
-        async with self._turn() as client:
-            answers = await run_all(
-                client, [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
-            )
+        known, way = scripts(), self._way()
+        async with way.turns:
+            if self.settings.cluster:
+                given = [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
+                async with answered(self.settings.timeout_s):
+                    return _meant(await run_all(way.client, given))
+            with translated():
+                answers = await way.straight.exchange_many(
+                    [
+                        ("EVALSHA", known[one.script].digest, len(one.keys), *one.keys, *one.args)
+                        for one in calls
+                    ]
+                )
+        for at, answer in enumerate(answers):
+            if isinstance(answer, NoScriptError):
+                one = calls[at]
+                try:
+                    answers[at] = await self.call(one.script, one.keys, one.args)
+                except BrokerError as error:
+                    answers[at] = error
         return _meant(answers)
 
     async def command(self, *parts: Value) -> Reply:
         """Send a plain command; its first key decides the server."""
-        async with self._turn() as client:
-            return await command(client, *parts)
+        way = self._way()
+        async with way.turns, answered(self.settings.timeout_s):
+            return await command(way.client, *parts)
 
     def reader(self) -> Reader:
         """A connection of its own for reads that block."""
@@ -133,9 +176,9 @@ class Link:
 
     async def close(self) -> None:
         """Close the connections of the running loop; the next use makes new ones."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
+        way = self._ways.pop(asyncio.get_running_loop(), None)
+        if way is not None:
+            await way.close()
         self.sync.close()
 
 

@@ -32,6 +32,23 @@ async def test_one_record_and_none(alone: Link) -> None:
     assert await entries(stream, 1) == [(id, 3)]
 
 
+@pytest.mark.row("R42")
+async def test_a_connection_that_the_server_closed_meanwhile_is_not_used(
+    own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_redis()
+    link = Link(RedisSettings(url=server.url, prefix="t:"))
+    stream = declare(link, partitions=2)
+    await asyncio.gather(*(stream.send(Order(order_id=number)) for number in range(4)))
+    await asyncio.to_thread(server.stop)
+    await asyncio.to_thread(server.start)
+    monkeypatch.setattr("chancy.plugins.redis.connections._FRESH_S", 0.0)
+    for number in range(4):
+        await stream.send(Order(order_id=number))
+    assert await every(stream) == [[0, 2], [1, 3]]
+    await link.close()
+
+
 @pytest.mark.row("R05")
 async def test_ids_of_the_caller_are_kept(link: Link) -> None:
     stream = declare(link, partitions=2)
