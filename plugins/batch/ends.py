@@ -10,6 +10,7 @@ from uuid import UUID
 
 from chancy.attempt import Claim, Settlement
 from chancy.plugins.batch.store import statement
+from chancy.states import State
 
 #: The key of a job's meta that says in which batch it is.
 KEY = "batch"
@@ -22,6 +23,7 @@ _PLAIN = len(_FRONT) + 36 + len(_BACK)
 MAX_NOTED = 20_000
 #: Of those that were told, two batches of the broker.
 MAX_TOLD = 2_000
+_WELL = int(State.SUCCEEDED)
 
 
 class Place(NamedTuple):
@@ -120,7 +122,8 @@ class Notes:
             noted = self._noted.pop(end.job, None)
             if noted is not None:
                 self._told[end.job] = noted
-                self.failed.pop(end.job, None)
+                if self.failed:
+                    self.failed.pop(end.job, None)
         while len(self._told) > MAX_TOLD:
             self._told.pop(next(iter(self._told)))
 
@@ -142,9 +145,13 @@ def _order(end: End) -> tuple[int, int]:
     return end.place.batch.int, end.job.int
 
 
-def settling(schema: str, ends: Iterable[End]) -> tuple[Any, ...]:
-    """The statement, with its parameters, that takes ends."""
-    those: Sequence[End] = sorted(ends, key=_order)
+def settling(schema: str, ends: Sequence[End]) -> tuple[Any, ...]:
+    """The statement, with its parameters, that takes ends, at least one."""
+    place = ends[0].place
+    # Jobs of one batch share the object, as long as it is remembered.
+    if place.root is None and all(one.state == _WELL and one.place is place for one in ends):
+        return statement("settle_one", schema), place.batch, [one.job for one in ends]
+    those = sorted(ends, key=_order)
     again = any(one.place.root is not None for one in those)
     return (
         statement("settle", schema),

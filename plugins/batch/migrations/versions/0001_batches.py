@@ -13,6 +13,7 @@ FUNCTIONS = (
     "seal",
     "join",
     "begin",
+    "settle_one",
     "settle",
     "forgive",
     "count",

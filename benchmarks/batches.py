@@ -1,0 +1,172 @@
+"""Batches beside plain jobs: how fast the jobs of a large batch are run and settled.
+
+Run it by ``python -m benchmarks.batches [--quick] [DSN]``.
+
+Without a DSN a server is started for it, with fsync on. Worker processes with default settings run
+both kinds in turns, so that a noisy machine disturbs both. The jobs are pushed while the queue is
+paused; the time counts from the moment when it goes on until all is settled, and for a batch until
+it has ended, too. Meanwhile the sessions that wait for a lock are counted 50 times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple
+
+from chancy import Chancy, Queue, Worker, job
+from chancy.embedded import PostgresServer
+from chancy.plugins.batch import Batch, Batches
+
+ROUNDS, QUICK_ROUNDS = 3, 2
+JOBS, QUICK_JOBS = 100_000, 20_000
+WORKERS = 2
+#: What the project wants at most.
+BAR = 1.3
+
+BATCHES = Batches()
+
+_LOCKS = """
+select count(*) from pg_stat_activity
+where datname = current_database() and wait_event_type = 'Lock'"""
+_WAL = "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+_SHARDS = """
+select n_tup_upd, n_tup_hot_upd, n_dead_tup, pg_relation_size(relid)
+from pg_stat_user_tables where relname = 'batches_shards'"""
+#: What is here of jobs: the rows of a million are not counted fifty times a second.
+_LEFT = "select exists (select from chancy.jobs)"
+
+
+class Drain(NamedTuple):
+    """What one drain took.
+
+    :param waits: of sessions for locks, each as often as it was seen.
+    """
+
+    seconds: float
+    push_s: float
+    wal: int
+    waits: int
+
+
+@job(queue="batches")
+async def step(number: int) -> None: ...
+
+
+@job(queue="batches")
+async def finished() -> None: ...
+
+
+def application(dsn: str) -> Chancy:
+    return Chancy(dsn, queues=[Queue(name="batches", executor="async")], plugins=[BATCHES])
+
+
+async def value(app: Chancy, sql: str) -> Any:
+    async with app.transaction() as tx:
+        return (await tx.fetch(sql))[0][0]
+
+
+async def drain(app: Chancy, jobs: int, *, batch: bool) -> Drain:
+    """Seconds until all jobs are settled."""
+    await app.pause_queue("batches")
+    began = time.perf_counter()
+    reference = None
+    these = (step.job(number) for number in range(jobs))
+    if batch:
+        described = Batch(name="bench", on_success=finished.job(), on_finish=finished.job())
+        reference = await BATCHES.push(app, described, these)
+    else:
+        await app.push_many(these)
+    push_s = time.perf_counter() - began
+    await asyncio.sleep(1.5)  # the workers have heard of the pause, and the server has flushed
+    wal = await value(app, _WAL)
+    waits = 0
+    began = time.perf_counter()
+    await app.resume_queue("batches")
+    while await value(app, _LEFT):
+        waits += await value(app, _LOCKS)
+        await asyncio.sleep(0.02)
+    if reference is not None:
+        await reference.finished(10)
+    seconds = time.perf_counter() - began
+    return Drain(seconds, push_s, int(await value(app, _WAL) - wal), waits)
+
+
+@asynccontextmanager
+async def worker(dsn: str) -> AsyncGenerator[None]:
+    command = (sys.executable, "-m", "benchmarks.batches", "--worker", dsn)
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def measure(dsn: str, *, quick: bool) -> None:
+    rounds, jobs = (QUICK_ROUNDS, QUICK_JOBS) if quick else (ROUNDS, JOBS)
+    plain, batched = list[Drain](), list[Drain]()
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(application(dsn))
+        for _ in range(WORKERS):
+            await stack.enter_async_context(worker(dsn))
+        await drain(app, 1_000, batch=True)
+        for number in range(rounds):
+            for batch in (number % 2 == 0, number % 2 == 1):
+                (batched if batch else plain).append(await drain(app, jobs, batch=batch))
+        async with app.transaction() as tx:
+            await tx.fetch("select pg_stat_clear_snapshot()")
+            ((updates, hot, dead, size),) = await tx.fetch(_SHARDS)
+    report(f"{jobs:,} plain jobs", plain, jobs)
+    report(f"a batch of {jobs:,} jobs", batched, jobs)
+    ratio = middle(batched) / middle(plain)
+    print(f"the batch takes x {ratio:.2f}, at most {BAR:g} is wanted")
+    print(
+        f"rows that count: {updates:,} updates, {hot:,} of them in their page (HOT), "
+        f"{dead:,} dead rows, {size / 1024:.0f} KiB"
+    )
+
+
+def middle(found: list[Drain]) -> float:
+    return statistics.median(one.seconds for one in found)
+
+
+def report(what: str, found: list[Drain], jobs: int) -> None:
+    wal = statistics.median(one.wal for one in found) / jobs
+    print(
+        f"{what:28} {jobs / middle(found):8,.0f} /s, pushed at "
+        f"{jobs / statistics.median(one.push_s for one in found):8,.0f} /s, {wal:,.0f} B of log a "
+        f"job, {sum(one.waits for one in found)} sessions seen waiting for a lock; drained in "
+        f"{', '.join(f'{one.seconds:.1f}' for one in found)} s"
+    )
+
+
+async def work(dsn: str) -> None:
+    async with application(dsn) as app, Worker(app) as running:
+        await running.wait_for_shutdown()
+
+
+def main(arguments: list[str]) -> None:
+    # The jobs are those of the module by its name, not of the script that was started.
+    from benchmarks import batches
+
+    if arguments[:1] == ["--worker"]:
+        asyncio.run(batches.work(arguments[1]))
+        return
+    quick = "--quick" in arguments
+    given = [one for one in arguments if not one.startswith("--")]
+    if given:
+        batches.application(given[0]).sync_migrate()
+        asyncio.run(batches.measure(given[0], quick=quick))
+        return
+    with PostgresServer(settings={"fsync": "on", "shared_buffers": "1GB"}) as server:
+        batches.application(server.dsn()).sync_migrate()
+        asyncio.run(batches.measure(server.dsn(), quick=quick))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
