@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from chancy.errors import ConfigurationError
+from chancy.names import shown
 from chancy.plugins.redis.streams.policy import Halt, Policy
 from chancy.plugins.redis.streams.protocols import Middleware
 from chancy.plugins.redis.streams.stream import Stream, check_name
@@ -69,6 +70,10 @@ class Options:
         for name, value, least, most in bounds:
             if not least <= value <= most:
                 raise ConfigurationError(f"{name}={value:g} must be from {least:g} to {most:g}")
+        if self.strategy not in get_args(Strategy):
+            raise ConfigurationError(
+                f"strategy={shown(self.strategy)} must be 'sticky' or 'contiguous'"
+            )
         if self.middleware and self.mode != "async":
             raise ConfigurationError(
                 f"middleware stands around processors of the mode async, not {self.mode}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterable, Iterable, Sequence
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 from chancy.errors import ConfigurationError
 from chancy.names import shown
@@ -52,6 +52,10 @@ class Stream(Generic[R]):
             )
         if size < 1:
             raise ConfigurationError(f"size={shown(size)} of the stream {name} must be at least 1")
+        if full not in get_args(Full):
+            raise ConfigurationError(
+                f"full={shown(full)} of the stream {name} must be 'block' or 'drop_oldest'"
+            )
         self.name = name
         self.link = link
         self.coding = coding

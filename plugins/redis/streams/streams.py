@@ -16,6 +16,7 @@ from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.child import locate
 from chancy.plugins.redis.streams.codec import coding_of
 from chancy.plugins.redis.streams.compression import Compressor
+from chancy.plugins.redis.streams.defaults import AllChoices, Defaults
 from chancy.plugins.redis.streams.duties import Duties
 from chancy.plugins.redis.streams.encoding import Codec, RecordT
 from chancy.plugins.redis.streams.events import Events
@@ -29,6 +30,7 @@ from chancy.plugins.redis.streams.processor import (
     Processor,
     check_function,
 )
+from chancy.plugins.redis.streams.record import is_primitive
 from chancy.plugins.redis.streams.stream import Full, Stream
 from chancy.plugins.redis.streams.timers import Timers
 
@@ -60,6 +62,21 @@ class Streams(Duties):
         self._streams: dict[str, Stream[Any]] = {}
         self._processors: dict[str, Processor[Any]] = {}
         self._executors: dict[str, Executor] = {}
+        self._defaults = Defaults()
+
+    def defaults(self, **choices: Unpack[AllChoices]) -> None:
+        """Say what streams and processors are like that do not say otherwise. Call it first.
+
+        Over the environment, where ``CHANCY_STREAMS_LEASE_S=10`` stands for ``lease_s=10``. Zero
+        and False are values.
+
+        :raises ConfigurationError: there are streams already, or none has such a setting.
+        """
+        if self._streams:
+            raise ConfigurationError(
+                f"the stream {min(self._streams)} is declared already: call defaults() before"
+            )
+        self._defaults.give(choices)
 
     def stream(
         self,
@@ -67,9 +84,9 @@ class Streams(Duties):
         *,
         record: type[RecordT],
         partition_by: str | Callable[[RecordT], Key],
-        partitions: int = 16,
-        size: int = 50_000,
-        full: Full = "block",
+        partitions: int | None = None,
+        size: int | None = None,
+        full: Full | None = None,
         codec: str | Codec | None = None,
         compressor: str | Compressor | None = None,
         reads: Iterable[Codec | Compressor] = (),
@@ -78,22 +95,35 @@ class Streams(Duties):
     ) -> Stream[RecordT]:
         """Declare a stream: partitions of ordered events of one type of record.
 
+        What is None is as `defaults` says; without that 16 partitions of 50,000 events, which
+        block when they are full, of JSON, uncompressed, by the hasher crc32.
+
         :param partition_by: what has an order among itself: a field, or a function of the record.
         :raises ConfigurationError: there is one of this name, or something cannot be.
         """
         if name in self._streams:
             raise ConfigurationError(f"there are two streams {name!r}: rename one")
+        like = self._defaults.of_stream(
+            {
+                "partitions": partitions,
+                "size": size,
+                "full": full,
+                "codec": codec,
+                "compressor": compressor,
+                "hasher": hasher,
+            },
+            primitive=is_primitive(record),
+        )
+        coding = coding_of(
+            record,
+            codec=like.pop("codec", None),
+            compressor=like.pop("compressor", None),
+            reads=reads,
+            max_bytes=max_bytes,
+        )
+        route = route_of(record, partition_by, like.pop("hasher", None))
         made = Stream(
-            name,
-            link=self.link,
-            coding=coding_of(
-                record, codec=codec, compressor=compressor, reads=reads, max_bytes=max_bytes
-            ),
-            route=route_of(record, partition_by, hasher),
-            partitions=partitions,
-            size=size,
-            full=full,
-            deposits=self.deposits,
+            name, link=self.link, coding=coding, route=route, deposits=self.deposits, **like
         )
         self._streams[name] = made
         return made
@@ -134,7 +164,7 @@ class Streams(Duties):
         """
         if not isinstance(stream, Stream):
             raise ConfigurationError(f"{stream!r} is no stream: give what stream() has made")
-        options = Options(mode=mode, **choices)
+        options = Options(mode=mode, **self._defaults.of_processor(choices))
 
         def declare(function: Any) -> Processor[R]:
             called = name or str(getattr(function, "__name__", ""))
