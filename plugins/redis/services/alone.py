@@ -18,7 +18,7 @@ async def serve(services: Services) -> None:
 
 
 def run(services: Services) -> None:
-    """`serve` as the main program: until SIGINT or SIGTERM, which let it end in order, with 0.
+    """`serve` as the main program: until SIGINT or SIGTERM, which let it end in order.
 
     A second signal ends it at once.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -101,6 +102,16 @@ class Context(_Given):
             return False
         return True
 
+    async def every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+        """Call it so many seconds after each last call began, until this is asked to stop.
+
+        One that takes longer puts off the next; what it raises ends this.
+        """
+        while not self.stopping:
+            began = time.monotonic()
+            await work()
+            await self.wait(max(0.0, began + seconds - time.monotonic()))
+
 
 class BlockingContext(_Given):
     """What a service with a plain ``start`` is given, in its thread."""
@@ -123,6 +134,13 @@ class BlockingContext(_Given):
     def wait(self, seconds: float) -> bool:
         """`Context.wait`."""
         return self._stopping.flag.wait(seconds)
+
+    def every(self, seconds: float, work: Callable[[], object]) -> None:
+        """`Context.every`."""
+        while not self.stopping:
+            began = time.monotonic()
+            work()
+            self.wait(max(0.0, began + seconds - time.monotonic()))
 
 
 class Service:

@@ -11,23 +11,22 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost
-from chancy.plugins.redis.services.attendant import Attendant, Cleaner, Handler
+from chancy.plugins.redis.services.attendant import Attendant, Cleaner
 from chancy.plugins.redis.services.base import Service, State
 from chancy.plugins.redis.services.copies import Copy
 from chancy.plugins.redis.services.keeper import Held, Keeper
 from chancy.plugins.redis.services.ledger import Ending, Ledger, Taken
 from chancy.plugins.redis.services.link import Link
+from chancy.plugins.redis.services.terms import Local, OnException, Terms, tell
 from chancy.plugins.redis.services.values import message
 
 logger = logging.getLogger("chancy.redis.services")
 
 T = TypeVar("T")
-OnException = Callable[[BaseException], object]
 
 #: Threads that speak to Redis for the copies.
 _CLERKS = 4
@@ -35,36 +34,6 @@ _CLERKS = 4
 _PATIENCE_S = 5.0
 #: Between two tries to say something while Redis is away.
 _AGAIN_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How a worker runs services; see `Services.configure`."""
-
-    lease_s: float = 10.0
-    concurrency: int = 1000
-    grace_s: float = 10.0
-    monitor: bool = True
-    cleanup: bool = True
-    handler: Handler | None = None
-    handler_s: float = 60.0
-    keep_s: float = 2_592_000.0
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """A service that each worker has for itself."""
-
-    id: str
-    name: str
-    data: str
-    pid: int = field(default_factory=os.getpid)
-
-    def of_this_process(self) -> Local:
-        """The same, with an id of its own in a process that was forked from the one it is of."""
-        if self.pid == os.getpid():
-            return self
-        return Local(str(uuid.uuid4()), self.name, self.data)
 
 
 class Runtime:
@@ -262,12 +231,7 @@ class Runtime:
         self._keeper.ask(id)
 
     def failed(self, error: BaseException) -> None:
-        """Tell the handlers of an unexpected exception."""
-        for handler in self._handlers:
-            try:
-                handler(error)
-            except Exception:
-                logger.exception("service_exception_handler_failed")
+        tell(self._handlers, error)
 
     async def _ask(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._clerks, work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +13,14 @@ from typing import Any, ParamSpec, TypeVar
 from chancy.errors import ConfigurationError
 from chancy.names import shown
 from chancy.plugins.redis.client import Client
-from chancy.plugins.redis.services.attendant import Handler, handler_at
+from chancy.plugins.redis.services.attendant import Cleaner, Handler, handler_at, sweep
 from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, State
 from chancy.plugins.redis.services.keys import ServiceKeys, own_keys
+from chancy.plugins.redis.services.ledger import Ledger
 from chancy.plugins.redis.services.link import Link, connecting, connecting_as
-from chancy.plugins.redis.services.runtime import Local, OnException, Runtime, Terms
+from chancy.plugins.redis.services.runtime import Runtime
 from chancy.plugins.redis.services.store import ServiceStore
+from chancy.plugins.redis.services.terms import Local, OnException, Terms, tell
 from chancy.plugins.redis.services.values import as_json, check_name
 from chancy.plugins.redis.settings import RedisSettings
 
@@ -53,6 +56,8 @@ class Services:
         self._locals: list[Local] = []
         self._runtimes: list[Runtime] = []
         self._threads: ThreadPoolExecutor | None = None
+        self._ledger: Ledger | None = None
+        self._sweeping = threading.Lock()
 
     # Declarations
 
@@ -203,6 +208,32 @@ class Services:
         if threads is not None:
             threads.shutdown(wait=False)
         self.link.close()
+
+    # Duties of a worker, for who does them at a time of its own
+
+    def sweep(self, *, timeout_s: float = 0.0) -> None:
+        """Let services wait that nobody runs any more, up to 100 of them.
+
+        :param timeout_s: since the last renewal; the end of the lease if that is later.
+        """
+        with self._sweeping:
+            sweep(self._own_ledger, keep_s=self._terms.keep_s, timeout_s=timeout_s)
+
+    def cleaner(self, handler: str | Handler | None = None) -> Cleaner:
+        """What forgets services that have ended; its ``serve`` does until its ``stop``."""
+        return Cleaner(
+            self._own_ledger, handler_at(handler), self._failed, lease_s=self._terms.handler_s
+        )
+
+    @property
+    def _own_ledger(self) -> Ledger:
+        # Kept, for where in the set of known ones the last sweep ended.
+        if self._ledger is None or self._ledger.lease_s != self._terms.lease_s:
+            self._ledger = Ledger(self.link, "", self._terms.lease_s)
+        return self._ledger
+
+    def _failed(self, error: BaseException) -> None:
+        tell(self._handlers, error)
 
     # Beside a worker
 

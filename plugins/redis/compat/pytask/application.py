@@ -1,0 +1,81 @@
+"""``PyTask``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from chancy.errors import ChancyError, Interrupted
+from chancy.plugins.redis.compat.pytask.calls import PyTaskHelpers, client_of, keys_of
+from chancy.plugins.redis.compat.pytask.task import Task, service_of
+from chancy.plugins.redis.services import alone
+from chancy.plugins.redis.services.base import UnknownService
+from chancy.plugins.redis.services.services import Services
+
+
+class PyTask:
+    """`Services` with the keys of pytask.
+
+    :param redis_instance: see `PyTaskHelpers`.
+    :param update_task_interval: seconds between two renewals; a lease is five times that.
+    :ivar services: what does the work.
+    """
+
+    PyTaskError: ClassVar[type[ChancyError]] = ChancyError
+    MissingTaskError: ClassVar[type[UnknownService]] = UnknownService
+    StopTask: ClassVar[type[Interrupted]] = Interrupted
+
+    def __init__(
+        self,
+        redis_instance: Any,
+        update_task_interval: float = 5,
+        task_set: str = "tasks",
+        task_prefix: str = "task-",
+        new_queue: str = "new-task",
+        end_queue: str = "end-task",
+    ) -> None:
+        self.logger = logging.getLogger("pytask")
+        self.redis = client_of(redis_instance)
+        keys = keys_of(
+            self.redis,
+            task_set=task_set,
+            task_prefix=task_prefix,
+            new_queue=new_queue,
+            end_queue=end_queue,
+        )
+        self.services = Services(self.redis, keys=keys)
+        # Monitor and Cleanup are tasks here.
+        self.services.configure(
+            lease_s=max(1.0, 5.0 * update_task_interval), monitor=False, cleanup=False
+        )
+        self.helpers = PyTaskHelpers(self.redis, services=self.services)
+
+    def add_task(self, task: type[Task]) -> None:
+        """`Services.service`."""
+        self.services.service(service_of(task, self))
+
+    def add_tasks(self, *tasks: type[Task]) -> None:
+        """`add_task` for each."""
+        for task in tasks:
+            self.add_task(task)
+
+    def start_local_task(self, task_name: str, **data: Any) -> str:
+        """`Services.start_local`."""
+        return self.services.start_local(task_name, **data)
+
+    def add_exception_handler(self, handler: Callable[[BaseException], object]) -> None:
+        """`Services.on_exception`."""
+        self.services.on_exception(handler)
+
+    def run(self, task_map: Mapping[str, type[Task]] | None = None) -> None:
+        """`alone.run`: until SIGINT or SIGTERM.
+
+        :param task_map: more tasks, by name.
+        """
+        for task in (task_map or {}).values():
+            self.add_task(task)
+        try:
+            alone.run(self.services)
+        finally:
+            self.services.close()

@@ -1,0 +1,132 @@
+"""``PyTaskHelpers``: commands to tasks from any process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from redis import Redis, RedisCluster
+
+from chancy.errors import ConfigurationError
+from chancy.names import shown
+from chancy.plugins.redis.client import Client
+from chancy.plugins.redis.services.keys import ServiceKeys, named_keys
+from chancy.plugins.redis.services.services import Services
+
+
+class PyTaskHelpers:
+    """Commands, for threads; see `ServiceStore` for what they raise.
+
+    :param redis_instance: a client of redis-py, its keywords in a dict, or a list of such with
+        ``host`` and ``port`` for the nodes of a cluster.
+    :ivar services: what does the work.
+    """
+
+    def __init__(
+        self,
+        redis_instance: Any,
+        task_set: str = "tasks",
+        task_prefix: str = "task-",
+        new_queue: str = "new-task",
+        end_queue: str = "end-task",
+        *,
+        services: Services | None = None,
+    ) -> None:
+        self.redis = client_of(redis_instance)
+        self.services = services or Services(
+            self.redis,
+            keys=keys_of(
+                self.redis,
+                task_set=task_set,
+                task_prefix=task_prefix,
+                new_queue=new_queue,
+                end_queue=end_queue,
+            ),
+        )
+        self._store = self.services.blocking
+
+    def start_task(
+        self, task_name: str, task_id: str | None = None, cleanup: bool = True, **data: Any
+    ) -> str:
+        """`ServiceStore.begin`."""
+        return self._store.begin(task_name, data, id=task_id, cleanup=cleanup)
+
+    def stop_task(self, task_id: str) -> None:
+        """`ServiceStore.stop`."""
+        self._store.stop(task_id)
+
+    def reload_task(self, task_id: str) -> None:
+        """`ServiceStore.reload`."""
+        self._store.reload(task_id)
+
+    def restart_task(self, task_id: str) -> None:
+        """`ServiceStore.restart`."""
+        self._store.restart(task_id)
+
+    def restart_if_state(self, task_id: str, states: Iterable[str]) -> bool:
+        """`ServiceStore.restart_if`."""
+        return self._store.restart_if(task_id, [states] if isinstance(states, str) else states)
+
+    def remove_task(self, task_id: str) -> None:
+        """`ServiceStore.remove`."""
+        self._store.remove(task_id)
+
+    def get_task(self, task_id: str, keys: str | Sequence[str] | None = None) -> Any:
+        """The hash of a task as it is stored: a field, a list of some, or a dict of all."""
+        if isinstance(keys, str):
+            return self._store.fields(task_id, [keys]).get(keys)
+        if keys is None:
+            return self._store.fields(task_id)
+        found = self._store.fields(task_id, keys)
+        return [found.get(key) for key in keys]
+
+    def set_task(self, task_id: str, data: str | Mapping[str, Any], value: Any = None) -> None:
+        """Set fields of the hash, or one; what is no text is written as JSON."""
+        self._store.write(task_id, {data: value} if isinstance(data, str) else data)
+
+    def get_new_task_ids(self) -> list[str]:
+        """`Listing.new`."""
+        return self._store.list().new
+
+    def get_end_task_ids(self) -> list[str]:
+        """`Listing.ended`."""
+        return self._store.list().ended
+
+    def get_active_task_ids(self) -> list[str]:
+        """`Listing.active`."""
+        return self._store.list().active
+
+
+def client_of(given: Any) -> Client:
+    """A client of what pytask takes for one.
+
+    :raises ConfigurationError: it is something else.
+    """
+    if isinstance(given, Redis | RedisCluster):
+        return given
+    if isinstance(given, Mapping):
+        return Redis(**given)
+    if isinstance(given, list | tuple) and all(isinstance(one, Mapping) for one in given):
+        from redis.cluster import ClusterNode
+
+        node_of: Any = ClusterNode
+        return RedisCluster(
+            startup_nodes=[node_of(one["host"], one["port"]) for one in given],
+            require_full_coverage=False,
+        )
+    raise ConfigurationError(
+        f"{shown(given)} is no client of redis-py, no dict for one, and no list of nodes"
+    )
+
+
+def keys_of(
+    client: Client, *, task_set: str, task_prefix: str, new_queue: str, end_queue: str
+) -> ServiceKeys:
+    """The keys of these names; on a cluster they share a hash tag."""
+    return named_keys(
+        waiting=new_queue,
+        ended=end_queue,
+        known=task_set,
+        hashes=task_prefix,
+        clustered=isinstance(client, RedisCluster),
+    )
