@@ -204,7 +204,7 @@ class Chancy(BlockingCalls):
 
     async def why(self, id: UUID) -> Sequence[Reason]:
         """Say why a job has not run, or is not finished; what weighs most comes first."""
-        return await diagnose(self.broker, id)
+        return await diagnose(self.broker, id, lambda job: self.hooks.why_held(self, job))
 
     async def counts(self) -> Mapping[str, QueueCounts]:
         return await self.broker.counts()

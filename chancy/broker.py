@@ -124,6 +124,16 @@ class QueueCounts(NamedTuple):
     scheduled: int = 0
 
 
+class Holder(NamedTuple):
+    """A running job, which takes one of the slots of its queue."""
+
+    id: UUID
+    func: str
+    worker_id: UUID | None
+    #: Seconds since it was claimed.
+    claimed_s: float
+
+
 class Place(NamedTuple):
     """Where an unfinished job stands. Seconds are by the store's clock."""
 
@@ -137,6 +147,9 @@ class Place(NamedTuple):
     claimed_s: float
     #: Seconds since it could have run.
     waited_s: float
+    #: Up to 5 of those running jobs, the longest running first, while it is pending. A broker may
+    #: leave them out.
+    holders: Sequence[Holder] = ()
 
 
 class Pulse(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
@@ -12,7 +12,7 @@ from chancy.job import QueuedJob
 from chancy.queue import Queue
 from chancy.states import State
 
-#: Workers that are named in one reason, at most.
+#: Workers, and running jobs, that are named in one reason, at most.
 _MOST_NAMED = 5
 #: Seconds of silence after which a worker is called silent: two of the usual beats.
 _SILENT_S = 10.0
@@ -53,10 +53,19 @@ class Reason(NamedTuple):
     text: str
 
 
-async def diagnose(broker: Broker, id: UUID) -> Sequence[Reason]:
+#: What plugins say of a job that is held.
+Explain = Callable[[QueuedJob], Awaitable[Sequence[str]]]
+
+
+async def _nothing(job: QueuedJob) -> Sequence[str]:
+    return ()
+
+
+async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Sequence[Reason]:
     """Say why a job has not run, or is not finished; what weighs most comes first.
 
     A look at this moment, by several statements: what changes between them may show.
+    :param explain: asked for what holds a held job.
     """
     found = (await broker.get([id])).get(id)
     if found is None:
@@ -77,7 +86,8 @@ async def diagnose(broker: Broker, id: UUID) -> Sequence[Reason]:
         case State.SCHEDULED:
             return [*_scheduled(found, place, workers), *_past(found)]
         case State.HELD:
-            return [Reason(Why.HELD, "a plugin holds it until there is a slot, or its turn")]
+            said = await explain(found) or ["a plugin holds it until there is a slot, or its turn"]
+            return [*(Reason(Why.HELD, one) for one in said), *_past(found)]
         case _:
             queues = {queue.name: queue for queue in await broker.queues()}
             return list(_pending(found, place, queues, workers))
@@ -155,11 +165,7 @@ def _pending(
             "or there before",
         )
     if serving and place.running:
-        yield Reason(
-            Why.BUSY,
-            f"the queue is served by {_workers(len(serving))}, which run {place.running:,} of its "
-            "jobs now",
-        )
+        yield Reason(Why.BUSY, _busy(place, queues.get(job.queue), serving))
     yield from _past(job)
     if not found and not place.ahead:
         if place.waited_s < _SOON_S:
@@ -173,6 +179,23 @@ def _pending(
                 "s: look for claiming_postponed in the logs of the workers, and whether a session "
                 "holds its row (pg_locks)",
             )
+
+
+def _busy(place: Place, queue: Queue | None, serving: Sequence[WorkerRecord]) -> str:
+    """Who runs jobs of the queue, and so has its slots."""
+    each = "" if queue is None or queue.concurrency is None else f", up to {queue.concurrency} each"
+    running = f"{place.running:,}" if place.running <= 10_000 else "more than 10,000"
+    said = f"the queue is served by {_workers(len(serving))}{each}, which run {running} of its jobs"
+    if not place.holders:
+        return f"{said} now"
+    where = {one.id: f" ({one.host}, process {one.pid})" for one in serving}
+    named = [
+        f"{one.func} {one.id} for {one.claimed_s:.0f} s in worker {one.worker_id}"
+        + ("" if one.worker_id is None else where.get(one.worker_id, ""))
+        for one in place.holders[:_MOST_NAMED]
+    ]
+    more = "" if place.running == len(named) else f"the {len(named)} that run longest are "
+    return f"{said} now: {more}{'; '.join(named)}"
 
 
 def _unserved(

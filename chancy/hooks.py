@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from chancy.attempt import Claim, Outcome, Settlement
+from chancy.attempt import Claim, Outcome, Settlement, storable
 from chancy.broker import Broker, Capability
 from chancy.context import JobContext
 from chancy.errors import ConfigurationError
+from chancy.job import QueuedJob
 from chancy.judge import judge
 from chancy.leader import LeaderGate, Unelected
 from chancy.names import check_broker_name
-from chancy.plugin import BrokerContext, Panel, Plugin, Runtime, Surrounding
+from chancy.plugin import Application, BrokerContext, Panel, Plugin, Runtime, Surrounding
 from chancy.postgres.component import ordered
 from chancy.queue import DEFAULT_BROKER
 from chancy.settling import Inside
 
 logger = logging.getLogger("chancy.hooks")
+
+#: Seconds that a plugin has to say why it holds a job, and characters that are shown of it.
+_EXPLAIN_S, _MOST_SAID = 5.0, 500
 
 Judging = Callable[[Claim, Outcome, Settlement], Settlement]
 Around = Callable[[JobContext], Surrounding]
@@ -65,15 +70,14 @@ class Hooks:
         self.around: tuple[Around, ...] = tuple(
             plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
         )
-        self._inside: tuple[Inside, ...] = tuple(
-            _inside(plugin)
-            for plugin in self.plugins
-            if type(plugin).settling is not Plugin.settling
-        )
+        self._inside = tuple(_inside(self.plugins))
         self._settled: tuple[tuple[str, Settled], ...] = tuple(
             (plugin.get_identifier(), plugin.settled)
             for plugin in self.plugins
             if type(plugin).settled is not Plugin.settled
+        )
+        self._explaining: tuple[Plugin, ...] = tuple(
+            plugin for plugin in self.plugins if type(plugin).why_held is not Plugin.why_held
         )
         self._electing = _one_electing(self.plugins)
         self.services: tuple[Plugin, ...] = tuple(
@@ -135,6 +139,21 @@ class Hooks:
         given = self._electing.gate(runtime) if self._electing else None
         return Unelected() if given is None else given
 
+    async def why_held(self, app: Application, job: QueuedJob) -> Sequence[str]:
+        """What plugins say of a held job: a sentence of each that holds it, in their order."""
+        found: list[str] = []
+        for plugin in self._explaining:
+            identifier = plugin.get_identifier()
+            try:
+                async with asyncio.timeout(_EXPLAIN_S):
+                    said = await plugin.why_held(app, job)
+            except Exception as error:
+                logger.exception("why_held_failed plugin=%s job=%s", identifier, job.id)
+                said = f"{identifier} could not say whether it holds it: {error!r}"
+            if said is not None:
+                found.append(storable(str(said), _MOST_SAID))
+        return found
+
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """The default verdict, and then each plugin's opinion in their order."""
         verdict = judge(claim, outcome)
@@ -151,10 +170,13 @@ class Hooks:
         return verdict
 
 
-def _inside(plugin: Plugin) -> Inside:
-    chooses = type(plugin).settling_concerns is not Plugin.settling_concerns
-    concerns = plugin.settling_concerns if chooses else None
-    return Inside(plugin.get_identifier(), plugin.settling_states, plugin.settling, concerns)
+def _inside(plugins: Iterable[Plugin]) -> Iterable[Inside]:
+    for plugin in plugins:
+        if type(plugin).settling is not Plugin.settling:
+            chooses = type(plugin).settling_concerns is not Plugin.settling_concerns
+            concerns = plugin.settling_concerns if chooses else None
+            identifier, states = plugin.get_identifier(), plugin.settling_states
+            yield Inside(identifier, states, plugin.settling, concerns)
 
 
 def _listed(capabilities: frozenset[str]) -> str:

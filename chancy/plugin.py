@@ -18,7 +18,7 @@ from chancy.broker import Broker, Capability
 from chancy.clock import Clock
 from chancy.context import JobContext
 from chancy.errors import ConfigurationError
-from chancy.job import Job
+from chancy.job import Job, QueuedJob
 from chancy.leader import LeaderGate
 from chancy.names import shown
 from chancy.postgres.component import Migrations
@@ -266,6 +266,15 @@ class Plugin:
         job that was asked to stop and goes back became CANCELLED; it is told as what was asked
         for. If it raises, that is logged.
         """
+
+    async def why_held(self, app: Application, job: QueuedJob) -> str | None:
+        """Say what a job in the state HELD waits for, as ``chancy job why`` shows it.
+
+        One sentence, of which 500 characters are shown: what the limit is, and who has it now,
+        five of them at most. None: it is not this plugin that holds the job. Reads only, and
+        has 5 s; what it raises is shown instead.
+        """
+        return None
 
     async def serve(self, runtime: Runtime) -> None:
         """Run beside a worker until cancelled, or return when there is nothing to do here.

@@ -199,7 +199,7 @@ class PostgresBroker:
 
     async def place(self, id: UUID) -> Place | None:
         found = await self.fetch(self.sql.place, id)
-        return Place(*found[0]) if found else None
+        return rows.place(found[0]) if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         return await self._catalog.find(wanted)

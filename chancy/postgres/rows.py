@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from chancy.attempt import Claim
-from chancy.broker import QueueCounts, WorkerRecord
+from chancy.broker import Holder, Place, QueueCounts, WorkerRecord
 from chancy.errors import ConfigurationError
 from chancy.job import QueuedJob
 from chancy.limits import Limit, LimitType, limits_from
@@ -97,6 +97,15 @@ def queued_job(row: Row) -> QueuedJob:
         stop_asked_at=_utc(stop_asked_at),
         limits=limits_from(_object(limits) or {}),
     )
+
+
+def place(row: Row) -> Place:
+    ahead, running, due_s, claimed_s, waited_s, holders = row
+    found = [
+        Holder(UUID(id), func, None if worker_id is None else UUID(worker_id), since_s or 0.0)
+        for id, func, worker_id, since_s in _json(holders) or ()
+    ]
+    return Place(ahead, running, due_s, claimed_s, waited_s, found)
 
 
 def queue(row: Row) -> tuple[Queue, list[str]]:

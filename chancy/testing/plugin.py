@@ -23,6 +23,7 @@ import inspect
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from chancy.attempt import (
 from chancy.broker import Capability
 from chancy.composition import defaults
 from chancy.installed import installed, settings_of
+from chancy.job import QueuedJob
 from chancy.judge import judge
 from chancy.plugin import Plugin
 from chancy.postgres import history, schema
@@ -237,6 +239,14 @@ class PluginContract:
             json.dumps([dict(row) for row in rows])
             assert len({tuple(row) for row in rows}) <= 1, "rows have the same keys"
 
+    async def test_it_says_of_no_strange_job_that_it_holds_it(
+        self, app: Chancy, plugin: Plugin
+    ) -> None:
+        if type(plugin).why_held is Plugin.why_held:
+            return
+        found = await plugin.why_held(app, _held())
+        assert found is None, f"a job that it never saw: {found!r}"
+
     # What it does
 
     async def test_serving_ends_when_it_is_cancelled(self, app: Chancy, plugin: Plugin) -> None:
@@ -257,6 +267,15 @@ class PluginContract:
         own = set(plugin.get_dependencies())
         assert own <= set(names), "give the fixture `companions`"
         assert plugin.get_identifier() not in own
+
+
+def _held() -> QueuedJob:
+    return QueuedJob(
+        id=uuid.uuid4(), func="a.b", arguments={}, queue="q", priority=0, state=State.HELD,
+        attempt=0, max_attempts=3, crashes=0, run_at=None, worker_id=None, meta={}, errors=(),
+        result=None, pushed_at=datetime(2030, 1, 1, tzinfo=UTC), claimed_at=None,
+        finished_at=None, stop_asked_at=None, limits=(),
+    )  # fmt: skip
 
 
 def _without(one: Component, lines: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from chancy.notice import Kind, Notice
 from chancy.queue import Queue
 from chancy.states import TRANSITIONS, State
 from chancy.testing.clock import StoreClock
+from chancy.testing.places import place_of
 
 logger = logging.getLogger("chancy.testing")
 
@@ -233,24 +234,8 @@ class MemoryStore:
 
     def place(self, id: UUID) -> Place | None:
         """Where an unfinished job stands."""
-        row, now = self.live.get(id), self.clock.now()
-        if row is None:
-            return None
-        beside = [one for one in self.live.values() if one.pushed.queue == row.pushed.queue]
-        order = (-row.pushed.priority, row.position)
-        ahead = [
-            one
-            for one in beside
-            if one.state is State.PENDING and (-one.pushed.priority, one.position) < order
-        ]
-        due = row.run_at or row.pushed_at
-        return Place(
-            ahead=len(ahead) if row.state is State.PENDING else 0,
-            running=sum(one.state is State.RUNNING for one in beside),
-            due_s=0.0 if row.run_at is None else (row.run_at - now).total_seconds(),
-            claimed_s=(now - row.claimed_at).total_seconds() if row.claimed_at else 0.0,
-            waited_s=(now - max(row.pushed_at, min(due, now))).total_seconds(),
-        )
+        row = self.live.get(id)
+        return None if row is None else place_of(row, self.live.values(), self.clock.now())
 
     def cancel(self, row: Row) -> None:
         row.move(State.CANCELLED)

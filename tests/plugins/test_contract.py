@@ -14,6 +14,7 @@ import click
 import pytest
 
 from chancy import Chancy, Claim, Outcome, Plugin, Runtime, Settlement, State
+from chancy.job import QueuedJob
 from chancy.plugin import Application, Panel
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
@@ -181,6 +182,11 @@ class Painting(Plugin):
         return [Panel(name="p", title="P", rows=moment)]
 
 
+class Claiming(Plugin):
+    async def why_held(self, app: Application, job: QueuedJob) -> str | None:
+        return "it is mine"
+
+
 @pytest.mark.parametrize(
     ("test", "plugin"),
     [
@@ -203,6 +209,7 @@ def test_a_plugin_that_breaks_the_contract_is_found_out(test: Any, plugin: Plugi
     [
         (CONTRACT.test_serving_ends_when_it_is_cancelled, Failing(), RuntimeError),
         (CONTRACT.test_panels_give_rows_of_json, Painting(), TypeError),
+        (CONTRACT.test_it_says_of_no_strange_job_that_it_holds_it, Claiming(), AssertionError),
     ],
 )
 async def test_one_that_breaks_it_in_an_application_is_found_out(

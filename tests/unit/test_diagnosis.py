@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from chancy.attempt import Failure
-from chancy.broker import WorkerRecord
+from chancy.broker import Place, WorkerRecord
 from chancy.diagnosis import Why, diagnose
+from chancy.job import QueuedJob
 from chancy.queue import Queue
 from chancy.states import State
 from chancy.testing.clock import ManualClock
@@ -116,6 +118,50 @@ async def test_its_workers_are_busy(bench: Bench) -> None:
     why, text = await said(bench, id)
     assert why == [Why.BUSY, Why.SOON]
     assert "run 2 of its jobs now" in text
+
+
+async def test_who_has_the_slots_is_named_up_to_five(bench: Bench, clock: ManualClock) -> None:
+    await bench.broker.declare(Queue(name="default", executor="async", concurrency=7), upsert=True)
+    here = worker("default")
+    await bench.broker.register(here)
+    bench.worker_id = here.id
+    first, *_ = await bench.running(prepared(func="shop.jobs.first"))
+    clock.advance(30)
+    await bench.running(*(prepared() for _ in range(6)))
+    [id] = await bench.push(prepared())
+    why, text = await said(bench, id)
+    assert why == [Why.BUSY, Why.SOON]
+    assert "served by 1 worker, up to 7 each, which run 7 of its jobs now" in text
+    who = f"worker {here.id} (here, process 7)"
+    assert f": the 5 that run longest are shop.jobs.first {first.id} for 30 s in {who}; " in text
+    assert text.count(who) == 5
+
+
+async def test_a_plugin_says_what_holds_it(bench: Bench) -> None:
+    async def explain(job: QueuedJob) -> Sequence[str]:
+        return [f"the limit per-user has 2 slots; {job.func} waits"]
+
+    job = QueuedJob(
+        id=uuid.uuid4(), func="shop.jobs.work", arguments={}, queue="default", priority=0,
+        state=State.HELD, attempt=0, max_attempts=3, crashes=0, run_at=None, worker_id=None,
+        meta={}, errors=(), result=None, pushed_at=datetime(2030, 1, 1, tzinfo=UTC),
+        claimed_at=None, finished_at=None, stop_asked_at=None, limits=(),
+    )  # fmt: skip
+
+    class Holding(MemoryBroker):
+        async def get(self, ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+            return {job.id: job}
+
+        async def place(self, id: uuid.UUID) -> Place:
+            return Place(0, 0, 0.0, 0.0, 0.0)
+
+    for broker_says, found in (
+        (await diagnose(Holding(), job.id, explain), "per-user has 2 slots; shop.jobs.work waits"),
+        (await diagnose(Holding(), job.id), "a plugin holds it until there is a slot"),
+    ):
+        [reason] = broker_says
+        assert reason.why is Why.HELD
+        assert found in reason.text
 
 
 async def test_nothing_keeps_it(bench: Bench, clock: ManualClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Generator, Sequence
@@ -15,8 +16,9 @@ from chancy.broker import Capability
 from chancy.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.hooks import Hooks
+from chancy.job import QueuedJob
 from chancy.judge import judge
-from chancy.plugin import Plugin, Runtime
+from chancy.plugin import Application, Plugin, Runtime
 from chancy.settling import Inside, Transaction
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
@@ -238,3 +240,54 @@ def test_what_is_no_plugin_is_refused(thing: Any) -> None:
 
 def test_an_identifier_is_the_path_of_the_class() -> None:
     assert Idle.get_identifier() == "tests.unit.test_hooks.Idle"
+
+
+class Holder(Plugin):
+    """Says of a held job what it was told to, or raises it."""
+
+    def __init__(self, name: str, answer: str | Exception | None) -> None:
+        self.name = name
+        self.answer = answer
+
+    def get_identifier(self) -> str:  # type: ignore[override]
+        return self.name
+
+    async def why_held(self, app: Application, job: QueuedJob) -> str | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+async def test_plugins_say_why_they_hold_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    app: Any = None
+    job: Any = claimed(attempt=1)
+    hooks = Hooks(
+        [
+            Idle(),
+            Holder("shop.first", "two of user 7 run\x1b[31m"),
+            Holder("shop.second", None),
+            Holder("shop.third", OSError("away")),
+            Holder("shop.long", "x" * 2_000),
+        ]
+    )
+    first, third, long = await hooks.why_held(app, job)
+    assert first == "two of user 7 run\\x1b[31m"
+    assert third == "shop.third could not say whether it holds it: OSError('away')"
+    assert len(long) <= 500
+    assert f"why_held_failed plugin=shop.third job={job.id}" in caplog.text
+    assert await Hooks([Idle()]).why_held(app, job) == []
+
+
+async def test_a_plugin_that_never_says_why_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck(Plugin):
+        async def why_held(self, app: Application, job: QueuedJob) -> str | None:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    monkeypatch.setattr("chancy.hooks._EXPLAIN_S", 0.01)
+    app: Any = None
+    job: Any = claimed(attempt=1)
+    [said] = await Hooks([Stuck()]).why_held(app, job)
+    assert "could not say whether it holds it: TimeoutError()" in said

@@ -1,6 +1,7 @@
 -- Where an unfinished job stands: how many pending jobs of its queue go before it (up to 10,001), how
 -- many of its queue run (up to 10,001), the seconds until it is due, since it has been claimed, and
--- since it could have run. Index: the primary key of jobs, jobs_pending, jobs_running. No locks.
+-- since it could have run; and for a pending one up to five of those that run, as JSON, the longest
+-- running first. Index: the primary key of jobs, jobs_pending, jobs_running. No locks.
 -- Safe to repeat.
 select
   case when j.state = 0 then (
@@ -29,6 +30,19 @@ select
     0,
     extract(epoch from clock_timestamp())
       - extract(epoch from greatest(j.pushed_at, least(j.run_at, clock_timestamp())))
-  )::float8
+  )::float8,
+  case when j.state = 0 then (
+    select json_agg(json_build_array(
+      h.id, h.func, h.worker_id, extract(epoch from clock_timestamp() - h.claimed_at)))::text
+    from (
+      select r.*
+      from (
+        select r.id, r.func, r.worker_id, r.claimed_at
+        from {schema}.jobs as r
+        where r.state = 1 and r.queue = j.queue
+        limit 10001) as r
+      order by r.claimed_at, r.id
+      limit 5) as h)
+  end
 from {schema}.jobs as j
 where j.id = $1::uuid

@@ -99,6 +99,20 @@ class ListPromises(Promises):
         assert (place.ahead, place.running) == (0, 2)
         assert 0 <= place.claimed_s < 60
 
+    async def test_a_pending_job_may_know_some_of_those_that_run(self, bench: Bench) -> None:
+        claims = await bench.running(*(prepared() for _ in range(6)))
+        await bench.running(prepared(queue="other"))
+        [id] = await bench.push(prepared())
+        place = await bench.broker.place(id)
+        assert place is not None
+        assert place.running == 6
+        assert len(place.holders) <= 5
+        known = {claim.id: claim.func for claim in claims}
+        for holder in place.holders:
+            assert known.pop(holder.id) == holder.func
+            assert holder.worker_id == bench.worker_id
+            assert 0 <= holder.claimed_s < 60
+
     async def test_a_scheduled_job_knows_when_it_is_due(self, bench: Bench) -> None:
         [id] = await bench.push(prepared(delay_s=90.0))
         place = await bench.broker.place(id)
