@@ -16,7 +16,7 @@ from chancy.broker import Broker, SqlStore
 from chancy.errors import ConfigurationError
 from chancy.names import shown
 from chancy.plugin import Application, Panel, Plugin, Runtime
-from chancy.plugins.workflow.description import OnFailure, Step, Workflow, chain, chord, group
+from chancy.plugins.workflow.description import Workflow, chain, chord, group
 from chancy.plugins.workflow.ends import Notes, advancing
 from chancy.plugins.workflow.extension import Extension
 from chancy.plugins.workflow.flows import Flows, WorkflowFilter, push_within_sync
@@ -30,8 +30,10 @@ from chancy.plugins.workflow.record import (
 )
 from chancy.plugins.workflow.reference import WorkflowFailed, WorkflowReference
 from chancy.plugins.workflow.sources import Each, From
+from chancy.plugins.workflow.step import OnFailure, Step
 from chancy.plugins.workflow.store import store_of
 from chancy.plugins.workflow.sweep import Sweep
+from chancy.plugins.workflow.timers import Timers
 from chancy.plugins.workflow.untold import Untold
 from chancy.plugins.workflow.waiting import Waiting
 from chancy.postgres.component import Kind, Migrations
@@ -111,6 +113,7 @@ class Workflows(Plugin):
                     "workflows_joins": "select, insert",
                     "workflows_signals": "select",
                     "workflows_away": "select, insert",
+                    "workflows_timers": "select, insert",
                 }
             },
             core_grants={Kind.PRODUCER: {"queues": "select (name, broker)"}},
@@ -159,12 +162,14 @@ class Workflows(Plugin):
             await asyncio.wait([telling])
 
     async def _sweep(self, runtime: Runtime, sweep: Sweep) -> None:
-        clock = runtime.clock
+        clock, timers = runtime.clock, Timers(runtime.broker)
         turn_at = retain_at = clock.monotonic()
         while True:
             if len(self._notes):
                 await sweep.ask()
             now = clock.monotonic()
+            if runtime.leader.leading or now >= turn_at:
+                await timers.turn()
             if now >= turn_at:
                 await sweep.turn()
                 every_s = self.sweep_s if runtime.leader.leading else _RARELY * self.sweep_s

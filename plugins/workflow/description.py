@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Self
 from uuid import UUID
 
 from chancy.errors import PushError
 from chancy.identity import new_id
 from chancy.job import Job
 from chancy.names import shown
-from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, named, sources_of
+from chancy.plugins.workflow.sources import named
+from chancy.plugins.workflow.step import (
+    MISSING,
+    OnFailure,
+    OnTimeout,
+    Policy,
+    Step,
+    policy_of,
+    renamed,
+    wait_of,
+)
 
 #: The longest name of a workflow and of a step, in characters.
 MAX_NAME = 100
@@ -26,40 +36,6 @@ MAX_EDGES = 500_000
 UNDO = "undo "
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f{}\"\\]{1,100}")
-
-
-class OnFailure(IntEnum):
-    """What becomes of the workflow when a step has failed for good."""
-
-    #: It fails, once what runs has come to its end. Nothing else begins.
-    FAIL = 0
-    #: The step counts as done, with None as its result.
-    IGNORE = 1
-    #: What was done is undone: see ``undo`` of `Workflow.add`.
-    COMPENSATE = 2
-
-
-Policy = OnFailure | Literal["fail", "ignore", "compensate"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One step.
-
-    :param job: None for one that waits for a signal.
-    :param after: the steps that it waits for.
-    """
-
-    name: str
-    job: Job[Any] | None
-    after: tuple[str, ...] = ()
-    on_failure: OnFailure = OnFailure.FAIL
-    undo: Job[Any] | None = None
-
-    @property
-    def sources(self) -> Mapping[str, Source]:
-        """The arguments that stand for results of other steps."""
-        return NO_SOURCES if self.job is None else sources_of(self.job)
 
 
 @dataclass(slots=True)
@@ -120,16 +96,33 @@ class Workflow:
         if undo is not None and not isinstance(undo, Job):
             raise PushError(f"step {shown(name)}: undo={shown(undo)} is not a Job")
         name = self._free(job.func.rpartition(".")[2] if name is None else name)
-        policy = _policy(on_failure, name)
+        policy = policy_of(on_failure, name)
         self._put(Step(name=name, job=job, after=_names(after), on_failure=policy, undo=undo))
         return self
 
-    def wait_for(self, name: str, *, after: str | Iterable[str] = ()) -> Self:
+    def wait_for(
+        self,
+        name: str,
+        *,
+        after: str | Iterable[str] = (),
+        timeout_s: float | timedelta | None = None,
+        default: object = MISSING,
+        on_timeout: OnTimeout = "fail",
+        on_failure: Policy = OnFailure.FAIL,
+    ) -> Self:
         """Add a step that waits for the signal of its name; its result is what comes with it.
 
-        :raises PushError: the name is taken or cannot be one.
+        :param timeout_s: seconds from the moment when nothing else is waited for; the clock is the
+            database's, and a worker looks at it every second. None: for ever.
+        :param default: its result if no signal has come by then.
+        :param on_timeout: without a default the step fails, or the workflow is cancelled.
+        :param on_failure: what becomes of the workflow if it fails.
+        :raises PushError: the name is taken or cannot be one, or the others do not fit.
         """
-        self._put(Step(name=self._free(name), job=None, after=_names(after)))
+        name = self._free(name)
+        wait = wait_of(name, timeout_s, default, on_timeout)
+        policy = policy_of(on_failure, name)
+        self._put(Step(name=name, job=None, after=_names(after), on_failure=policy, wait=wait))
         return self
 
     def include(
@@ -150,7 +143,7 @@ class Workflow:
         for step in other:
             own = (*step.after, *named(step.sources))
             first = not any(one in known for one in own)
-            self._put(_renamed(step, name, known, before if first else ()))
+            self._put(renamed(step, name, known, before if first else ()))
         for group, steps in groups.items():
             self._groups[f"{name}/{group}"] = tuple(f"{name}/{one}" for one in steps)
         self._groups[name] = tuple(f"{name}/{one}" for one in other.last())
@@ -256,42 +249,3 @@ def _numbered(jobs: Iterable[Job[Any]]) -> Sequence[tuple[str, Job[Any]]]:
 
 def _names(after: str | Iterable[str]) -> tuple[str, ...]:
     return (after,) if isinstance(after, str) else tuple(after)
-
-
-def _policy(given: object, name: str) -> OnFailure:
-    if isinstance(given, OnFailure):
-        return given
-    if isinstance(given, str) and given.upper() in OnFailure.__members__:
-        return OnFailure[given.upper()]
-    raise PushError(
-        f"step {name!r}: on_failure={shown(given)} must be 'fail', 'ignore' or 'compensate'"
-    )
-
-
-def _renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) -> Step:
-    def new(name: str) -> str:
-        return f"{prefix}/{name}" if name in known else name
-
-    def job_of(job: Job[Any] | None) -> Job[Any] | None:
-        if job is None:
-            return None
-        changed: dict[str, Source] = {}
-        for parameter, source in sources_of(job).items():
-            match source:
-                case One(step=str(name), path=path):
-                    changed[parameter] = One(new(name), path)
-                case Many(steps=steps, prefix=str(start), path=path):
-                    changed[parameter] = Many(steps, f"{prefix}/{start}", path)
-                case Many(steps=steps, path=path):
-                    changed[parameter] = Many(tuple(map(new, steps)), None, path)
-                case One():
-                    pass
-        return job.with_arguments(**changed)
-
-    return replace(
-        step,
-        name=new(step.name),
-        after=(*map(new, step.after), *before),
-        job=job_of(step.job),
-        undo=job_of(step.undo),
-    )

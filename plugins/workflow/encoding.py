@@ -17,6 +17,7 @@ from chancy.limits import check_limits, encode_limits
 from chancy.names import check_function_path, check_queue_name, shown
 from chancy.plugins.workflow.results import Types
 from chancy.plugins.workflow.sources import Many, One, Source
+from chancy.plugins.workflow.step import Wait
 from chancy.signature import Signature
 
 #: What a job may have; as for every push.
@@ -100,15 +101,15 @@ class Encoding:
         before: Sequence[str],
         on_failure: int = 0,
         undoes: str | None = None,
+        wait: Wait | None = None,
     ) -> None:
         """Add a step. Raises `PushError` if its job cannot be stored."""
         columns = self.columns
         arguments, meta, limits, run_at, delay_s = "{}", None, None, None, None
         if job is None:
-            columns.queues.append("")
-            columns.priorities.append(0)
-            columns.funcs.append(None)
-            columns.max_attempts.append(1)
+            self._put_no_job()
+            if wait is not None:
+                arguments, delay_s = wait.then, wait.timeout_s
         else:
             signature = self._check(job)
             arguments = self._arguments(job, sources, signature)
@@ -140,6 +141,13 @@ class Encoding:
         columns.delays.append(delay_s)
         columns.on_failure.append(on_failure)
         columns.undoes.append(undoes)
+
+    def _put_no_job(self) -> None:
+        columns = self.columns
+        columns.queues.append("")
+        columns.priorities.append(0)
+        columns.funcs.append(None)
+        columns.max_attempts.append(1)
 
     def _check(self, job: Job[Any]) -> Signature | None:
         """The signature of its function, if that is looked at. Raises `PushError` if a field other

@@ -10,10 +10,11 @@ from uuid import UUID
 from chancy.broker import Capability
 from chancy.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
-from chancy.plugins.workflow.description import MAX_STEPS, Step, Workflow
+from chancy.plugins.workflow.description import MAX_STEPS, Workflow
 from chancy.plugins.workflow.ends import KEY
 from chancy.plugins.workflow.preparation import Preparation, Prepared
 from chancy.plugins.workflow.sources import One, sources_of
+from chancy.plugins.workflow.step import Step
 from chancy.plugins.workflow.store import statement
 from chancy.postgres.within.calls import Fetch, FetchSync
 from chancy.registry import Registry

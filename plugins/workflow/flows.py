@@ -148,12 +148,12 @@ class Flows:
         ((count,),) = await self._fetch("retry", id, name)
         return None if count is None else int(count)
 
-    async def cancel(self, id: UUID) -> bool:
+    async def cancel(self, id: UUID, why: str = "cancelled") -> bool:
         """End a workflow: what runs is asked to stop, and the rest never begins. False: there is
         none, or it has ended in another way."""
         asked: set[UUID] = set()
         for _ in range(_ROUNDS):
-            rows = [row for row in await self._fetch("cancel", id) if row[2] not in asked]
+            rows = [row for row in await self._fetch("cancel", id, why) if row[2] not in asked]
             if not rows:
                 break
             for at in range(0, len(rows), _BATCH):

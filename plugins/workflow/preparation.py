@@ -12,11 +12,12 @@ from chancy.errors import ConfigurationError, PushError
 from chancy.identity import new_ids
 from chancy.job import Job
 from chancy.names import shown
-from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Step, Workflow
+from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Workflow
 from chancy.plugins.workflow.encoding import Columns, Encoding
 from chancy.plugins.workflow.graph import order
 from chancy.plugins.workflow.results import Types
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, sources_of
+from chancy.plugins.workflow.step import Step
 from chancy.registry import Registry
 
 _END = ("",)
@@ -85,6 +86,7 @@ class Preparation:
                     behind=behind[name] or _END,
                     before=those,
                     on_failure=step.on_failure.value,
+                    wait=step.wait,
                 )
             except (PushError, ConfigurationError) as error:
                 raise _told(error, f"{self._where}: step {name!r}: {error}") from error.__cause__

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy.job import QueuedJob
-from chancy.plugins.workflow.description import OnFailure
+from chancy.plugins.workflow.step import OnFailure
 from chancy.states import State
 
 

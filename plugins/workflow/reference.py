@@ -93,7 +93,8 @@ class WorkflowReference:
             case WorkflowState.SUCCEEDED:
                 return await self._flows.results(self.id, self._signature)
             case WorkflowState.CANCELLED:
-                raise JobCancelled(f"workflow {self.id} was cancelled")
+                said = "" if why in (None, "cancelled") else f": {why}"
+                raise JobCancelled(f"workflow {self.id} was cancelled{said}")
             case _:
                 raise WorkflowFailed(self.id, state, why or "no reason")
 

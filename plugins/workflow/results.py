@@ -9,9 +9,9 @@ from chancy.annotations import Annotations
 from chancy.errors import PushError
 from chancy.job import DECORATED, Job
 from chancy.names import shown
-from chancy.plugins.workflow.description import OnFailure, Step
 from chancy.plugins.workflow.fit import fits, items_of, kinds, part_of
 from chancy.plugins.workflow.sources import One, Source
+from chancy.plugins.workflow.step import OnFailure, Step
 from chancy.registry import Registry
 
 

@@ -46,6 +46,7 @@ def downgrade() -> None:
     for function in FUNCTIONS:
         run(f"drop function {{schema}}.workflows_{function}")
     for table in (
+        "workflows_timers",
         "workflows_away",
         "workflows_signals",
         "workflows_joins",

@@ -6,7 +6,8 @@
 -- next: whom its end lets go on; an empty name stands for the end of the workflow. needs: how many
 -- have it in theirs; previous: the one, if it is one. run: counts from 1, up by one when it is retried:
 -- what ends an earlier run is not heard. on_failure: 0 fail, 1 ignore, 2 compensate. undoes: whom it
--- undoes. added_by: the step that added it. Without func it waits for a signal.
+-- undoes. added_by: the step that added it. Without func it waits for a signal, with delay_s for so long;
+-- arguments say what then: its default, or that it cancels the workflow, or nothing: it fails.
 create table {schema}.workflows_steps (
   workflow_id uuid not null,
   name text collate "C" not null,

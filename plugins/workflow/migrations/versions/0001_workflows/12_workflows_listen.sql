@@ -1,5 +1,6 @@
--- Lets steps wait for their signals. One that has come already ends its step here and now.
--- Index: the primary keys. Locks: by the caller: the workflows; then as workflows_advance.
+-- Lets steps wait for their signals, some of them for a while only: delay_s. One that has come already ends
+-- its step here and now.
+-- Index: the primary keys. Locks: what it inserts; by the caller: the workflows; then as workflows_advance.
 -- Safe to repeat.
 create function {schema}.workflows_listen(p_ids uuid[], p_names text[]) returns void
 language plpgsql
@@ -8,6 +9,13 @@ as $$
 declare
   v_ids uuid[]; v_names text[]; v_runs int[]; v_payloads text[];
 begin
+  insert into {schema}.workflows_timers (workflow_id, name, run, due_at)
+  select s.workflow_id, s.name, s.run, clock_timestamp() + s.delay_s * interval '1 second'
+  from unnest(p_ids, p_names) as r (id, name)
+  join {schema}.workflows_steps s on s.workflow_id = r.id and s.name = r.name
+  where s.delay_s is not null
+  order by s.workflow_id, s.name
+  on conflict do nothing;
   select array_agg(g.workflow_id), array_agg(g.name), array_agg(s.run), array_agg(g.payload::text)
   into v_ids, v_names, v_runs, v_payloads
   from unnest(p_ids, p_names) as r (id, name)

@@ -1,9 +1,10 @@
--- Ends a workflow that goes on, fails, or has failed: nothing of it begins any more. Gives the steps with
--- jobs that are not finished, for the caller to cancel, and tells those who wait. What waits in the
--- outbox of Redis goes no further.
+-- Ends a workflow that goes on, fails, or has failed: nothing of it begins any more. p_why: its error,
+-- unless it has one. Gives the steps with jobs that are not finished, for the caller to cancel, and tells
+-- those who wait. What waits in the outbox of Redis goes no further.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself.
 -- Safe to repeat: it gives again what is not finished.
-create function {schema}.workflows_cancel(p_id uuid) returns table (name text, run int, job_id uuid)
+create function {schema}.workflows_cancel(p_id uuid, p_why text)
+returns table (name text, run int, job_id uuid)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -11,7 +12,7 @@ as $$
 begin
   perform {schema}.workflows_lock(array[p_id], true);
   update {schema}.workflows w
-  set state = 6, finished_at = clock_timestamp(), error = coalesce(w.error, 'cancelled')
+  set state = 6, finished_at = clock_timestamp(), error = coalesce(w.error, p_why)
   where w.id = p_id and w.state in (1, 2, 3, 5);
   if found then
     perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = p_id;

@@ -1,0 +1,146 @@
+"""One step of a workflow as it is described. Nothing here is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum, IntEnum
+from typing import Any, Final, Literal
+
+from chancy import codec
+from chancy.errors import PushError
+from chancy.job import Job
+from chancy.names import shown
+from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, sources_of
+
+#: The longest wait for a signal, in seconds: a thousand years, as of a `run_at`.
+MAX_WAIT_S = 365_000 * 86_400.0
+
+
+class Missing(Enum):
+    """Stands for what was not given, where None could be."""
+
+    MISSING = 0
+
+
+MISSING: Final = Missing.MISSING
+OnTimeout = Literal["fail", "cancel"]
+
+
+class OnFailure(IntEnum):
+    """What becomes of the workflow when a step has failed for good."""
+
+    #: It fails, once what runs has come to its end. Nothing else begins.
+    FAIL = 0
+    #: The step counts as done, with None as its result.
+    IGNORE = 1
+    #: What was done is undone: see ``undo`` of `Workflow.add`.
+    COMPENSATE = 2
+
+
+Policy = OnFailure | Literal["fail", "ignore", "compensate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step.
+
+    :param job: None for one that waits for a signal.
+    :param after: the steps that it waits for.
+    :param wait: for how long it waits for its signal; None: for ever.
+    """
+
+    name: str
+    job: Job[Any] | None
+    after: tuple[str, ...] = ()
+    on_failure: OnFailure = OnFailure.FAIL
+    undo: Job[Any] | None = None
+    wait: Wait | None = None
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """The arguments that stand for results of other steps."""
+        return NO_SOURCES if self.job is None else sources_of(self.job)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """For how long a step waits for its signal, and what becomes of it then.
+
+    :param then: a JSON object: the ``default`` that it gives, or that it is to ``cancel`` the
+        workflow; it fails if that is empty.
+    """
+
+    timeout_s: float
+    then: str
+
+
+def wait_of(name: str, timeout_s: object, default: object, on_timeout: object) -> Wait | None:
+    """What `Workflow.wait_for` was told; None: it waits for ever. Raises `PushError`."""
+    if isinstance(timeout_s, timedelta):
+        timeout_s = timeout_s.total_seconds()
+    if on_timeout not in ("fail", "cancel"):
+        raise PushError(f"step {name!r}: on_timeout={shown(on_timeout)} must be 'fail' or 'cancel'")
+    if timeout_s is None:
+        if default is not MISSING or on_timeout != "fail":
+            raise PushError(f"step {name!r} waits for ever: say its timeout_s, too")
+        return None
+    if (
+        not isinstance(timeout_s, int | float)
+        or isinstance(timeout_s, bool)
+        or not 0 < timeout_s <= MAX_WAIT_S
+    ):
+        raise PushError(
+            f"step {name!r}: timeout_s={shown(timeout_s)} must be over 0, and at most "
+            f"{MAX_WAIT_S:,.0f}, seconds"
+        )
+    if on_timeout == "cancel":
+        if default is not MISSING:
+            raise PushError(f"step {name!r}: it gives its default, or cancels: say one of them")
+        return Wait(float(timeout_s), '{"cancel": true}')
+    if default is MISSING:
+        return Wait(float(timeout_s), "{}")
+    text = codec.encode(default, what=f"the default of step {name!r}")
+    return Wait(float(timeout_s), f'{{"default": {text}}}')
+
+
+def policy_of(given: object, name: str) -> OnFailure:
+    if isinstance(given, OnFailure):
+        return given
+    if isinstance(given, str) and given.upper() in OnFailure.__members__:
+        return OnFailure[given.upper()]
+    raise PushError(
+        f"step {name!r}: on_failure={shown(given)} must be 'fail', 'ignore' or 'compensate'"
+    )
+
+
+def renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) -> Step:
+    """A step of a workflow that becomes part of another."""
+
+    def new(name: str) -> str:
+        return f"{prefix}/{name}" if name in known else name
+
+    def job_of(job: Job[Any] | None) -> Job[Any] | None:
+        if job is None:
+            return None
+        changed: dict[str, Source] = {}
+        for parameter, source in sources_of(job).items():
+            match source:
+                case One(step=str(name), path=path):
+                    changed[parameter] = One(new(name), path)
+                case Many(steps=steps, prefix=str(start), path=path):
+                    changed[parameter] = Many(steps, f"{prefix}/{start}", path)
+                case Many(steps=steps, path=path):
+                    changed[parameter] = Many(tuple(map(new, steps)), None, path)
+                case One():
+                    pass
+        return job.with_arguments(**changed)
+
+    return replace(
+        step,
+        name=new(step.name),
+        after=(*map(new, step.after), *before),
+        job=job_of(step.job),
+        undo=job_of(step.undo),
+    )
