@@ -21,6 +21,7 @@ from tests.unit import orders
 from tests.unit.orders import (
     Amount,
     Bounded,
+    Cat,
     Color,
     Counted,
     Derived,
@@ -29,8 +30,10 @@ from tests.unit.orders import (
     Grade,
     Item,
     Level,
+    Line,
     Mixed,
     Money,
+    Node,
     Order,
     Point,
     Point3,
@@ -68,6 +71,8 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "NaN": (float, math.nan, "nan is not a number of JSON"),
     "NaN in a list": (list[float], [math.nan], "finite number"),
     "NaN in an object": (Point, Point(math.nan, 0), "not a number of JSON"),
+    "NaN beside floats": (Point, Point(math.nan, 0.0), "not a number of JSON"),
+    "NaN in a list of objects": (list[Point], [Point(math.nan, 0.0)], "not a number of JSON"),
     "Decimal NaN": (Decimal, Decimal("NaN"), "finite number"),
     "Decimal NaN in an object": (Money, Money(Decimal("NaN")), "finite number"),
     "NUL": (list[str], ["\0"], "NUL character"),
@@ -85,6 +90,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "seconds in an offset": (datetime, ODD, "has an offset of 0:00:30"),
     "in a list": (list[datetime], [AT, ODD], "has an offset of 0:00:30"),
     "in a key": (dict[datetime, int], {ODD: 1}, "has an offset of 0:00:30"),
+    "in a list of dataclasses": (list[Point], [Point(0.0, 0.0, ODD)], "has an offset of 0:00:30"),
     "in a dataclass": (Point, Point(0.0, 0.0, ODD), "has an offset of 0:00:30"),
     "in a model": (Item, changed(ITEM.model_copy(), due=ODD), "has an offset of 0:00:30"),
     "time in a zone": (time, time(1, tzinfo=ZoneInfo("Europe/Berlin")), "would come back"),
@@ -99,6 +105,19 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "another type": (Item, changed(ITEM.model_copy(), name=1), "valid string, not 1"),
     "out of bounds": (Bounded, changed(Bounded(amount=1), amount=0), "greater than 0, not 0"),
     "dataclass out of bounds": (Amount, Amount(-1), "greater than 0"),
+    "out of bounds in a list": (
+        list[Bounded],
+        [changed(Bounded(amount=1), amount=0)],
+        "greater than 0, not 0",
+    ),
+    "deep within its like": (
+        Node,
+        Node(name="a", children=[Node(name="b", children=[changed(Node(name="c"), name=1)])]),
+        "valid string, not 1",
+    ),
+    "none of the literals": (list[Cat], [changed(Cat(), kind="dog")], "Input should be 'cat'"),
+    "too few": (Line, Line(ends=(Point(0.0, 0.0),)), "too few items"),  # type: ignore[arg-type]
+    "one of a tuple": (Line, Line(ends=(Point(0.0, 0.0), Point3(0.0, 0.0))), "would come back"),
     "no field": (Item, Item.model_construct(name="cup"), "Field required"),
     # what the types themselves change
     "validator": (Doubling, Doubling(amount=1), "would come back from JSON as Doubling"),
@@ -111,6 +130,11 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
         orders.Settling,
         orders.Settling.model_construct(name=1, day=date(2030, 1, 1)),
         "valid string, not 1",
+    ),
+    "objects that hold each other, the other first": (
+        tuple[orders.Tree | None, orders.Twig],
+        (None, orders.Twig(trees=[orders.Tree.model_construct(leaf=AT.isoformat())])),
+        "would come back",
     ),
     "objects that hold each other": (
         orders.Twig,
