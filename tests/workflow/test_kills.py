@@ -11,13 +11,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from chancy.plugins.workflow import OnFailure, Workflow, Workflows, WorkflowState
+from chancy.plugins.workflow import (
+    OnFailure,
+    StepRecord,
+    StepState,
+    Workflow,
+    Workflows,
+    WorkflowState,
+)
 from tests.workflow import run_worker
 from tests.workflow.running import execute
 
@@ -86,6 +93,16 @@ def graph(book: Path, chance: random.Random) -> tuple[Workflow, dict[str, tuple[
     return flow, before
 
 
+def _three_died_with_it(steps: Sequence[StepRecord]) -> None:
+    """A step may have been in the hands of three workers that were killed: it is suspected."""
+    failed = [one for one in steps if one.state is StepState.FAILED]
+    assert failed
+    for one in failed:
+        assert one.error is not None
+        assert one.error["type"] == "chancy.Lost"
+        assert one.error["message"].startswith("crash 3 of 3")
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.chaos)])
 async def test_each_step_ends_once_whoever_dies(
@@ -93,6 +110,7 @@ async def test_each_step_ends_once_whoever_dies(
 ) -> None:
     book = tmp_path / "book"
     pushed: dict[UUID, dict[str, tuple[str, ...]]] = {}
+    unlucky = 0
     until = time.monotonic() + seconds
     async with run_worker.application(flows_dsn) as chancy:
         harming = asyncio.create_task(fleet.harm(until))
@@ -103,12 +121,22 @@ async def test_each_step_ends_once_whoever_dies(
         await harming
         for id, before in pushed.items():
             reference = FLOWS.reference(chancy, id)
-            assert await reference.wait(90) is WorkflowState.SUCCEEDED
-            ended = {one.name: one.state.value for one in await reference.steps()}
-            assert set(ended) == set(before)
-            assert set(ended.values()) <= {"succeeded", "ignored"}
+            state = await reference.wait(90)
+            steps = await reference.steps()
+            assert {one.name for one in steps} == set(before)
+            if state is WorkflowState.FAILED:
+                unlucky += 1
+                _three_died_with_it(steps)
+                continue
+            assert state is WorkflowState.SUCCEEDED
+            assert {one.state.value for one in steps} <= {"succeeded", "ignored"}
+    assert unlucky <= len(pushed) // 10
     assert execute(flows_dsn, "select id from chancy.jobs") == []
-    assert execute(flows_dsn, "select name from chancy.workflows_joins where missing <> 0") == []
+    missing = (
+        "select missing from chancy.workflows_joins join chancy.workflows on id = workflow_id"
+        " where missing <> 0 and state = 4"
+    )
+    assert execute(flows_dsn, missing) == []
     finished = "select count(*) from chancy.finished_jobs group by id having count(*) > 1"
     assert execute(flows_dsn, finished) == []
     seen: set[tuple[UUID, str]] = set()
@@ -119,4 +147,7 @@ async def test_each_step_ends_once_whoever_dies(
         else:
             for other in pushed[UUID(flow_id)][name]:
                 assert (UUID(flow_id), other) in seen, f"{name} began before {other} ended"
-    logger.info("workflows=%d killed=%d frozen=%d", len(pushed), fleet.killed, fleet.frozen)
+    logger.info(
+        "workflows=%d unlucky=%d killed=%d frozen=%d",
+        *(len(pushed), unlucky, fleet.killed, fleet.frozen),
+    )
