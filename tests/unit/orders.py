@@ -258,6 +258,17 @@ class Settling(BaseModel):
         return day
 
 
+class Misreading(BaseModel):
+    """Its validator leaves a date as it is, and reads the text of one as another."""
+
+    day: date
+
+    @field_validator("day", mode="before")
+    @classmethod
+    def read(cls, day: object) -> object:
+        return "2001-01-01" if isinstance(day, str) else day
+
+
 class Twig(BaseModel):
     trees: list[Tree] = []
 

@@ -117,6 +117,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     ),
     "none of the literals": (list[Cat], [changed(Cat(), kind="dog")], "Input should be 'cat'"),
     "too few": (Line, Line(ends=(Point(0.0, 0.0),)), "too few items"),  # type: ignore[arg-type]
+    "too many": (Line, Line(ends=(Point(0.0, 0.0, AT),) * 3), "Tuple should have at most 2"),  # type: ignore[arg-type]
     "one of a tuple": (Line, Line(ends=(Point(0.0, 0.0), Point3(0.0, 0.0))), "would come back"),
     "no field": (Item, Item.model_construct(name="cup"), "Field required"),
     # what the types themselves change
@@ -125,6 +126,11 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
         orders.Growing,
         orders.Growing(amount=1),
         "would come back from JSON as Growing",
+    ),
+    "validator that sees text": (
+        orders.Misreading,
+        orders.Misreading(day=date(2030, 1, 1)),
+        "would come back",
     ),
     "what a validator refuses": (
         orders.Settling,
