@@ -107,17 +107,21 @@ class RedisPlugin(Plugin):
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.redis.commands import commands
 
-        return [commands(self.streams, self.settings)]
+        return [commands(self.streams, self.services, self.settings)]
 
     async def serve(self, runtime: Runtime) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_up(), name="upkeep")
-            group.create_task(self.streams.serve(leader=runtime.leader), name="streams")
+            group.create_task(self._stream(runtime), name="streams")
             group.create_task(self.services.serve(), name="services")
             if isinstance(runtime.broker, SqlStore):
                 group.create_task(self._relay(runtime.broker, runtime), name="relay")
                 group.create_task(self._relay_events(runtime.broker, runtime), name="event relay")
                 group.create_task(self._archive(runtime.broker, runtime), name="archive")
+
+    async def _stream(self, runtime: Runtime) -> None:
+        # What others wait for is handed over while the last jobs have their time.
+        await self.streams.serve(leader=runtime.leader, ending=runtime.ending)
 
     async def _keep_up(self) -> None:
         async with linked(self.settings) as link:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 
 from chancy.plugins.redis.queue_commands import SETTINGS, dlq, info_, task_
+from chancy.plugins.redis.services.commands import service_commands
+from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.commands import stream_commands
 from chancy.plugins.redis.streams.streams import Streams
 
 
-def commands(streams: Streams, settings: RedisSettings) -> click.Group:
+def commands(streams: Streams, services: Services, settings: RedisSettings) -> click.Group:
     """The group ``redis``."""
 
     @click.group("redis")
@@ -24,6 +26,6 @@ def commands(streams: Streams, settings: RedisSettings) -> click.Group:
         """
         context.meta[SETTINGS] = settings
 
-    for one in (stream_commands(streams), info_, task_, dlq):
+    for one in (stream_commands(streams), service_commands(services), info_, task_, dlq):
         group.add_command(one)
     return group

@@ -213,7 +213,7 @@ class Copy:
         if isinstance(error, wanted):
             return State.ERROR, as_json(str(error)[-_TRACE:], "the message")
         logger.error(
-            "service_failed service=%s name=%s", self.taken.id, self.taken.name, exc_info=error
+            "service_raised service=%s name=%s", self.taken.id, self.taken.name, exc_info=error
         )
         self._desk.failed(error)
         trace = "".join(traceback.format_exception(error))

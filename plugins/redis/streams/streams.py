@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from chancy.clock import Backoff
@@ -199,12 +199,17 @@ class Streams(Duties):
     # Beside a worker
 
     async def serve(
-        self, only: Iterable[str] | None = None, *, leader: LeaderGate | None = None
+        self,
+        only: Iterable[str] | None = None,
+        *,
+        leader: LeaderGate | None = None,
+        ending: asyncio.Event | None = None,
     ) -> None:
         """Run processors and timers until cancelled; then hand over what is owned.
 
         :param only: names of the processors to run; all unless given.
         :param leader: whether this worker leads; every one does unless given.
+        :param ending: hand over when this is set, and return.
         :raises ConfigurationError: there is none of a name.
         """
         wanted = self._wanted(only)
@@ -217,13 +222,18 @@ class Streams(Duties):
             running.append(asyncio.create_task(timers.serve(), name="timers"))
         if not running:
             return
+        told = asyncio.create_task((ending or asyncio.Event()).wait(), name="ending")
         try:
-            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
-            for task in ended:
-                task.result()
+            await asyncio.wait({told, *running}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(running)
-            await self.link.close()
+            try:
+                await _end(running, early=told.done())
+            finally:
+                told.cancel()
+                await self.link.close()
+        for task in running:
+            if not task.cancelled():
+                task.result()
 
     def _wanted(self, only: Iterable[str] | None) -> Sequence[Processor[Any]]:
         if only is None:
@@ -256,17 +266,26 @@ class Streams(Duties):
             await asyncio.sleep(backoff.next_s())
 
 
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel tasks, each of them once for each time that this one is cancelled.
+async def _end(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:
+    """Cancel tasks, each of them once more for each time that this one is.
 
-    Once more would take the rest of its grace period from one that is slower than the others.
+    Once more takes the rest of its grace period from one that is slower than the others.
+
+    :param early: the first cancellation of this one comes as a matter of course.
     """
     for task in tasks:
         task.cancel()
-    try:
-        await asyncio.wait(tasks)
-    except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        raise
+    asked: asyncio.CancelledError | None = None
+    while True:
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            asked = error
+            if not early:
+                for task in tasks:
+                    task.cancel()
+            early = False
+        else:
+            break
+    if asked is not None:
+        raise asked

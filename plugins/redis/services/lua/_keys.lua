@@ -48,6 +48,7 @@ end
 local function wait(id, side)
   free(id)
   redis.call('HSET', prefix .. id, 'state', 'WAIT')
+  redis.call('SREM', known, id)
   redis.call(side or 'LPUSH', waiting, id)
 end
 

@@ -13,6 +13,7 @@ redis.call('HSET', key, 'task', name, 'data', data, 'state', 'WAIT')
 if cleanup == 'false' then
   redis.call('HSET', key, 'cleanup', 'false')
 end
+redis.call('SREM', known, id)
 if not queued then
   redis.call('LPUSH', waiting, id)
 end
