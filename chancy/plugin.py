@@ -6,6 +6,7 @@ not called. The defaults are in ``chancy.plugins.standard()``.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
@@ -59,6 +60,12 @@ class Runtime(Protocol):
     @property
     def leader(self) -> LeaderGate:
         """Whether this worker leads: for what need not be done by all of them."""
+        ...
+
+    @property
+    def ending(self) -> asyncio.Event:
+        """Set when the worker begins to end, while its jobs still have their time. A service is
+        cancelled after them; one that needs time of its own for its end begins it here."""
         ...
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:

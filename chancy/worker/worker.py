@@ -93,7 +93,8 @@ class Worker:
         self._roster = Roster(self, chancy, self._services, self._brokers.of, self._control)
         self.leader = chancy.hooks.gate(self)
         self._queues_changed = asyncio.Event()
-        self._shutdown = asyncio.Event()
+        #: Set when the worker begins to end; see `Runtime.ending`.
+        self.ending = asyncio.Event()
         #: Settlements that were refused because the lease was gone.
         self.stale = 0
 
@@ -190,14 +191,15 @@ class Worker:
         self.catch_signals()
         if self._burst:
             self._services.start("burst", self._watch_burst)
-        await self._shutdown.wait()
+        await self.ending.wait()
 
     def shut_down(self) -> None:
         """Let `wait_for_shutdown` return. Call it from the worker's event loop."""
-        self._shutdown.set()
+        self.ending.set()
 
     async def stop(self) -> None:
         """End in the order in which work flows: claims, jobs, settlements, services, the row."""
+        self.ending.set()
         await self._services.stop("queues")
         await self._services.stop("announcer")
         await self._roster.stop()
@@ -209,7 +211,7 @@ class Worker:
         logger.info("worker_stopped id=%s settled=%d", worker_id, self.settled)
 
     def _asked_to_stop(self, at_once: bool) -> None:
-        self._shutdown.set()
+        self.ending.set()
         if at_once:
             self._roster.hurry.set()
 
@@ -247,7 +249,7 @@ class Worker:
     async def _warm_up(self) -> None:
         """Wait for the queues, unless that takes long or the end is asked for first."""
         until = self.clock.monotonic() + _WARM_UP_S
-        while self._roster.starting and not self._shutdown.is_set():
+        while self._roster.starting and not self.ending.is_set():
             if (left := until - self.clock.monotonic()) <= 0:
                 return
             self._roster.changed.clear()
@@ -266,7 +268,7 @@ class Worker:
     async def _watch_burst(self) -> None:
         while True:
             if self._roster.drained and self._brokers.empty:
-                self._shutdown.set()
+                self.ending.set()
                 return
             self._roster.confirm_drained()
             await self.clock.sleep(0.05)

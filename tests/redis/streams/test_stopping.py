@@ -7,12 +7,23 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from chancy import Chancy, Queue, job
+from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.worker.worker import Worker
 from tests.redis.streams.orders import Order
 from tests.waiting import eventually
+
+at_work, leave = asyncio.Event(), asyncio.Event()
+
+
+@job(queue="work")
+async def errand() -> None:
+    at_work.set()
+    await leave.wait()
 
 
 @pytest.fixture
@@ -92,3 +103,54 @@ async def test_a_second_request_to_stop_interrupts_and_leaves_nothing(streams: S
         await asyncio.wait([serving])
     assert ended == ["interrupted"]
     assert (consumers(), streams.executors) == ([], [])
+
+
+@pytest.mark.row("R25", "R32")
+async def test_partitions_are_handed_over_while_the_last_jobs_have_their_time(
+    dsn: str, redis_url: str
+) -> None:
+    redis = RedisPlugin(url=redis_url, prefix="t:")
+    stream, began, go_on = declare(redis.streams), asyncio.Event(), asyncio.Event()
+    ended: list[int] = []
+
+    @redis.streams.processor(stream, join_delay_s=0, grace_s=60)
+    async def slow(events: Events[Order]) -> None:
+        async for order in events.records():
+            began.set()
+            await go_on.wait()
+            ended.append(order.order_id)
+
+    async def owners() -> list[bytes]:
+        found = [
+            await redis.streams.link.command("HGET", stream.keys.own(number, "slow"), "owner")
+            for number in range(stream.partitions)
+        ]
+        return [one for one in found if one]
+
+    async with Chancy(
+        dsn, queues=[Queue(name="work", executor="async")], plugins=[redis]
+    ) as chancy:
+        await chancy.migrate()
+        worker = Worker(chancy)
+        await worker.start()
+        await stream.send(Order(order_id=1))
+        await began.wait()
+        reference = await chancy.push(errand.job())
+        await at_work.wait()
+        stopping = asyncio.create_task(worker.stop())
+
+        async def one_left() -> bool:
+            return len(await owners()) == 1
+
+        await eventually(one_left)
+        leave.set()
+        await reference.wait(10)
+        # The job has ended first: what is cancelled then has been told before.
+        await asyncio.sleep(0.2)
+        assert ended == []
+        assert not stopping.done()
+        go_on.set()
+        await stopping
+    assert ended == [1]
+    assert await owners() == []
+    await redis.streams.link.close()
