@@ -107,7 +107,7 @@ class RedisPlugin(Plugin):
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.redis.commands import commands
 
-        return [commands(self.streams, self.settings)]
+        return [commands(self.streams, self.services, self.settings)]
 
     async def serve(self, runtime: Runtime) -> None:
         async with asyncio.TaskGroup() as group:
