@@ -20,8 +20,9 @@ logger = logging.getLogger("chancy.batches")
 LOOKED_AT, LOOKS = 2_000, 10
 #: Batches that one turn looks at whether they have ended.
 BATCHES = 1_000
-#: Seconds after which an attempt that was seen to end is asked after.
-PATIENCE_S = 1.0
+#: Seconds after which an attempt that was seen to end is asked after: a settlement may wait as long
+#: for its turn on a busy server.
+PATIENCE_S = 2.0
 #: Jobs of one statement that takes ends, or deletes.
 BATCH = 500
 #: Statements of one turn that delete.
@@ -61,13 +62,15 @@ class Sweep:
             rows = await self._fetch("settled", some)
             found = {row[0]: int(row[1]) for row in rows}
             # A queue that keeps no finished jobs says nothing of those that succeeded.
+            states = {id: found.get(id, self._notes.failed.get(id)) for id in some}
             ends = [
                 End(waiting[id], id, state)
-                for id in some
-                if (state := found.get(id, self._notes.failed.get(id)))
+                for id, state in states.items()
+                if state is not None and State(state).final
             ]
             await self._calls.settle(ends)
-            self._notes.forget(some)
+            # One that runs, as far as the table knows, is about to be settled from here.
+            self._notes.forget(id for id, state in states.items() if state != State.RUNNING)
             ended += len(ends)
         return ended
 

@@ -1,19 +1,24 @@
--- Forgets batches without jobs that ended over $1 seconds ago, up to $2 of them. Gives how many.
+-- Forgets batches without jobs that ended over $1 seconds ago, up to $2 of the oldest 1,000. Gives how
+-- many.
 -- Index: batches_finished, the primary keys. Locks: what it deletes, skipping locked rows.
 -- Safe to repeat.
 with gone as (
   delete from {schema}.batches as b
   using (
     select o.id
-    from {schema}.batches as o
-    where o.finished_at < now() - $1::float8 * interval '1 second'
-      and not exists (
-        select
-        from {schema}.batches_jobs as m
-        where m.batch_id = o.id)
-    order by o.finished_at
+    from (
+      select w.id
+      from {schema}.batches as w
+      where w.finished_at < now() - $1::float8 * interval '1 second'
+      order by w.finished_at
+      limit 1000) as w
+    join {schema}.batches as o on o.id = w.id
+    where not exists (
+      select
+      from {schema}.batches_jobs as m
+      where m.batch_id = w.id)
     limit $2::int
-    for update skip locked) as l
+    for update of o skip locked) as l
   where b.id = l.id
   returning b.id),
 shards as (

@@ -1,6 +1,6 @@
 -- Jobs of a batch behind ($2) that are not finished, by id, of at most $3 that have not ended; the last
 -- one that was looked at is given in any case, with false if it is finished.
--- Index: the primary keys. No locks. Safe to repeat.
+-- Index: batches_jobs_going, the primary key of jobs. No locks. Safe to repeat.
 select s.job_id, s.live
 from (
   select

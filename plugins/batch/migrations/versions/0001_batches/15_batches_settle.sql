@@ -23,12 +23,14 @@ begin
     with went as (
       delete from {schema}.batches_jobs m
       using unnest(p_batches, p_jobs, p_states) as d (batch, job, state)
-      where m.batch_id = d.batch and m.job_id = d.job and m.state = 0 and d.state = 4
+      where m.batch_id = d.batch and m.job_id = any (array[d.job]) and m.state in (0, -1)
+        and d.state = 4
       returning m.batch_id
     ), failed as (
       update {schema}.batches_jobs m set state = d.state
       from unnest(p_batches, p_jobs, p_states) as d (batch, job, state)
-      where m.batch_id = d.batch and m.job_id = d.job and m.state = 0 and d.state in (5, 6)
+      where m.batch_id = d.batch and m.job_id = any (array[d.job]) and m.state in (0, -1)
+        and d.state in (5, 6)
       returning m.batch_id, m.state
     ), ended as (
       select w.batch_id, 4 as state from went w
