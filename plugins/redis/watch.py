@@ -111,10 +111,17 @@ class RedisSubscription:
         self._link = link
         self._heard: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._event = asyncio.Event()
+        self._nonce = ""
+        self._answered = asyncio.Event()
         self._ended: str | None = None
         self._first: Callable[[Notice], None] | None = None
 
     def hear(self, notice: Notice) -> None:
+        if notice.kind is Kind.PROBE:
+            # All that share the topic hear it: whom it woke would look and probe in turn.
+            if notice.token == self._nonce:
+                self._answered.set()
+            return
         first, self._first = self._first, None
         if first is not None:
             first(notice)
@@ -124,14 +131,9 @@ class RedisSubscription:
     def end(self, why: str) -> None:
         self._ended = why
         self._event.set()
+        self._answered.set()
 
     async def receive(
-        self, timeout_s: float, first: Callable[[Notice], None] | None = None
-    ) -> list[Notice]:
-        came = await self._receive(timeout_s, first)
-        return [one for one in came if one.kind is not Kind.PROBE]
-
-    async def _receive(
         self, timeout_s: float, first: Callable[[Notice], None] | None = None
     ) -> list[Notice]:
         if not self._heard and self._ended is None:
@@ -140,33 +142,33 @@ class RedisSubscription:
                 async with asyncio.timeout(timeout_s):
                     await self._event.wait()
             except TimeoutError:
-                return []
+                # One that came in the same turn of the loop was told to `first`.
+                pass
             finally:
                 self._first = None
+        return self._take()
+
+    def _take(self) -> list[Notice]:
         if not self._heard and self._ended is not None:
             raise BrokerUnavailable(f"notices do not arrive: {self._ended}")
         heard = list(self._heard)
         self._heard.clear()
-        self._event.clear()
-        if self._ended is not None:
-            self._event.set()
+        if self._ended is None:
+            self._event.clear()
         return heard
 
     async def probe(self, timeout_s: float) -> list[Notice]:
-        nonce = uuid.uuid4().hex
-        others: list[Notice] = []
+        self._nonce = uuid.uuid4().hex
+        self._answered.clear()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._link.command(
                     "PUBLISH",
                     self._link.tag.encode() + _SUFFIXES[self.topic],
-                    Notice(Kind.PROBE, nonce).payload(),
+                    Notice(Kind.PROBE, self._nonce).payload(),
                 )
-                while True:
-                    came = await self._receive(timeout_s)
-                    others += [one for one in came if one.kind is not Kind.PROBE]
-                    if any(one.token == nonce for one in came):
-                        return others
+                if self._ended is None:
+                    await self._answered.wait()
         except TimeoutError:
             # Whoever subscribes next is to have another connection.
             await self._watch.close()
@@ -174,6 +176,7 @@ class RedisSubscription:
                 f"a notice sent to ourselves did not arrive within {timeout_s:g} s: the line is"
                 " dead"
             ) from None
+        return self._take()
 
     async def close(self) -> None:
         self.end("the subscription is closed")

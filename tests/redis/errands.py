@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 
 from chancy import Chancy, Queue, Worker, job
 from chancy.plugins.leadership import Leadership
@@ -35,6 +36,14 @@ async def errand(book: str, number: int) -> int:
     if number % 10 == 0:
         raise ValueError("as it should")
     return number
+
+
+@job(queue="errands", max_attempts=3)
+async def long_errand(book: str, seconds: float) -> int:
+    """Holds up all that its worker does but its beats; gives the process that it ran in."""
+    enter(book, os.getpid())
+    time.sleep(seconds)  # noqa: ASYNC251 - it is meant to hold up
+    return os.getpid()
 
 
 def make(dsn: str, url: str) -> Chancy:
