@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -24,3 +25,11 @@ async def alone(redis_url: str) -> AsyncIterator[Link]:
     made = Link(RedisSettings(url=redis_url, prefix="t:"))
     yield made
     await made.close()
+
+
+@pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
+def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Where a fleet works: a server alone, and in the long runs a cluster of three primaries."""
+    clustered = request.param == "cluster"
+    url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
+    return {"url": url, "cluster": clustered}

@@ -27,7 +27,7 @@ Line = tuple[str, int, int]
 class Crew:
     """Processes of `member`."""
 
-    def __init__(self, url: str, *, cluster: bool = False) -> None:
+    def __init__(self, url: str, *, cluster: bool) -> None:
         self._arguments = [url, "1" if cluster else "0"]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.streams = declare(url, cluster=cluster)
@@ -84,8 +84,8 @@ class Crew:
 
 
 @pytest.fixture
-async def crew(redis_url: str) -> AsyncIterator[Crew]:
-    made = Crew(redis_url)
+async def crew(place: dict[str, Any]) -> AsyncIterator[Crew]:
+    made = Crew(**place)
     try:
         yield made
     finally:

@@ -62,8 +62,8 @@ async def _nothing_pending(crew: Fleet) -> bool:
 
 @pytest.mark.row("R12", "R13", "R15", "R25")
 @pytest.mark.parametrize("batch", [1, 11])
-async def test_workers_come_and_go_under_load(redis_url: str, batch: int) -> None:
-    async with fleet(redis_url, partitions=8, batch=batch) as crew:
+async def test_workers_come_and_go_under_load(place: dict[str, Any], batch: int) -> None:
+    async with fleet(**place, partitions=8, batch=batch) as crew:
         sent = 0
         stop = asyncio.Event()
 
@@ -93,8 +93,8 @@ async def test_workers_come_and_go_under_load(redis_url: str, batch: int) -> Non
 
 
 @pytest.mark.row("R24")
-async def test_only_the_partitions_that_move_pause(redis_url: str) -> None:
-    async with fleet(redis_url, partitions=8) as crew:
+async def test_only_the_partitions_that_move_pause(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=8) as crew:
         first = await crew.start()
         await eventually(crew.settled)
         await crew.send(0, 100)
@@ -108,8 +108,8 @@ async def test_only_the_partitions_that_move_pause(redis_url: str) -> None:
 
 
 @pytest.mark.row("R28")
-async def test_more_workers_than_partitions_stand_by(redis_url: str) -> None:
-    async with fleet(redis_url, partitions=2) as crew:
+async def test_more_workers_than_partitions_stand_by(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=2) as crew:
         workers = [await crew.start() for _ in range(3)]
         await eventually(lambda: sum(len(one.owned) for one in workers) == 2)
         await eventually(lambda: sorted(len(one.owned) for one in workers) == [0, 1, 1])
@@ -121,7 +121,9 @@ async def test_more_workers_than_partitions_stand_by(redis_url: str) -> None:
 
 
 @pytest.mark.row("R10")
-async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(redis_url: str) -> None:
+async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(
+    place: dict[str, Any],
+) -> None:
     going = asyncio.Event()
 
     async def hold(worker: int, events: Events[Order]) -> None:
@@ -129,7 +131,7 @@ async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(redis_url
             crew.note(worker, events, order)
             await going.wait()
 
-    async with fleet(redis_url, partitions=1, handler=hold, options={"prefetch": 1}) as crew:
+    async with fleet(**place, partitions=1, handler=hold, options={"prefetch": 1}) as crew:
         await crew.start()
         await crew.send(0, 1)
         await eventually(lambda: len(crew.seen) == 1)
@@ -140,7 +142,7 @@ async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(redis_url
 
 @pytest.mark.row("R16")
 async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
-    redis_url: str,
+    place: dict[str, Any],
 ) -> None:
     stuck = asyncio.Event()
 
@@ -151,7 +153,7 @@ async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
                 await stuck.wait()
 
     async with fleet(
-        redis_url, partitions=2, handler=slow_at_zero, options={"prefetch": 5, "grace_s": 0}
+        **place, partitions=2, handler=slow_at_zero, options={"prefetch": 5, "grace_s": 0}
     ) as crew:
         await crew.start()
         await crew.send(0, 100, keys=2)

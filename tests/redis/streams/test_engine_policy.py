@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -53,8 +54,8 @@ async def quiet(crew: Fleet, pending: int) -> bool:
 
 
 @pytest.mark.row("R21", "R22")
-async def test_ignore_acknowledges_what_failed_and_goes_on(redis_url: str) -> None:
-    async with fleet(redis_url, partitions=2, options={"policy": Ignore()}) as crew:
+async def test_ignore_acknowledges_what_failed_and_goes_on(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=2, options={"policy": Ignore()}) as crew:
         poisoned(crew, 10)
         await crew.start()
         await crew.send(0, 40, keys=2)
@@ -64,10 +65,8 @@ async def test_ignore_acknowledges_what_failed_and_goes_on(redis_url: str) -> No
 
 
 @pytest.mark.row("R21")
-async def test_ignore_drops_all_of_a_batch(redis_url: str) -> None:
-    async with fleet(
-        redis_url, partitions=1, batch=5, options={"policy": Ignore(keep=True)}
-    ) as crew:
+async def test_ignore_drops_all_of_a_batch(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=1, batch=5, options={"policy": Ignore(keep=True)}) as crew:
         poisoned(crew, 11)
         await crew.send(0, 20)
         await crew.start()
@@ -77,8 +76,8 @@ async def test_ignore_drops_all_of_a_batch(redis_url: str) -> None:
 
 
 @pytest.mark.row("R19", "R22")
-async def test_halt_stops_its_partition_only_until_it_is_resumed(redis_url: str) -> None:
-    async with fleet(redis_url, partitions=2, options={"policy": Halt()}) as crew:
+async def test_halt_stops_its_partition_only_until_it_is_resumed(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=2, options={"policy": Halt()}) as crew:
         poisoned(crew, 10, times=1)
         worker = await crew.start()
         await eventually(crew.settled)
@@ -94,8 +93,10 @@ async def test_halt_stops_its_partition_only_until_it_is_resumed(redis_url: str)
 
 
 @pytest.mark.row("R20", "R22")
-async def test_a_quarantine_outlives_its_owner_and_ends_with_a_resume(redis_url: str) -> None:
-    async with fleet(redis_url, partitions=2, options={"policy": Quarantine()}) as crew:
+async def test_a_quarantine_outlives_its_owner_and_ends_with_a_resume(
+    place: dict[str, Any],
+) -> None:
+    async with fleet(**place, partitions=2, options={"policy": Quarantine()}) as crew:
         poisoned(crew, 10, times=1)
         first = await crew.start()
         await eventually(crew.settled)
@@ -116,9 +117,9 @@ async def test_a_quarantine_outlives_its_owner_and_ends_with_a_resume(redis_url:
         assert crew.out_of_order() == []
 
 
-async def test_retry_tries_again_in_place(redis_url: str) -> None:
+async def test_retry_tries_again_in_place(place: dict[str, Any]) -> None:
     policy = Retry(times=3, base_s=0.01)
-    async with fleet(redis_url, partitions=1, options={"policy": policy}) as crew:
+    async with fleet(**place, partitions=1, options={"policy": policy}) as crew:
         poisoned(crew, 10, times=3)
         await crew.send(0, 20)
         await crew.start()
@@ -128,9 +129,9 @@ async def test_retry_tries_again_in_place(redis_url: str) -> None:
         assert await letters(crew, 0) == []
 
 
-async def test_a_batch_that_is_retried_comes_again_in_order(redis_url: str) -> None:
+async def test_a_batch_that_is_retried_comes_again_in_order(place: dict[str, Any]) -> None:
     policy = Retry(times=1, base_s=0.01)
-    async with fleet(redis_url, partitions=1, batch=4, options={"policy": policy}) as crew:
+    async with fleet(**place, partitions=1, batch=4, options={"policy": policy}) as crew:
         poisoned(crew, 3, times=1)
         await crew.send(0, 8)
         await crew.start()
@@ -139,9 +140,9 @@ async def test_a_batch_that_is_retried_comes_again_in_order(redis_url: str) -> N
 
 
 @pytest.mark.row("R18")
-async def test_what_was_retried_in_vain_becomes_a_dead_letter(redis_url: str) -> None:
+async def test_what_was_retried_in_vain_becomes_a_dead_letter(place: dict[str, Any]) -> None:
     policy = Retry(times=2, base_s=0.01)
-    async with fleet(redis_url, partitions=1, options={"policy": policy}) as crew:
+    async with fleet(**place, partitions=1, options={"policy": policy}) as crew:
         poisoned(crew, 10)
         await crew.send(0, 20)
         worker = await crew.start()
@@ -157,7 +158,7 @@ async def test_what_was_retried_in_vain_becomes_a_dead_letter(redis_url: str) ->
 @pytest.mark.row("R23")
 @pytest.mark.parametrize("policy", [Ignore(), Retry(times=1, base_s=0.01)])
 async def test_a_processor_that_fails_before_its_first_event_is_begun_again(
-    redis_url: str, policy: Policy
+    place: dict[str, Any], policy: Policy
 ) -> None:
     runs = 0
 
@@ -169,7 +170,7 @@ async def test_a_processor_that_fails_before_its_first_event_is_begun_again(
         async for order in events.records():
             crew.note(worker, events, order)
 
-    async with fleet(redis_url, partitions=1, handler=late, options={"policy": policy}) as crew:
+    async with fleet(**place, partitions=1, handler=late, options={"policy": policy}) as crew:
         await crew.start()
         await crew.send(0, 10)
         await eventually(lambda: crew.numbers == list(range(10)))
@@ -177,7 +178,7 @@ async def test_a_processor_that_fails_before_its_first_event_is_begun_again(
 
 @pytest.mark.row("R23")
 async def test_a_processor_that_returns_is_begun_again_with_the_same_event(
-    redis_url: str, caplog: pytest.LogCaptureFixture
+    place: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def leave(worker: int, events: Events[Order]) -> None:
         async for order in events.records():
@@ -185,7 +186,7 @@ async def test_a_processor_that_returns_is_begun_again_with_the_same_event(
             if crew.numbers == [0, 1, 2]:
                 break
 
-    async with fleet(redis_url, partitions=1, handler=leave) as crew:
+    async with fleet(**place, partitions=1, handler=leave) as crew:
         await crew.start()
         await crew.send(0, 5)
         await eventually(lambda: crew.numbers == [0, 1, 2, 2, 3, 4])
@@ -194,8 +195,8 @@ async def test_a_processor_that_returns_is_begun_again_with_the_same_event(
 
 
 @pytest.mark.row("R23")
-async def test_what_cannot_be_decoded_is_up_to_the_policy(redis_url: str) -> None:
-    async with fleet(redis_url, partitions=1, options={"policy": Ignore(keep=True)}) as crew:
+async def test_what_cannot_be_decoded_is_up_to_the_policy(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=1, options={"policy": Ignore(keep=True)}) as crew:
         link, log = crew.orders.link, crew.orders.keys.log(0)
         await crew.send(0, 1)
         await link.command("XADD", log, "*", "data", "not json")
@@ -228,10 +229,10 @@ class Recorder:
             self.seen.append(f"end of {place.partition}")
 
 
-async def test_middleware_sees_events_failures_and_the_end(redis_url: str) -> None:
+async def test_middleware_sees_events_failures_and_the_end(place: dict[str, Any]) -> None:
     near, far = Recorder(), Recorder()
     options = {"policy": Ignore(), "middleware": [far, near]}
-    async with fleet(redis_url, partitions=1, options=options) as crew:
+    async with fleet(**place, partitions=1, options=options) as crew:
         poisoned(crew, 2)
         await crew.send(0, 4)
         await crew.start()
@@ -244,11 +245,11 @@ async def test_middleware_sees_events_failures_and_the_end(redis_url: str) -> No
 
 @pytest.mark.row("R18")
 async def test_nothing_is_acknowledged_while_a_middleware_cannot_handle_the_failure(
-    redis_url: str,
+    place: dict[str, Any],
 ) -> None:
     recorder = Recorder(broken=True)
     options = {"policy": Ignore(), "middleware": [recorder]}
-    async with fleet(redis_url, partitions=1, options=options) as crew:
+    async with fleet(**place, partitions=1, options=options) as crew:
         poisoned(crew, 0)
         await crew.send(0, 1)
         await crew.start()
@@ -265,7 +266,7 @@ async def test_what_a_policy_or_a_batch_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.row("R32")
-async def test_a_worker_that_stops_lets_the_event_at_hand_end(redis_url: str) -> None:
+async def test_a_worker_that_stops_lets_the_event_at_hand_end(place: dict[str, Any]) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def slowly(worker: int, events: Events[Order]) -> None:
@@ -275,7 +276,7 @@ async def test_a_worker_that_stops_lets_the_event_at_hand_end(redis_url: str) ->
             crew.note(worker, events, order)
             ended.set()
 
-    async with fleet(redis_url, partitions=1, handler=slowly) as crew:
+    async with fleet(**place, partitions=1, handler=slowly) as crew:
         worker = await crew.start()
         await crew.send(0, 2)
         await begun.wait()
