@@ -129,12 +129,22 @@ def _burdens() -> Iterator[Bar]:
     yield _most("claim of 100, large backlog, p99 ms", 5, of)
 
 
+def _workflows() -> Iterator[Bar]:
+    of = Reading(case="workflows", figure="a step of a chain")
+    yield _most("a step of a chain / push to start", 3.0, of, replace(of, figure="push to start"))
+    of, over = (
+        Reading(case="workflows", figure=rf"[\d,]+ {what}")
+        for what in ("steps between two", "plain jobs")
+    )
+    yield _most("steps between two / plain jobs", 1.5, of, over)
+
+
 def _mode(system: str) -> str:
     return system.removeprefix("chancy, ")
 
 
 #: Every bar, in the order in which a report gives them.
-BARS: Sequence[Bar] = (*_drains(), *_flows(), *_burdens())
+BARS: Sequence[Bar] = (*_drains(), *_flows(), *_burdens(), *_workflows())
 
 
 def judge(found: Sequence[Summary], bars: Sequence[Bar] = BARS) -> list[Verdict]:

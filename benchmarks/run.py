@@ -26,6 +26,7 @@ from benchmarks import (
     memory,
     push,
     sustained,
+    workflows,
 )
 from benchmarks.bench import Bench
 from benchmarks.control import Control
@@ -48,6 +49,7 @@ CASES: Mapping[str, Case] = {
     "costs": costs.measure,
     "beside": beside.measure,
     "sustained": sustained.measure,
+    "workflows": workflows.measure,
 }
 
 

@@ -1,151 +1,139 @@
 """Workflows beside plain jobs: how fast a chain advances, and what a fan-out and fan-in costs.
 
-Run it by ``python -m benchmarks.workflows [--quick] [DSN]``.
-
-Without a DSN a server is started for it, with fsync on. One worker process, with default settings,
-runs all of it. In each of the rounds both kinds take their turns, so that a noisy machine disturbs
-both; only the ratios count, and they are of medians. A chain is compared with the time from the
-call of a push to the claim of its job in an idle worker, by the clocks of one machine. A fan of
-10,000 steps between two is compared with 10,000 plain jobs: from the call of the push until all is
-settled.
+A chain is compared with the time from the call of a push to the start of its job in the same idle
+worker, and with the chain of the chancy of the package index. A fan of steps between two is
+compared with as many plain jobs: from the call of the push until all is settled.
 """
 
 from __future__ import annotations
 
-import asyncio
-import statistics
-import sys
-import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from itertools import pairwise
 
-from chancy import Chancy, Queue, Worker, job
-from chancy.embedded import PostgresServer
-from chancy.plugins.workflow import Workflow, Workflows, chain
+from benchmarks import systems
+from benchmarks.bench import Bench
+from benchmarks.deployment import CALL, Deployment, measure_each
+from benchmarks.limit import EVERY_S
+from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
+from benchmarks.systems import System
 
-ROUNDS, QUICK_ROUNDS = 5, 1
-STEPS, QUICK_STEPS = 1_000, 100
-WIDTH, QUICK_WIDTH = 10_000, 1_000
-PUSHES = 100
-#: What the project wants at most.
-CHAIN_BAR, FAN_BAR = 3.0, 1.5
+STEPS, QUICK_STEPS, WIDTH, QUICK_WIDTH = 1_000, 200, 10_000, 2_000
+#: Steps of a chain that advances by a poll, one a second.
+_SLOW_STEPS = 15
+_PUSHES, _WARM = 100, 3
 
-FLOWS = Workflows()
+#: With the plugin, and all that was finished kept.
+FLOWS = System(
+    name="chancy",
+    label="",
+    program="own",
+    roles="chancy_flows",
+    settings={"queue": "kept"},
+    history="kept",
+    unfinished="select from jobs",
+    every_round=True,
+)
+UPSTREAM = System(
+    name=systems.CHANCY_026.name,
+    label=systems.CHANCY_026.label,
+    program="python",
+    roles=systems.CHANCY_026.roles,
+    settings={"concurrency": 1_000, "workflows": 1},
+    history="kept",
+    unfinished=systems.CHANCY_026.unfinished,
+)
 
-
-@job(queue="flows")
-async def step(number: int) -> int:
-    return number
-
-
-def application(dsn: str) -> Chancy:
-    return Chancy(dsn, queues=[Queue(name="flows", executor="async")], plugins=[FLOWS])
-
-
-async def latency_ms(app: Chancy) -> float:
-    """From the call of a push to the claim of its job, the median."""
-    found: list[float] = []
-    for number in range(PUSHES):
-        called = time.time()
-        done = await (await app.push(step.job(number))).wait(30)
-        assert done.claimed_at is not None
-        found.append((done.claimed_at.timestamp() - called) * 1e3)
-        await asyncio.sleep(0.02)
-    return statistics.median(found)
+START = "push to start, with workflows"
+CHAIN = "a step of a chain"
 
 
-async def chain_ms(app: Chancy, steps: int) -> float:
-    """Milliseconds from one step of a chain to the next."""
-    reference = await FLOWS.push(app, chain("chain", *[step.job(n) for n in range(steps)]))
-    began = time.perf_counter()
-    await reference.wait(120)
-    return (time.perf_counter() - began) / steps * 1e3
+def measure(bench: Bench) -> Iterator[Measurement]:
+    """Ours in every round, the other one in the first."""
+    own = [FLOWS] if systems.own(bench) else []
+    everyone = [*own, *systems.peers(bench, [UPSTREAM])]
+    yield from measure_each(bench, everyone, CHAIN, _chain)
+    yield from measure_each(bench, own, "", _fan)
 
 
-async def plain_s(app: Chancy, jobs: int) -> float:
-    """Seconds for plain jobs."""
-    began = time.perf_counter()
-    references = await app.push_many(step.job(number) for number in range(jobs))
-    await references[-1].wait(120)
-    while any(sum(counts) for counts in (await app.counts()).values()):  # noqa: ASYNC110
-        await asyncio.sleep(0.002)
-    return time.perf_counter() - began
+def _empty(deployment: Deployment) -> None:
+    deployment.session.run(
+        "truncate workflows, workflows_steps, workflows_joins, workflows_signals, workflows_away, "
+        "workflows_timers"
+    )
 
 
-async def fan_s(app: Chancy, width: int) -> float:
-    """Seconds for a workflow of as many steps between two."""
-    flow = Workflow("fan").add(step.job(0), "out")
-    for number in range(width):
-        flow.add(step.job(number), f"step {number}", after="out")
-    flow.add(step.job(0), "in", after=[f"step {number}" for number in range(width)])
-    began = time.perf_counter()
-    reference = await FLOWS.push(app, flow)
-    await reference.wait(120)
-    return time.perf_counter() - began
+def _chain(deployment: Deployment) -> Iterator[Measurement]:
+    """From the start of one step to the start of the next."""
+    bench, system = deployment.bench, deployment.system
+    steps = bench.size(STEPS, quick=QUICK_STEPS) if system.own else _SLOW_STEPS
+    if system.own:
+        _empty(deployment)
+    with deployment.worker() as worker:
+        deployment.wait_for_idle([worker], _WARM)
+        if system.own:
+            pushes = bench.size(_PUSHES, quick=30)
+            before = worker.tally.runs().count
+            found = deployment.ask("paced", pushes, EVERY_S)
+            deployment.wait_for_runs([worker], before + int(found["pushed"]))
+            starts = worker.tally.starts(pushes)
+            waits = zip(found["called_ns"], starts, strict=True)
+            took_ms = [(start - called) / 1e6 for called, start in waits]
+            yield _measured(deployment, START, "ms", quantile(took_ms, 0.5))
+            deployment.wait_for_empty([worker])
+        before = worker.tally.runs().count
+        meter = deployment.meter()
+        deployment.ask("chain", steps)
+        deployment.wait_for_runs([worker], before + steps)
+        starts = worker.tally.starts(steps)
+        details = meter.others()
+    between = [(later - one) / 1e6 for one, later in pairwise(starts)]
+    if min(between) < 0:
+        raise BenchmarkFailed("the steps of a chain began out of order")
+    mean_ms = sum(between) / len(between)
+    details = {"steps/s": 1e3 / mean_ms, "p99": quantile(between, 0.99), **details}
+    against = {"push to start": START} if system.own else {}
+    if system.own and not UPSTREAM.absence() and bench.round == 1:
+        against[UPSTREAM.name] = f"{CHAIN}, {UPSTREAM.label}"
+    yield _measured(deployment, CHAIN, "ms", mean_ms, against=against, details=details)
 
 
-@asynccontextmanager
-async def worker(dsn: str) -> AsyncGenerator[None]:
-    command = (sys.executable, "-m", "benchmarks.workflows", "--worker", dsn)
-    process = await asyncio.create_subprocess_exec(*command)
-    try:
-        yield
-    finally:
-        process.terminate()
-        await process.wait()
+def _fan(deployment: Deployment) -> Iterator[Measurement]:
+    """Jobs without the plugin's work, and then as many steps between two."""
+    _empty(deployment)
+    width = deployment.bench.size(WIDTH, quick=QUICK_WIDTH)
+    plain, fan = f"{width:,} plain jobs", f"{width:,} steps between two"
+    with deployment.worker() as worker:
+        deployment.wait_for_idle([worker], _WARM)
+        for figure, role, runs in (
+            (plain, ("bulk", width, CALL, 0), width),
+            (fan, ("fan", width), width + 2),
+        ):
+            before = worker.tally.runs().count
+            meter = deployment.meter()
+            began_ns = int(deployment.ask(*role)["began_ns"])
+            deployment.wait_for_runs([worker], before + runs)
+            took_s = (deployment.wait_for_empty([worker]) - began_ns) / 1e9
+            against = {"plain jobs": plain} if figure == fan else {}
+            details = {"jobs/s": runs / took_s, **meter.others()}
+            yield _measured(deployment, figure, "s", took_s, against=against, details=details)
 
 
-async def measure(dsn: str, *, quick: bool) -> None:
-    rounds = QUICK_ROUNDS if quick else ROUNDS
-    steps, width = (QUICK_STEPS, QUICK_WIDTH) if quick else (STEPS, WIDTH)
-    starts, chains, plains, fans = list[float](), list[float](), list[float](), list[float]()
-    async with application(dsn) as app, worker(dsn):
-        await (await app.push(step.job(0))).wait(60)
-        for _ in range(rounds):
-            starts.append(await latency_ms(app))
-            chains.append(await chain_ms(app, steps))
-            plains.append(await plain_s(app, width))
-            fans.append(await fan_s(app, width))
-    report("push to start", starts, "ms")
-    report(f"a step of a chain of {steps:,}", chains, "ms", over=starts, bar=CHAIN_BAR)
-    report(f"{width:,} plain jobs", plains, "s")
-    report(f"{width:,} steps between two", fans, "s", over=plains, bar=FAN_BAR)
-
-
-def report(
-    what: str, found: list[float], unit: str, *, over: list[float] | None = None, bar: float = 0.0
-) -> None:
-    middle = statistics.median(found)
-    line = f"{what:28} {middle:8.2f} {unit:3} ({min(found):.2f} to {max(found):.2f})"
-    if over is not None:
-        line += f"  x {middle / statistics.median(over):.2f}, at most {bar:g} is wanted"
-    print(line)
-
-
-async def work(dsn: str) -> None:
-    async with application(dsn) as app, Worker(app) as running:
-        await running.wait_for_shutdown()
-
-
-def main(arguments: list[str]) -> None:
-    if arguments[:1] == ["--worker"]:
-        # The jobs are those of the module by its name, not of the script that was started.
-        from benchmarks import workflows
-
-        asyncio.run(workflows.work(arguments[1]))
-        return
-    from benchmarks import workflows
-
-    quick = "--quick" in arguments
-    given = [one for one in arguments if not one.startswith("--")]
-    if given:
-        workflows.application(given[0]).sync_migrate()
-        asyncio.run(workflows.measure(given[0], quick=quick))
-        return
-    with PostgresServer(settings={"fsync": "on", "shared_buffers": "1GB"}) as server:
-        workflows.application(server.dsn()).sync_migrate()
-        asyncio.run(workflows.measure(server.dsn(), quick=quick))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _measured(
+    deployment: Deployment,
+    what: str,
+    unit: str,
+    value: float,
+    *,
+    against: dict[str, str] | None = None,
+    details: dict[str, float] | None = None,
+) -> Measurement:
+    system = deployment.system
+    return Measurement(
+        figure=system.figure(what),
+        unit=unit,
+        value=value,
+        against=against or {},
+        details=details or {},
+        system=system.name,
+        note="" if system.own else system.note,
+    )

@@ -19,14 +19,17 @@ class Roles(Peer):
     _app: Chancy
     _worker: Worker | None = None
 
+    def application(self) -> Chancy:
+        return Chancy(self.dsn, schema=SCHEMA, allow=["benchmarks.jobs.*"])
+
     async def set_up(self) -> None:
         name = self.settings["queue"]
-        async with Chancy(self.dsn, schema=SCHEMA) as app:
+        async with self.application() as app:
             await app.declare(Queue(name=name, executor="async", keep_finished=name == "kept"))
 
     async def open(self, sessions: int) -> None:
         self._make = noop.job.with_queue(self.settings["queue"])
-        self._app = Chancy(self.dsn, schema=SCHEMA)
+        self._app = self.application()
         await self._app.__aenter__()
 
     async def push(self, number: int) -> None:
@@ -36,7 +39,7 @@ class Roles(Peer):
         await self._app.push_many([self._make(number=number) for number in numbers])
 
     async def work(self) -> None:
-        app = Chancy(self.dsn, schema=SCHEMA, allow=["benchmarks.jobs.*"])
+        app = self.application()
         async with app, Worker(app, queues=[self.settings["queue"]]) as worker:
             self._worker = worker
             self._announce()

@@ -67,6 +67,14 @@ class Peer(ABC):
 
         await asyncio.gather(*(lane() for _ in range(self.lanes)))
 
+    async def push_chain(self, steps: int) -> None:
+        """A workflow of jobs that run one after the other, if it has workflows."""
+        raise NotImplementedError
+
+    async def push_fan(self, steps: int) -> None:
+        """A workflow of jobs that all run between a first and a last one."""
+        raise NotImplementedError
+
     def end(self) -> None:
         """End the worker, whose jobs are all settled: at once."""
         os._exit(0)

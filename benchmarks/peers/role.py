@@ -5,6 +5,8 @@
     bulk JOBS CALL WARM          push so many a call; the first WARM jobs are not counted
     paced JOBS SECONDS           push one job every so many seconds
     offered JOBS RATE            push so many a second, whether or not earlier ones have returned
+    chain STEPS                  push a workflow of so many steps, one after the other
+    fan STEPS                    push one of so many steps between two
     work                         run jobs until the input ends
 
 The server comes by CHANCY_BENCH_DSN; a worker's tally goes to CHANCY_BENCH_TALLY. The last line of
@@ -59,6 +61,12 @@ async def run(peer: Peer, verb: str, numbers: Sequence[str]) -> dict[str, Any]:
         jobs, call, warm = numbers
         await _open(peer, peer.lanes, warm=int(warm))
         return await _bulk(peer, int(jobs), int(call))
+    if verb in ("chain", "fan"):
+        (steps,) = numbers
+        await peer.open(_ONE)
+        began_ns = time.time_ns()
+        await (peer.push_chain if verb == "chain" else peer.push_fan)(int(steps))
+        return {"began_ns": began_ns}
     if verb == "paced":
         jobs, seconds = numbers
         await _open(peer, _ONE, warm=_WARM)

@@ -1,0 +1,34 @@
+"""The roles of chancy with workflows, as it stands in this checkout, through its public calls."""
+
+from __future__ import annotations
+
+from benchmarks.control import SCHEMA
+from benchmarks.peers import chancy_roles
+from chancy import Chancy, Queue
+from chancy.plugins.workflow import Workflow, Workflows, chain
+
+_FLOWS = Workflows()
+
+
+class Roles(chancy_roles.Roles):
+    """Default settings with the plugin. Emptying the tables is left to `benchmarks.workflows`."""
+
+    def application(self) -> Chancy:
+        return Chancy(self.dsn, schema=SCHEMA, plugins=[_FLOWS], allow=["benchmarks.jobs.*"])
+
+    async def set_up(self) -> None:
+        async with self.application() as app:
+            await app.migrate()
+            await app.declare(Queue(name=self.settings["queue"], executor="async"))
+
+    async def push_chain(self, steps: int) -> None:
+        made = chain("chain", *(self._make(number=number) for number in range(steps)))
+        await _FLOWS.push(self._app, made)
+
+    async def push_fan(self, steps: int) -> None:
+        flow = Workflow("fan").add(self._make(number=steps), "out")
+        names = [f"step {number}" for number in range(steps)]
+        for number, name in enumerate(names):
+            flow.add(self._make(number=number), name, after="out")
+        flow.add(self._make(number=steps + 1), "in", after=names)
+        await _FLOWS.push(self._app, flow)
