@@ -11,6 +11,7 @@ from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.services import NoService, ServiceRuns
 from chancy.plugins.redis.services.keys import named_keys, own_keys
+from chancy.plugins.redis.services.ledger import Ledger
 from tests.redis.services.shop import Beat, Shop
 from tests.waiting import eventually
 
@@ -192,3 +193,27 @@ async def test_a_line_of_thousands_is_pushed_to_in_no_time(alone: Shop) -> None:
     began = time.monotonic()
     await alone.services.start("beat", id="mine")
     assert time.monotonic() - began < 0.1
+
+
+async def test_what_another_program_left_running_waits_again(alone: Shop) -> None:
+    keys = alone.services.keys
+    alone.raw.hset(keys.of("old"), mapping={"task": "give", "state": "RUNNING", "cleanup": "false"})
+    alone.raw.sadd(keys.known, "old")
+    ledger = Ledger(alone.services.link, "other", 10.0)
+    assert ledger.sweep(keep_s=1.0, adopt_s=0.05).over == []
+    assert alone.raw.zscore(keys.leases, "old")
+
+    def found() -> bool:
+        return list(ledger.sweep(keep_s=1.0, adopt_s=60.0).over) == [("old", "WAIT")]
+
+    await eventually(found)
+    assert alone.waiting == ["old"]
+
+
+async def test_a_sweep_may_wait_for_longer_than_the_lease(alone: Shop) -> None:
+    id = await alone.services.start("give")
+    ledger = Ledger(alone.services.link, "gone", 1.0)
+    assert len(ledger.claim(1)) == 1
+    alone.raw.zincrby(alone.services.keys.leases, -1_500, id)
+    assert ledger.sweep(keep_s=1.0, adopt_s=60.0, timeout_s=2.0).over == []
+    assert list(ledger.sweep(keep_s=1.0, adopt_s=60.0).over) == [(id, "WAIT")]
