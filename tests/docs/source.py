@@ -127,13 +127,14 @@ def commands(
     if command is None:
         from chancy.cli.main import cli
         from chancy.cli.options import with_target
+        from chancy.plugins.batch import Batches
         from chancy.plugins.cron import Cron
         from chancy.plugins.redis import RedisPlugin
         from chancy.plugins.workflow import Workflows
 
         command = cli
         # Theirs are there for an application that has the plugin.
-        for plugin in (Cron(), RedisPlugin(), Workflows()):
+        for plugin in (Batches(), Cron(), RedisPlugin(), Workflows()):
             for own in plugin.commands():
                 yield f"{path} {own.name}", with_target(own)
                 yield from commands(with_target(own), f"{path} {own.name}")
