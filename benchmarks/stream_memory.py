@@ -1,0 +1,107 @@
+"""The memory of a sender, a worker and the server: ``python -m benchmarks.stream_memory``.
+
+A sender fills a stream of bounded partitions as fast as it has room, and a worker processes it. It
+prints what each process holds after every tenth of the events, and ends with 1 if one of them holds
+more at the end than after a fifth of them, by more than ``--slack``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import click
+import redis
+
+from benchmarks.stream_roles import Noop
+from benchmarks.streams import server
+from chancy.plugins.redis import RedisSettings
+from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+
+_STEPS = 10
+_SEND = "send"
+#: Events of a partition: what the server holds is bounded by it.
+_SIZE = 10_000
+
+
+def declare(url: str) -> tuple[Streams, Stream[Noop]]:
+    streams = Streams(RedisSettings(url=url))
+    return streams, streams.stream("noop", record=Noop, partition_by="i", size=_SIZE)
+
+
+def resident_kb(pid: int) -> int:
+    """Memory that a process holds, without what the kernel could take back."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+
+async def send(url: str, events: int) -> None:
+    streams, stream = declare(url)
+    await stream.send_many((Noop(i=i) for i in range(events)), timeout_s=600)
+    # Its memory is looked at once more before it ends.
+    await asyncio.to_thread(sys.stdin.read)
+    await streams.link.close()
+
+
+async def work(url: str, events: int, sender: subprocess.Popen[bytes]) -> list[Sequence[int]]:
+    """Process so many events; gives what sender, worker and server held after each tenth."""
+    streams, stream = declare(url)
+    done = asyncio.Event()
+    held: list[Sequence[int]] = []
+    count = 0
+
+    def look() -> None:
+        with redis.Redis.from_url(url) as client:
+            used = int(client.info("memory")["used_memory"]) // 1024
+        held.append((resident_kb(sender.pid), resident_kb(os.getpid()), used))
+        sender_mb, worker_mb, server_mb = (one / 1024 for one in held[-1])
+        print(f"| {count:,} | {sender_mb:.1f} | {worker_mb:.1f} | {server_mb:.1f} |", flush=True)
+
+    @streams.processor(stream, join_delay_s=0)
+    async def noop(items: Events[Noop]) -> None:
+        nonlocal count
+        async for batch in items.records().take(100, within=0.1):
+            before = count
+            count += len(batch)
+            if before * _STEPS // events != count * _STEPS // events:
+                look()
+            if count >= events:
+                done.set()
+
+    serving = asyncio.create_task(streams.serve())
+    await done.wait()
+    serving.cancel()
+    await asyncio.wait([serving])
+    return held
+
+
+@click.command()
+@click.option("--events", default=5_000_000, show_default=True)
+@click.option("--slack", default=4.0, show_default=True, help="MiB that a process may gain.")
+@click.option("--url", hidden=True)
+def main(events: int, slack: float, url: str | None) -> None:
+    """Measure what streams hold in memory over many events."""
+    if url is not None:
+        asyncio.run(send(url, events))
+        return
+    with server() as place:
+        command = [sys.executable, "-m", "benchmarks.stream_memory", "--url", place]
+        sender = subprocess.Popen([*command, "--events", str(events)], stdin=subprocess.PIPE)
+        try:
+            print("| events | sender MiB | worker MiB | server MiB |\n|---|---|---|---|")
+            held = asyncio.run(work(place, events, sender))
+        finally:
+            sender.kill()
+            sender.communicate()
+    gains = [(last - early) / 1024 for early, last in zip(held[1], held[-1], strict=True)]
+    print(f"gained since the second tenth: {', '.join(f'{gain:+.1f}' for gain in gains)} MiB")
+    sys.exit(max(gains) > slack)
+
+
+if __name__ == "__main__":
+    main()
