@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -56,6 +57,7 @@ class Services:
         self._locals: list[Local] = []
         self._runtimes: list[Runtime] = []
         self._threads: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
         self._ledger: Ledger | None = None
         self._sweeping = threading.Lock()
 
@@ -197,7 +199,9 @@ class Services:
         return await self._call(self.blocking.list)
 
     async def _call(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        if self._threads is None:
+        if self._threads is None or self._pid != os.getpid():
+            # The threads of a process do not live on in one that was forked from it.
+            self._pid = os.getpid()
             self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="service calls")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: work(*args, **options))

@@ -39,9 +39,12 @@ async def test_an_id_that_runs_is_not_started(alone: Shop) -> None:
         with pytest.raises(ServiceRuns, match="reload or restart"):
             await alone.services.start("beat", id=id)
         # Nor by another program that just pushes it.
+        key = alone.services.keys.of(id)
+        token = alone.raw.hget(key, "token")
         alone.raw.lpush(alone.services.keys.waiting, id)
-        await eventually(lambda: alone.waiting == [])
-        await asyncio.sleep(0.1)
+        await alone.services.start("give", id="behind")
+        await eventually(lambda: alone.notes("given") == ["behind"])
+        assert alone.raw.hget(key, "token") == token
         assert alone.notes(id) == ["begin "]
 
 

@@ -48,6 +48,7 @@ def fields(raw: Any, id: str) -> dict[str, str]:
 
 @pytest.mark.row("P01")
 @pytest.mark.row("P06")
+@pytest.mark.row("P13")
 @pytest.mark.row("P18")
 @pytest.mark.row("P24")
 @pytest.mark.row("P27")
@@ -82,6 +83,12 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
         kept = helpers.start_task("once", cleanup=False, fail="soft")
         await eventually(lambda: helpers.get_task(kept, "state") == "ERROR")
         assert json.loads(helpers.get_task(kept)["output"]) == "soft"
+
+        # What it cannot be made with is no reason to end.
+        bad = helpers.start_task("once", cleanup=False, unknown=1)
+        await eventually(lambda: helpers.get_task(bad, "state") == "EXCEPTION")
+        assert "unexpected keyword argument 'unknown'" in helpers.get_task(bad, "output")
+        helpers.remove_task(bad)
 
         process.send_signal(signal.SIGINT)
         assert await asyncio.to_thread(process.wait, 10) == 0
