@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
-from chancy import Chancy, Plugin, Queue, Worker
-from chancy.plugins.batch import Batches
+from chancy import Chancy, Plugin, Queue, Settlement, Worker
+from chancy.clock import SystemClock
+from chancy.plugins.batch import Batch, Batches, BatchReference, Progress
+from chancy.plugins.batch.ends import Notes
+from chancy.plugins.batch.sweep import Sweep
+from chancy.settling import Transaction
+from tests.waiting import eventually
+from tests.workflow.batch_jobs import said
 from tests.workflow.running import ASYNC, SOON, execute
 
 __all__ = ["ASYNC", "execute", "working"]
@@ -20,3 +27,36 @@ async def working(
     given = [batches, SOON, *plugins]
     async with Chancy(dsn, queues=[queue], plugins=given) as chancy, Worker(chancy):
         yield chancy
+
+
+class Deaf(Batches):
+    """As a worker that was killed before it told anything, and that does not come back."""
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
+    async def serve(self, runtime: Any) -> None: ...
+
+
+def callbacks() -> Batch:
+    to = said.job("on")
+    return Batch(name="b", on_success=to, on_failure=to, on_finish=to)
+
+
+def sweep_of(chancy: Chancy, keep_days: float | None = None) -> Sweep:
+    return Sweep(chancy.broker, SystemClock(), Notes(), keep_days=keep_days)
+
+
+async def idle(dsn: str) -> None:
+    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
+
+
+async def counts(reference: BatchReference) -> tuple[int, int, int, int]:
+    found = await reference.progress()
+    assert isinstance(found, Progress)
+    return found.pending, found.succeeded, found.failed, found.cancelled
+
+
+async def eventually_counts(reference: BatchReference, wanted: tuple[int, int, int, int]) -> None:
+    async def there() -> bool:
+        return await counts(reference) == wanted
+
+    await eventually(there)
