@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chancy.plugins.redis.queue_commands import SETTINGS, dlq, info_, task_
+from chancy.plugins.redis.queue_commands import SETTINGS, dlq, doctor, info_, task_
 from chancy.plugins.redis.services.commands import service_commands
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.settings import RedisSettings
@@ -26,6 +26,6 @@ def commands(streams: Streams, services: Services, settings: RedisSettings) -> c
         """
         context.meta[SETTINGS] = settings
 
-    for one in (stream_commands(streams), service_commands(services), info_, task_, dlq):
+    for one in (stream_commands(streams), service_commands(services), info_, task_, dlq, doctor):
         group.add_command(one)
     return group

@@ -1,7 +1,8 @@
-"""``chancy redis info``, ``task`` and ``dlq``: the queues that have their jobs in Redis."""
+"""``chancy redis doctor``, ``info``, ``task`` and ``dlq``: the server, and the queues in it."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ import click
 from chancy.plugin import Application, CommandLine
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.letter import facts
+from chancy.plugins.redis.doctor import examine
 from chancy.plugins.redis.inspection import info, redis_queues, task
 from chancy.plugins.redis.purging import purge as forget
 from chancy.plugins.redis.settings import RedisSettings
@@ -55,6 +57,29 @@ def task_(line: CommandLine, id: UUID) -> None:
         line.script({"error": f"there is no job {id}, or it is kept no longer"})
         sys.exit(_NO)
     line.script(found)
+
+
+@click.command()
+@click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")
+@click.pass_obj
+def doctor(line: CommandLine, json_: bool) -> None:
+    """Look whether the server is set as jobs need it. Exits 1 if something is to be done.
+
+    Only Redis is spoken to. What it does not tell, as hosted servers do not, is left out.
+
+    \b
+    Example:
+      chancy redis doctor --app shop.jobs:chancy
+    """
+    settings: RedisSettings = click.get_current_context().meta[SETTINGS]
+    found = asyncio.run(examine(settings))
+    if json_:
+        line.script([one.as_json() for one in found])
+    else:
+        rows = [("ok" if one.ok else "warn", one.about, one.found, one.todo) for one in found]
+        line.table(("", "about", "found", "to do"), rows)
+    if not all(one.ok for one in found):
+        sys.exit(_NO)
 
 
 @click.group()

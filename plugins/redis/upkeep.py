@@ -18,23 +18,28 @@ _EVERY_S = 30.0
 _BATCH, _MOST_BATCHES = 500, 200
 
 
+def facts(answer: bytes) -> dict[str, str]:
+    """What an answer to ``INFO`` or ``CLUSTER INFO`` says, by name."""
+    pairs = (line.partition(":")[::2] for line in answer.decode(errors="replace").splitlines())
+    return {name: value.strip() for name, value in pairs}
+
+
 def risks(info: bytes) -> list[str]:
     """What in the answer to ``INFO`` may cost jobs that were pushed."""
-    pairs = (line.partition(":")[::2] for line in info.decode(errors="replace").splitlines())
-    facts = {name: value.strip() for name, value in pairs}
+    told = facts(info)
     found: list[str] = []
-    policy = facts.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
+    policy = told.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and told.get("maxmemory", "0") != "0":
         found.append(
             f"maxmemory_policy={policy}: when it is full it drops jobs in silence; set "
             "maxmemory-policy noeviction"
         )
-    if facts.get("aof_enabled") == "0":
+    if told.get("aof_enabled") == "0":
         found.append(
             "appendonly=no: what was pushed since its last snapshot is lost with the server; set "
             "appendonly yes"
         )
-    if facts.get("role") == "slave":
+    if told.get("role") == "slave":
         found.append("role=replica: it takes no jobs; name the primary, or its service")
     return found
 
