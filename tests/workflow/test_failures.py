@@ -256,6 +256,7 @@ async def test_the_replay_of_a_dead_letter_resumes_its_workflow(flows_dsn: str) 
         assert bad is not None
         assert bad.state is StepState.SUCCEEDED
         assert bad.job_id in replayed.values()
+    assert sorted(steps.ran) == ["after bad", "bad", "bad", "end", "worse", "worse"]
 
 
 async def test_the_replay_of_a_step_that_was_retried_since_is_not_heard(flows_dsn: str) -> None:
