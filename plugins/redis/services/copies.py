@@ -7,11 +7,11 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from chancy.errors import ChancyError, InvalidArguments
+from chancy.errors import BrokerUnavailable, ChancyError, InvalidArguments, LeaseLost
 from chancy.plugins.redis.services.base import (
     BlockingContext,
     Context,
@@ -34,10 +34,12 @@ _AGAIN_S = 0.5
 
 
 class Desk(Protocol):
-    """What a copy says to Redis. Each call is repeated while Redis is away."""
+    """What a copy says to Redis: again and again while Redis is away, if it is ``patient``."""
 
     async def obey(self, taken: Taken) -> tuple[Ending, str, str]: ...
-    async def finish(self, taken: Taken, state: State, output: str, event: str) -> bool: ...
+    async def finish(
+        self, taken: Taken, state: State, output: str, event: str, *, patient: bool
+    ) -> bool | None: ...
     async def release(self, taken: Taken, *, patient: bool) -> str: ...
     async def emit(self, taken: Taken, event: str, data: object) -> None: ...
     def emit_now(self, taken: Taken, event: str, data: object) -> None: ...
@@ -73,6 +75,8 @@ class Copy:
         self._stopping = Stopping()
         self._obeyed_at = 0.0
         self._final: _Why | None = None
+        #: Of the last event that could not be published.
+        self._unheard: Exception | None = None
         self._ended = False
 
     # From any thread
@@ -152,13 +156,21 @@ class Copy:
         taken, stopping, desk = self.taken, self._stopping, self._desk
         if is_async(kind):
 
-            def emit(event: str, data: object) -> Awaitable[None]:
-                return desk.emit(taken, event, data)
+            async def emit(event: str, data: object) -> None:
+                try:
+                    await desk.emit(taken, event, data)
+                except (BrokerUnavailable, LeaseLost) as error:
+                    self._unheard = error
+                    raise
 
             return LoopRun(kind, Context(taken.id, int(taken.token), data, stopping, emit))
 
         def emit_now(event: str, data: object) -> None:
-            desk.emit_now(taken, event, data)
+            try:
+                desk.emit_now(taken, event, data)
+            except (BrokerUnavailable, LeaseLost) as error:
+                self._unheard = error
+                raise
 
         return ThreadRun(
             kind, BlockingContext(taken.id, int(taken.token), data, stopping, emit_now)
@@ -196,28 +208,44 @@ class Copy:
             self._desk.failed(error)
 
     async def _finish(self, kind: type[Service] | None, result: Result) -> None:
+        state, output, error = self._outcome(kind, result)
+        # What fails while Redis is away mostly fails for that, and begins anew when it is back.
+        blamed = error is not None and error is self._unheard
+        ours: bool | None = None
+        if not blamed:
+            event = message(state.value.lower(), json.loads(output))
+            ours = await self._desk.finish(
+                self.taken, state, output, event, patient=state is not State.EXCEPTION
+            )
+        if ours is None:
+            logger.info("service_fails_for_redis service=%s error=%r", self.taken.id, error)
+            self._stop_for(_LOST)
+            await self._give_back(_LOST)
+            return
         self._ended = True
-        state, output = self._outcome(kind, result)
-        event = message(state.value.lower(), json.loads(output))
-        if not await self._desk.finish(self.taken, state, output, event):
+        if not ours:
             logger.warning("service_ended_without_lease service=%s", self.taken.id)
+        if state is State.EXCEPTION and error is not None:
+            logger.error(
+                "service_raised service=%s name=%s", self.taken.id, self.taken.name, exc_info=error
+            )
+            self._desk.failed(error)
 
-    def _outcome(self, kind: type[Service] | None, result: Result) -> tuple[State, str]:
+    def _outcome(
+        self, kind: type[Service] | None, result: Result
+    ) -> tuple[State, str, BaseException | None]:
         error = result.error
         if error is None:
             try:
-                return State.SUCCESS, as_json(result.value, f"what {self.taken.name} returned")
+                output = as_json(result.value, f"what {self.taken.name} returned")
+                return State.SUCCESS, output, None
             except ChancyError as refused:
                 error = refused
         wanted = kind.Error if kind is not None else ServiceError
         if isinstance(error, wanted):
-            return State.ERROR, as_json(str(error)[-_TRACE:], "the message")
-        logger.error(
-            "service_raised service=%s name=%s", self.taken.id, self.taken.name, exc_info=error
-        )
-        self._desk.failed(error)
+            return State.ERROR, as_json(str(error)[-_TRACE:], "the message"), error
         trace = "".join(traceback.format_exception(error))
-        return State.EXCEPTION, as_json(trace[-_TRACE:], "the traceback")
+        return State.EXCEPTION, as_json(trace[-_TRACE:], "the traceback"), error
 
     async def _give_back(self, why: _Why) -> None:
         if why is _LOST:

@@ -204,21 +204,20 @@ class Runtime:
         found = await self._say(lambda: self._ledger.obey(taken.id, taken.token))
         return found or ("lost", "", "")
 
-    async def finish(self, taken: Taken, state: State, output: str, event: str) -> bool:
-        found = await self._say(
-            lambda: self._ledger.finish(taken.id, taken.token, state.value, output, event)
-        )
-        return bool(found)
+    async def finish(
+        self, taken: Taken, state: State, output: str, event: str, *, patient: bool
+    ) -> bool | None:
+        def work() -> bool:
+            return self._ledger.finish(taken.id, taken.token, state.value, output, event)
+
+        return await self._say(work, patient=patient)
 
     async def release(self, taken: Taken, *, patient: bool) -> str:
-        if patient:
-            found = await self._say(lambda: self._ledger.release(taken.id, taken.token))
-            return found or "lost"
-        try:
-            return await self._ask(lambda: self._ledger.release(taken.id, taken.token))
-        except BrokerError:
-            # Whoever sweeps finds it.
-            return "lost"
+        def work() -> str:
+            return self._ledger.release(taken.id, taken.token)
+
+        # If nobody hears it, whoever sweeps finds it.
+        return await self._say(work, patient=patient) or "lost"
 
     async def emit(self, taken: Taken, event: str, data: object) -> None:
         text = message(event, data)
@@ -236,14 +235,16 @@ class Runtime:
     async def _ask(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._clerks, work)
 
-    async def _say(self, work: Callable[[], T]) -> T | None:
-        """Say it until it is heard; None if the worker ends before."""
+    async def _say(self, work: Callable[[], T], *, patient: bool = True) -> T | None:
+        """Say it until it is heard; None if the worker ends before, or at once if it cannot be."""
         backoff = Backoff(base_s=0.1, cap_s=_AGAIN_S)
         till: float | None = None
         while True:
             try:
                 return await self._ask(work)
             except BrokerUnavailable:
+                if not patient:
+                    return None
                 if self._closing:
                     till = till or time.monotonic() + self._terms.grace_s
                     if time.monotonic() > till:

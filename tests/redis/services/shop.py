@@ -180,6 +180,9 @@ class Shop:
     def has_ticked(self, id: str) -> bool:
         return len(self.ticks(id)) > 3
 
+    def is_course(self, id: str, course: list[str]) -> bool:
+        return self.notes(f"course:{id}") == course
+
     def notes(self, name: str) -> list[str]:
         return [one.decode() for one in self.raw.lrange(f"note:{name}", 0, -1)]
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from redis import Redis
 
+from chancy.plugins.redis.services import BlockingContext, Context, Service
 from tests.proxy import Proxy
 from tests.redis.services.member import member
-from tests.redis.services.shop import LEASE_S, declare, shop
+from tests.redis.services.shop import LEASE_S, declare, note, shop
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually
 
@@ -125,6 +127,53 @@ async def test_a_worker_whose_data_are_gone_stops_what_it_runs(own_redis: Own) -
             # It works on.
             await place.services.start("beat", id=id)
             await eventually(lambda: place.notes(f"course:{id}") == ["end", "begin"])
+
+
+class Chatty(Service):
+    """Ends as soon as it cannot be heard."""
+
+    name = "chatty"
+
+    async def start(self, ctx: Context) -> None:
+        note(f"course:{ctx.id}", "begin")
+        while not await ctx.wait(0.01):
+            await ctx.emit("on")
+
+
+class Reader(Service):
+    """Ends as soon as its own client cannot be heard."""
+
+    name = "reader"
+    url = ""
+
+    def start(self, ctx: BlockingContext) -> None:
+        note(f"course:{ctx.id}", "begin")
+        with Redis.from_url(Reader.url, retry=None) as client:
+            while not ctx.wait(0.01):
+                client.ping()
+
+
+@pytest.mark.row("P36")
+async def test_what_fails_for_redis_begins_anew_when_it_is_back(own_redis: Own) -> None:
+    server = own_redis(appendonly="yes", appendfsync="always")
+    Reader.url = server.url
+    seen: list[BaseException] = []
+    with shop(server.url, cluster=False) as place:
+        worker = place.declare()
+        worker.service(Chatty)
+        worker.service(Reader)
+        worker.on_exception(seen.append)
+        ids = [await place.services.start(kind) for kind in ("chatty", "reader")]
+        async with place.worker(worker):
+            for id in ids:
+                await eventually(partial(place.is_course, id, ["begin"]))
+            server.kill()
+            await asyncio.sleep(0.3)
+            server.start()
+            for id in ids:
+                await eventually(partial(place.is_course, id, ["begin", "begin"]))
+            assert [await place.state(id) for id in ids] == ["RUNNING", "RUNNING"]
+            assert seen == []
 
 
 def _cpu_s(pid: int) -> float:
