@@ -70,11 +70,11 @@ class RedisBroker:
         #: The way to its server, for what is beside the broker.
         self.link = Link(settings, self.tag)
         self._pushes = Pushes(self.link)
-        self._claims = Claims(self.link)
         self._queues = Queues(self.link)
         self._workers = Workers(self.link)
-        self._watch = Watch(self.link)
         self._kept = (settings.keep_finished, settings.keep_failed)
+        self._claims = Claims(self.link, self._kept)
+        self._watch = Watch(self.link, self._claims)
 
     def __repr__(self) -> str:
         return f"RedisBroker({self.settings.shown_url})"
@@ -91,6 +91,7 @@ class RedisBroker:
 
     async def close(self) -> None:
         await self._watch.close()
+        await self._claims.close()
         await self.link.close()
 
     def check_queue(self, queue: Queue) -> None:
@@ -268,7 +269,7 @@ class RedisBroker:
         return await self._workers.announce(worker_id, queues, broken)
 
     async def unregister(self, worker_id: UUID) -> None:
-        self._claims.forget(worker_id)
+        await self._claims.leave(worker_id)
         await self._workers.unregister(worker_id)
 
     async def workers(self) -> Sequence[WorkerRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -9,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from chancy.attempt import Claim
-from chancy.errors import BrokerUnavailable
+from chancy.attempt import Claim, Settlement
+from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.identity import new_ids
 from chancy.plugins.redis import records
+from chancy.plugins.redis.desk import Desk
 from chancy.plugins.redis.link import Link
+from chancy.states import State
 
 logger = logging.getLogger("chancy.redis")
 
@@ -24,6 +27,7 @@ _UNKNOWN_FOR_S = 30.0
 _LEASES = 64
 #: Claims without an answer that are remembered: the workers of a process times their queues.
 _MOST_UNKNOWN = 1_000
+_NO_LEASE = UUID(int=0)
 
 
 @dataclass(slots=True)
@@ -36,43 +40,100 @@ class _Unknown:
 
 
 class Claims:
-    """The claims of the workers of this process."""
+    """The claims of the workers of this process.
 
-    def __init__(self, link: Link) -> None:
+    :param keep: how many finished and how many failed jobs the server keeps.
+    """
+
+    def __init__(self, link: Link, keep: tuple[int, int]) -> None:
         self._link = link
+        self._kept = keep
         self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_Unknown]] = {}
+        self._returns: set[asyncio.Task[None]] = set()
+        #: Where workers wait for what is pushed, while `attended` is set.
+        self.desk = Desk(self._give_back)
+        self.attended = False
 
     async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
         """See `Broker.claim`."""
         if limit <= 0:
             return []
+        if given := self.desk.fetch(worker_id, queue, limit):
+            return given
         if self._unknown and (found := await self._recover(queue, worker_id)):
             return found
         lease = self._lease()
         began = time.monotonic()
         claims: list[Claim] = []
+        missed: list[Claim] = []
         try:
             while len(claims) < limit:
                 most = min(MOST, limit - len(claims))
-                answer: list[Any] = await self._link.run(
-                    "claim", queue, worker_id.bytes, lease.bytes, most
-                )
-                claims += _claims(answer)
-                if len(answer) < 2 * most:
+                given, fresh = await self._ask(queue, worker_id, lease, most)
+                missed += given
+                claims += fresh
+                if len(fresh) < most:
                     break
         except BaseException as error:
+            self.desk.keep(missed)
             if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
                 unknown = self._unknown.setdefault((worker_id, queue), [])
                 if len(unknown) < _MOST_UNKNOWN:
                     unknown.append(_Unknown(lease, began))
             raise
-        return claims
+        room = limit - len(claims)
+        self.desk.keep(missed[room:])
+        return [*missed[:room], *claims]
 
-    def forget(self, worker_id: UUID) -> None:
-        """Drop what is remembered of a worker that has left."""
+    async def _ask(
+        self, queue: str, worker_id: UUID, lease: UUID, most: int
+    ) -> tuple[list[Claim], list[Claim]]:
+        """What was given and did not come, and what is claimed now."""
+        came = self.desk.came(worker_id, queue)
+        answer: list[Any] = await self._link.run(
+            "claim",
+            queue,
+            worker_id.bytes,
+            lease.bytes,
+            most,
+            self.desk.name,
+            int(self.attended),
+            *came,
+        )
+        self.desk.told(worker_id, queue, came)
+        at = 1 + 2 * answer[0]
+        return self.desk.missed(_claims(answer[1:at])), _claims(answer[at:])
+
+    async def leave(self, worker_id: UUID) -> None:
+        """Give back what a worker that leaves was given last, and drop what is remembered of it."""
         for key in [key for key in self._unknown if key[0] == worker_id]:
             del self._unknown[key]
+        for queue in self.desk.queues(worker_id):
+            missed, _ = await self._ask(queue, worker_id, _NO_LEASE, 0)
+            self.desk.keep(missed)
+            waiting = self.desk.fetch(worker_id, queue, _MOST_UNKNOWN)
+            if waiting:
+                await self._return(waiting)
+        self.desk.forget(worker_id)
+
+    async def close(self) -> None:
+        """Let what is being given back be given back."""
+        if self._returns:
+            await asyncio.wait(self._returns)
+
+    def _give_back(self, claims: Sequence[Claim]) -> None:
+        task = asyncio.create_task(self._return(claims), name="chancy redis claims given back")
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+    async def _return(self, claims: Sequence[Claim]) -> None:
+        back = [Settlement(one.id, one.lease, State.PENDING, refund=True) for one in claims]
+        try:
+            await self._link.run("settle", *self._kept, *map(records.settled, back))
+        except BrokerError as error:
+            logger.warning("claims_not_given_back jobs=%d error=%s", len(claims), error)
+            self.desk.keep(claims)
 
     def _lease(self) -> UUID:
         if not self._leases:

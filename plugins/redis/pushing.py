@@ -58,10 +58,9 @@ class Pushes:
     async def _send(
         self, jobs: Sequence[PreparedJob], encoded: Sequence[tuple[bytes, bytes]]
     ) -> dict[UUID, UUID]:
-        if len(encoded) == 1:
-            answer = await self._link.run("push", *encoded[0])
-        else:
-            answer = await self._link.run("push", *(part for pair in encoded for part in pair))
+        if await self._send_plain(jobs, encoded):
+            return {}
+        answer = await self._link.run("push", *(part for pair in encoded for part in pair))
         if not answer:
             return {}
         if answer[0] == b"raise":
@@ -71,6 +70,29 @@ class Pushes:
             jobs[place].id: UUID(bytes=holder)
             for place, holder in zip(places, holders, strict=True)
         }
+
+    async def _send_plain(
+        self, jobs: Sequence[PreparedJob], encoded: Sequence[tuple[bytes, bytes]]
+    ) -> bool:
+        """Take the short way of jobs that are alike, and are only to be run, as nearly all are.
+
+        False if they are not, or one of them is there: nothing was stored then.
+        """
+        kind = _kind(jobs[0])
+        if kind is None:
+            return False
+        queue, priority, most = kind
+        if len(jobs) == 1:
+            one = (jobs[0].id.bytes, priority, most, queue, encoded[0][1])
+            return bool(await self._link.run("push_one", *one))
+        if any(_kind(job) != kind for job in jobs):
+            return False
+        parts = [
+            part
+            for job, (_, rest) in zip(jobs, encoded, strict=True)
+            for part in (job.id.bytes, rest)
+        ]
+        return bool(await self._link.run("push_plain", queue, priority, most, *parts))
 
     async def _persist(
         self,
@@ -98,6 +120,13 @@ class Pushes:
         for at in range(0, len(jobs), CHUNK):
             some = jobs[at : at + CHUNK]
             await self._link.run("take_back", *(job.id.bytes for job in some))
+
+
+def _kind(job: PreparedJob) -> tuple[str, int, int] | None:
+    """What jobs of one script must have in common; None for one that needs more than that."""
+    if job.unique is not None or job.delay_s is not None or job.run_at is not None:
+        return None
+    return job.queue, job.priority, job.max_attempts
 
 
 def _check_within(jobs: Sequence[PreparedJob]) -> None:

@@ -1,34 +1,43 @@
-"""Notices: one connection of a process hears them, and tells all of its subscriptions."""
+"""Notices: one connection of a process hears them, and tells all of its subscriptions.
+
+It also hears what is given to the workers of the process.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import struct
 import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from redis.asyncio import Redis as AsyncRedis
-
 from chancy.errors import BrokerUnavailable
 from chancy.notice import Kind, Notice, Topic, parse
-from chancy.plugins.redis.client import connect, translated
+from chancy.plugins.redis.claiming import Claims
+from chancy.plugins.redis.client import translated
 from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.wire import Dial, Wire
+
+logger = logging.getLogger("chancy.redis")
 
 #: Notices that a subscription keeps for a slow reader: the last ones.
 MAX_NOTICES = 10_000
-_SUFFIXES = {Topic.WORK: b":notices", Topic.FINISHED: b":ends", Topic.RELAY: b":relay"}
+_WORK = b":notices"
+_SUFFIXES = {Topic.WORK: _WORK, Topic.FINISHED: b":ends", Topic.RELAY: b":relay"}
 
 
 class Watch:
     """Keeps the connection as long as there are subscriptions."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, claims: Claims) -> None:
         self._link = link
+        self._claims = claims
+        self._desk = link.tag.encode() + b":desk:" + claims.desk.name
         self._subscriptions: list[RedisSubscription] = []
         self._reading: asyncio.Task[None] | None = None
-        self._client: AsyncRedis | None = None
         self._beginning = asyncio.Lock()
 
     async def subscribe(self, topic: Topic) -> RedisSubscription:
@@ -43,6 +52,8 @@ class Watch:
     async def leave(self, subscription: RedisSubscription) -> None:
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
+        if not any(one.topic is Topic.WORK for one in self._subscriptions):
+            self._claims.attended = False
         if not self._subscriptions:
             await self.close()
 
@@ -53,48 +64,54 @@ class Watch:
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
 
     async def _begin(self) -> None:
         await self.close()
         # In a cluster a notice reaches every node, and this one first.
         settings = self._link.home.settings
-        client = connect(settings, socket_timeout=None)
-        assert isinstance(client, AsyncRedis)
-        connection: Any = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
         channels = [self._link.tag.encode() + suffix for suffix in _SUFFIXES.values()]
-        try:
-            with translated():
-                async with asyncio.timeout(settings.connect_timeout_s):
-                    await connection.connect()
-                    await connection.send_command("SUBSCRIBE", *channels)
-                    for _ in channels:
-                        await connection.read_response()
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            await client.aclose()
-            raise
-        self._client = client
-        self._reading = asyncio.create_task(self._read(connection), name="chancy redis notices")
+        with translated():
+            wire = await Dial(settings).wire(self._hear)
+            # One answer for each channel: the first one says that all of them are heard.
+            await wire.command(("SUBSCRIBE", *channels, self._desk), settings.connect_timeout_s)
+        self._reading = asyncio.create_task(self._follow(wire), name="chancy redis notices")
 
-    async def _read(self, connection: Any) -> None:
+    async def _follow(self, wire: Wire) -> None:
+        """Hear until the connection ends, or this is cancelled."""
         why = "the subscription is closed"
         try:
-            while True:
-                with translated():
-                    answer: Any = await connection.read_response()
-                if isinstance(answer, list) and len(answer) == 3 and answer[0] == b"message":
-                    notice = parse(answer[2].decode(errors="replace"))
-                    if notice is not None:
-                        self._tell(answer[1], notice)
-        except BrokerUnavailable as error:
-            why = str(error)
+            await asyncio.wait([wire.ended])
+            why = wire.ended.result()
         finally:
+            self._claims.attended = False
             for subscription in self._subscriptions:
                 subscription.end(why)
-            await connection.disconnect(nowait=True)
+            wire.close()
+
+    def _hear(self, answer: Any) -> None:
+        if not isinstance(answer, list) or len(answer) != 3 or answer[0] != b"message":
+            return
+        if answer[1] == self._desk:
+            self._give(answer[2])
+        else:
+            notice = parse(answer[2].decode(errors="replace"))
+            if notice is not None:
+                self._tell(answer[1], notice)
+
+    def attend(self) -> None:
+        """Workers may wait for what is pushed: somebody listens for them."""
+        if self._reading is not None and not self._reading.done():
+            self._claims.attended = True
+
+    def _give(self, payload: bytes) -> None:
+        try:
+            queue = self._claims.desk.hear(payload)
+        except (struct.error, ValueError) as error:
+            # Anybody may send anything on a channel.
+            logger.warning("given_unreadable bytes=%d error=%s", len(payload), error)
+            return
+        if queue is not None:
+            self._tell(_WORK, Notice(Kind.WAKE, queue))
 
     def _tell(self, channel: bytes, notice: Notice) -> None:
         for subscription in self._subscriptions:
@@ -136,6 +153,8 @@ class RedisSubscription:
     async def receive(
         self, timeout_s: float, first: Callable[[Notice], None] | None = None
     ) -> list[Notice]:
+        if first is not None and self.topic is Topic.WORK:
+            self._watch.attend()
         if not self._heard and self._ended is None:
             self._first = first
             try:

@@ -91,7 +91,7 @@ async def test_a_push_that_is_repeated_does_not_run_what_has_ended_again(
 
     async def lose_first_answer(name: str, *args: str | bytes | float) -> object:
         answer = await run(name, *args)
-        if name != "push" or lost.is_set():
+        if not name.startswith("push") or lost.is_set():
             return answer
         lost.set()
         [claim] = await bench.claim()

@@ -1,5 +1,6 @@
 -- What becomes of jobs that end: kept, up to a number of them, or forgotten.
 local ended, expired = {}, {}
+local done, dead = {}, {}
 local brief, history = {}, {}
 -- For the history in Postgres, until somebody has written them there; above so many the oldest go.
 local archive, MOST_UNARCHIVED = {}, 100000
@@ -34,7 +35,8 @@ local function retire(job, id)
     expired[#expired + 1] = id
     return false
   end
-  redis.call('ZADD', tag .. (job.state == FAILED and ':dead' or ':done'), now, id)
+  local kept = job.state == FAILED and dead or done
+  kept[#kept + 1], kept[#kept + 2] = now, id
   if is_archived(job) then archive[#archive + 1], archive[#archive + 2] = now, id end
   return true
 end
@@ -65,6 +67,8 @@ local function write_ends(most_done, most_dead)
       if wanted[at] then redis.call('PUBLISH', tag .. ':ends', 'f:' .. hex(id)) end
     end
   end
+  many('ZADD', tag .. ':done', done)
+  many('ZADD', tag .. ':dead', dead)
   if #archive > 0 then
     many('ZADD', tag .. ':archive', archive)
     local over = redis.call('ZCARD', tag .. ':archive') - MOST_UNARCHIVED

@@ -1,17 +1,44 @@
--- Take pending jobs: ARGV queue, worker, lease, limit.
--- Gives id and record, one after the other, in the order in which they are to run.
+-- Take pending jobs: ARGV queue, worker, lease, limit, desk, whether to wait there (1, or 0), and
+-- what was given at the desk before, each as the lease and id in one text.
+-- Gives a number, and then id and record, one after the other: first of as many jobs as the number
+-- says that were given at the desk, and of which nobody has said that they came; then of those that
+-- are claimed now, in the order in which they are to run.
 --@include _record
 --@include _free
-local queue, worker, lease = ARGV[1], ARGV[2], ARGV[3]
-if not redis.call('ZSCORE', tag .. ':beats', worker) then return {} end
+local queue, worker, lease, limit, desk = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local MOST_PARKED = 1000
+local parked, given = tag .. ':parked:' .. queue, tag .. ':given:' .. worker .. queue
+local found = {0}
+redis.call('ZREM', parked, worker .. desk)
+if redis.call('EXISTS', given) == 1 then
+  for at = 7, #ARGV do redis.call('SREM', given, ARGV[at]) end
+  for _, one in ipairs(redis.call('SMEMBERS', given)) do
+    local id = string.sub(one, 17)
+    local text = redis.call('GET', key(id))
+    if text and string.byte(text, 1) == RUNNING
+      and string.sub(text, 43, 58) == string.sub(one, 1, 16)
+    then
+      found[#found + 1], found[#found + 2] = id, text
+      found[1] = found[1] + 1
+    else
+      redis.call('SREM', given, one)
+    end
+  end
+end
+if limit == 0 or not redis.call('ZSCORE', tag .. ':beats', worker) then return found end
 local paused = redis.call('HGET', tag .. ':paused', queue)
-if paused and tonumber(paused) > now then return {} end
+if paused and tonumber(paused) > now then return found end
 redis.call('DEL', tag .. ':told:' .. queue)
-local popped = redis.call('ZPOPMIN', ready(queue), ARGV[4])
-if #popped == 0 then return {} end
+local popped = redis.call('ZPOPMIN', ready(queue), limit)
+if #popped < 2 * limit and ARGV[6] == '1' then
+  redis.call('ZADD', parked, now, worker .. desk)
+  -- Those of workers that are gone are dropped when it is their turn.
+  if redis.call('ZCARD', parked) > MOST_PARKED then redis.call('ZPOPMIN', parked) end
+end
+if #popped == 0 then return found end
 local ids = {}
 for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
-local texts, found, written, taken = fetch(ids), {}, {}, {}
+local texts, written, taken = fetch(ids), {}, {}
 for at, id in ipairs(ids) do
   local text = texts[at]
   -- One that is gone was taken out of the store by hand: there is nothing to run.

@@ -70,6 +70,29 @@ local function settle(job, id, order)
   return rewritten(job, meta, errors, result)
 end
 
+-- What `settle` gives for a job that succeeded, has no unique key, and brings a result at most,
+-- as nearly all do; nil for others.
+local ZERO = string.rep('\0', 8)
+local function succeed(text, id, order)
+  local _, _, state, flags, _, _, failure, size, meta = unpack(order)
+  if state ~= 4 or flags ~= 0 or failure > 0 or meta > 0 or string.sub(text, 19, 26) ~= ZERO then
+    return nil
+  end
+  local n = {struct.unpack(LENGTHS, text, REST)}
+  if n[5] > 0 or n[8] > 0 then return nil end
+  local queue, worker = string.sub(text, TEXTS, TEXTS + n[1] - 1), string.sub(text, 27, 42)
+  local tail = TEXTS + n[1] + n[2] + n[3] + n[4]
+  gone[worker] = gone[worker] or {}
+  table.insert(gone[worker], id)
+  count(RUNNING, queue, -1)
+  local head = '\4' .. string.sub(text, 2, REST - 9) .. struct.pack('>d', now)
+  local job = {state = state, queue = queue, unique = '', text = text, lengths = n, tail = tail}
+  if not retire(job, id) then return head, false end
+  return head .. struct.pack(LENGTHS, n[1], n[2], n[3], n[4], n[5], n[6], n[7], size)
+    .. string.sub(text, TEXTS, tail + n[6] + n[7] - 1) .. string.sub(order.text, ORDER_SIZE + 1),
+    true
+end
+
 local fresh = {}
 for at, id in ipairs(ids) do
   local order, text = orders[at], fresh[id] or texts[at]
@@ -82,14 +105,15 @@ for at, id in ipairs(ids) do
   if not text or lease ~= order[2] then
     stale[#stale + 1] = at - 1
   elseif state == RUNNING then
-    local job = read(text)
-    local after = settle(job, id, order)
-    if after then
-      fresh[id] = after
-      written[#written + 1], written[#written + 2] = key(id), after
-    else
-      fresh[id] = front(job)
+    local after, kept = succeed(text, id, order)
+    if not after then
+      local job = read(text)
+      after = settle(job, id, order)
+      kept = after ~= nil
+      after = after or front(job)
     end
+    fresh[id] = after
+    if kept then written[#written + 1], written[#written + 2] = key(id), after end
   end
 end
 if #written > 0 then redis.call('MSET', unpack(written)) end

@@ -1,0 +1,133 @@
+"""Jobs that a push gives at once to a worker that waits for them, so that nobody has to ask.
+
+A worker whose claim finds too little waits at the desk of its process. The script of a push that
+finds it there claims the job for it, and publishes it to the desk. Every claim says what came, and
+is told what else was given: a job is not lost with the message, and not taken twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from chancy.attempt import Claim
+from chancy.plugins.redis import records
+
+logger = logging.getLogger("chancy.redis")
+
+#: Seconds after which a job that no claim has fetched from the desk goes back: its queue is no
+#: longer served here, or has no room.
+PATIENCE_S = 0.25
+_WORKER, _ID = 16, 32
+#: Workers of a process, those that were declared dead too, times their queues.
+_MOST_PLACES = 1_000
+
+_moment: Callable[[bytes], tuple[float, ...]] = struct.Struct(">d").unpack_from
+
+
+@dataclass(slots=True)
+class _Place:
+    """Of one worker and queue."""
+
+    #: Given, and not yet fetched by a claim.
+    waiting: list[Claim] = field(default_factory=list[Claim])
+    #: Of what was given: lease and id as one. The server does not know yet that it came.
+    came: set[bytes] = field(default_factory=set[bytes])
+    #: When the last one was given of which the server knows: what comes later is not new.
+    known: float = 0.0
+
+
+class Desk:
+    """Where what was given to the workers of this process waits for their next claim.
+
+    :param give_back: told what nobody has fetched.
+    """
+
+    def __init__(self, give_back: Callable[[Sequence[Claim]], None]) -> None:
+        self._give_back = give_back
+        self._places: dict[tuple[UUID, str], _Place] = {}
+        #: Names it on the server.
+        self.name = uuid.uuid4().hex.encode()
+
+    def hear(self, payload: bytes) -> str | None:
+        """Take what was published; the queue whose worker is to fetch it, None if it is not new."""
+        claim = records.claim(payload[_WORKER:_ID], payload[_ID:])
+        place = self._places.get((claim.worker_id, claim.queue))
+        if place is None or _moment(claim.lease.bytes)[0] <= place.known:
+            return None
+        if not _note(place, claim):
+            return None
+        self.keep([claim])
+        return claim.queue
+
+    def keep(self, claims: Sequence[Claim]) -> None:
+        """Have claims of one worker and queue wait for the next one that fetches them."""
+        for claim in claims:
+            place = self._place(claim.worker_id, claim.queue)
+            place.waiting.append(claim)
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._expire, place, claim)
+
+    def fetch(self, worker_id: UUID, queue: str, limit: int) -> list[Claim]:
+        """What waits."""
+        place = self._places.get((worker_id, queue))
+        if place is None or not place.waiting:
+            return []
+        found = place.waiting[:limit]
+        del place.waiting[:limit]
+        return found
+
+    def queues(self, worker_id: UUID) -> Sequence[str]:
+        """Where a worker has waited."""
+        return [queue for worker, queue in self._places if worker == worker_id]
+
+    def came(self, worker_id: UUID, queue: str) -> Sequence[bytes]:
+        """What to tell the server that it came."""
+        return list(self._place(worker_id, queue).came)
+
+    def told(self, worker_id: UUID, queue: str, came: Sequence[bytes]) -> None:
+        """The server knows of these."""
+        if came:
+            place = self._place(worker_id, queue)
+            place.came.difference_update(came)
+            place.known = max(place.known, *(_moment(one)[0] for one in came))
+
+    def missed(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Of what the server says was given, that which has not come."""
+        return [
+            claim for claim in claims if _note(self._place(claim.worker_id, claim.queue), claim)
+        ]
+
+    def forget(self, worker_id: UUID) -> None:
+        """Drop what is remembered of a worker that has left."""
+        for queue in self.queues(worker_id):
+            del self._places[worker_id, queue]
+
+    def _place(self, worker_id: UUID, queue: str) -> _Place:
+        place = self._places.get((worker_id, queue))
+        if place is None:
+            if len(self._places) >= _MOST_PLACES:
+                idle = next((key for key, one in self._places.items() if not one.waiting), None)
+                if idle is not None:
+                    del self._places[idle]
+            place = self._places[worker_id, queue] = _Place()
+        return place
+
+    def _expire(self, place: _Place, claim: Claim) -> None:
+        if claim in place.waiting:
+            place.waiting.remove(claim)
+            logger.info("claim_given_back queue=%s job=%s", claim.queue, claim.id)
+            self._give_back([claim])
+
+
+def _note(place: _Place, claim: Claim) -> bool:
+    """Whether it is new."""
+    one = claim.lease.bytes + claim.id.bytes
+    if one in place.came:
+        return False
+    place.came.add(one)
+    return True

@@ -1,0 +1,33 @@
+-- Store jobs that are to run at once, of one queue, priority and most attempts and without unique
+-- keys, all or none: ARGV queue, priority, most attempts, and for each its id and the text of REST
+-- of a record. What `push` does for them, in 4 µs each instead of 12: 1,000 may take 5 ms.
+-- Gives 0, with nothing stored, if there is a job of one of the ids, or two are the same: `push` knows
+-- what becomes of them.
+local tag = KEYS[1]
+local queue, priority = ARGV[1], tonumber(ARGV[2])
+local stamp = redis.call('TIME')
+local now = tonumber(stamp[1]) + tonumber(stamp[2]) / 1000000
+local count = (#ARGV - 3) / 2
+local position = redis.call('INCRBY', tag .. ':position', count) - count
+local head = string.rep('\0', 58) .. struct.pack('>bI', priority, tonumber(ARGV[3]))
+-- As `score` has it.
+local score, prefix, never = (100 - priority) * 35184372088832 + position, tag .. ':j:', 0 / 0
+local written, members, ids, seen, pack = {}, {}, {}, {}, struct.pack
+for at = 1, count do
+  local even = 2 * at
+  local odd, id = even - 1, ARGV[even + 2]
+  if seen[id] then return 0 end
+  seen[id] = true
+  written[odd] = prefix .. id
+  written[even] = head .. pack('>dddd', position + at, never, now, 0) .. ARGV[even + 3]
+  members[odd], members[even] = score + at, id
+  ids[odd], ids[even] = 0, id
+end
+if redis.call('MSETNX', unpack(written)) == 0 then return 0 end
+redis.call('ZADD', tag .. ':r:' .. queue, unpack(members))
+redis.call('ZADD', tag .. ':ids', unpack(ids))
+redis.call('HINCRBY', tag .. ':n', 'p:' .. queue, count)
+if redis.call('SET', tag .. ':told:' .. queue, '', 'NX', 'PX', 1000) then
+  redis.call('PUBLISH', tag .. ':notices', 'w:' .. queue)
+end
+return 1
