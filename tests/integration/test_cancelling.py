@@ -1,0 +1,77 @@
+"""A running job that is cancelled: by `Chancy.cancel`, in every executor, to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chancy import Chancy, ProcessOptions, Queue, State, Worker
+from chancy.broker import Cancellation
+from chancy.job import JobFactory
+from tests.integration import winding
+from tests.waiting import eventually
+
+QUEUES = [
+    Queue(name="process", executor="process", concurrency=1),
+    Queue(name="hasty", executor="process", concurrency=1, options=ProcessOptions(grace_s=0.1)),
+    Queue(name="thread", executor="thread", concurrency=1),
+    Queue(name="async", executor="async"),
+]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        winding.wind_down.job,
+        winding.wind_down.job.with_queue("thread"),
+        winding.wind_down_async.job,
+    ],
+    ids=["process", "thread", "async"],
+)
+async def test_it_is_cancelled_once_its_work_has_ended(
+    dsn: str, tmp_path: Path, job: JobFactory[[str], None]
+) -> None:
+    made = job(str(tmp_path))
+    async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=[made.queue]):
+        running = await chancy.push(made)
+        await eventually((tmp_path / "started").exists, timeout=20)
+        assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
+        await eventually((tmp_path / "asked").exists, timeout=10)
+        found = await running.get()
+        assert found is not None
+        assert (found.state, found.stop_asked_at is None) == (State.RUNNING, False)
+        (tmp_path / "may end").touch()
+        assert (await running.wait(10)).state is State.CANCELLED
+        assert (tmp_path / "ended").exists()
+
+
+async def test_a_process_that_heeds_nothing_is_killed_after_the_grace(
+    dsn: str, tmp_path: Path
+) -> None:
+    made = winding.heed_nothing.job(str(tmp_path)).with_queue("hasty")
+    async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=["hasty"]):
+        running = await chancy.push(made)
+        await eventually((tmp_path / "started").exists, timeout=20)
+        await chancy.cancel(running.id)
+        assert (await running.wait(10)).state is State.CANCELLED
+        (tmp_path / "may end").touch()
+        # The next job runs in the child that came instead; the one that was killed did not go on.
+        (tmp_path / "next").mkdir()
+        (tmp_path / "next" / "may end").touch()
+        again = winding.heed_nothing.job(str(tmp_path / "next")).with_queue("hasty")
+        assert (await (await chancy.push(again)).wait(20)).result == 5
+        assert not (tmp_path / "ended").exists()
+
+
+async def test_a_thread_that_heeds_nothing_and_returns_has_succeeded(
+    dsn: str, tmp_path: Path
+) -> None:
+    async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=["thread"]):
+        running = await chancy.push(winding.heed_nothing.job(str(tmp_path)))
+        await eventually((tmp_path / "started").exists)
+        assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
+        (tmp_path / "may end").touch()
+        done = await running.wait(10)
+        assert (done.state, done.result) == (State.SUCCEEDED, 5)
+        assert done.stop_asked_at is not None
