@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -142,9 +141,6 @@ class Notes:
         return {id: one.place for id, one in self._noted.items() if one.at < than}
 
 
-_number = attrgetter("int")
-
-
 def _order(end: End) -> tuple[int, int]:
     return end.place.batch.int, end.job.int
 
@@ -154,8 +150,7 @@ def settling(schema: str, ends: Sequence[End]) -> tuple[Any, ...]:
     place = ends[0].place
     # Jobs of one batch share the object, as long as it is remembered.
     if place.root is None and all(one.state == _WELL and one.place is place for one in ends):
-        jobs = sorted([one.job for one in ends], key=_number)
-        return statement("settle_one", schema), place.batch, jobs
+        return statement("settle_one", schema), place.batch, [one.job for one in ends]
     those = sorted(ends, key=_order)
     again = any(one.place.root is not None for one in those)
     return (

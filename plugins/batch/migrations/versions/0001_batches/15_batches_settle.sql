@@ -1,7 +1,10 @@
 -- Takes the ends of jobs of batches. p_states: 4, 5 or 6, as those of jobs; p_roots: which job each is
 -- a replay of; null: none is. A job counts once.
--- Index: the primary keys. Locks, in this order: the jobs of batches in the order given, shards by batch
--- and shard, batches and callbacks. The caller gives them by batch and job. Safe to repeat.
+-- Index: the primary keys, once for each job: the rows are looked up behind the fence `offset 0`, and taken
+-- by their place. Joined plainly, the planner walked through a whole batch that it took for a small one, for
+-- each settlement: 890 µs a job in a batch of 15,000, and 5 µs so.
+-- Locks, in this order: the jobs of batches in the order of the table, shards by batch and shard, batches
+-- and callbacks. Safe to repeat.
 create function {schema}.batches_settle(
   p_batches uuid[], p_jobs uuid[], p_states smallint[], p_roots uuid[]
 ) returns void
@@ -22,20 +25,36 @@ begin
   for v_of in
     with went as (
       delete from {schema}.batches_jobs m
-      using unnest(p_batches, p_jobs, p_states) as d (batch, job, state)
-      where m.batch_id = d.batch and m.job_id = any (array[d.job]) and m.state in (0, -1)
-        and d.state = 4
-      returning m.batch_id
+      where m.state in (0, -1) and m.ctid = any (array(
+        select l.ctid
+        from unnest(p_batches, p_jobs, p_states) as d (batch, job, state)
+        cross join lateral (
+          select o.ctid from {schema}.batches_jobs o
+          where o.batch_id = d.batch and o.job_id = d.job and o.state in (0, -1) offset 0) as l
+        where d.state = 4))
+      returning m.batch_id, 4 as state
     ), failed as (
-      update {schema}.batches_jobs m set state = d.state
-      from unnest(p_batches, p_jobs, p_states) as d (batch, job, state)
-      where m.batch_id = d.batch and m.job_id = any (array[d.job]) and m.state in (0, -1)
-        and d.state in (5, 6)
-      returning m.batch_id, m.state
+      update {schema}.batches_jobs m set state = 5
+      where m.state in (0, -1) and m.ctid = any (array(
+        select l.ctid
+        from unnest(p_batches, p_jobs, p_states) as d (batch, job, state)
+        cross join lateral (
+          select o.ctid from {schema}.batches_jobs o
+          where o.batch_id = d.batch and o.job_id = d.job and o.state in (0, -1) offset 0) as l
+        where d.state = 5))
+      returning m.batch_id, 5 as state
+    ), cancelled as (
+      update {schema}.batches_jobs m set state = 6
+      where m.state in (0, -1) and m.ctid = any (array(
+        select l.ctid
+        from unnest(p_batches, p_jobs, p_states) as d (batch, job, state)
+        cross join lateral (
+          select o.ctid from {schema}.batches_jobs o
+          where o.batch_id = d.batch and o.job_id = d.job and o.state in (0, -1) offset 0) as l
+        where d.state = 6))
+      returning m.batch_id, 6 as state
     ), ended as (
-      select w.batch_id, 4 as state from went w
-      union all
-      select f.batch_id, f.state from failed f)
+      select * from went union all select * from failed union all select * from cancelled)
     select e.batch_id as id, count(*)::int as ended,
       (count(*) filter (where e.state = 4))::int as succeeded,
       (count(*) filter (where e.state = 5))::int as failed,

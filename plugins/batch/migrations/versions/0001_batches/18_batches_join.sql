@@ -15,9 +15,9 @@ declare
   v_count int;
 begin
   insert into {schema}.batches_jobs (batch_id, job_id)
-  select p_id, j.id
+  select p_id, l.id
   from unnest(p_jobs) as u (id)
-  join {schema}.jobs j on j.id = u.id;
+  cross join lateral (select j.id from {schema}.jobs j where j.id = u.id offset 0) as l;
   get diagnostics v_count = row_count;
   return v_count;
 end
