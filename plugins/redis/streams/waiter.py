@@ -60,6 +60,9 @@ class Waiter:
                     logger.warning("stream_waiter_failed next_try_s=%.1f error=%s", pause_s, error)
                     await asyncio.sleep(pause_s)
         finally:
+            if self._unblocking is not None:
+                self._unblocking.cancel()
+                await asyncio.wait([self._unblocking])
             await self._reader.close()
 
     def _idle(self) -> list[Lane[Any]]:
