@@ -36,14 +36,14 @@ FLOWS = Workflows()
 class Fleet:
     """Workers of which one is killed or frozen now and then."""
 
-    def __init__(self, dsn: str, size: int, chance: random.Random) -> None:
-        self._dsn = dsn
+    def __init__(self, servers: Sequence[str], size: int, chance: random.Random) -> None:
+        self._servers = servers
         self._chance = chance
         self.alive = [self._begin() for _ in range(size)]
         self.killed = self.frozen = 0
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.workflow.run_worker", self._dsn]
+        command = [sys.executable, "-m", "tests.workflow.run_worker", *self._servers]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     async def harm(self, until: float) -> None:
@@ -74,19 +74,39 @@ def chance() -> random.Random:
 
 
 @pytest.fixture
-def fleet(flows_dsn: str, chance: random.Random) -> Iterator[Fleet]:
-    made = Fleet(flows_dsn, 3, chance)
+def servers(flows_dsn: str, request: pytest.FixtureRequest) -> Sequence[str]:
+    """The server of Postgres, and that of Redis for steps in both."""
+    if request.param == "postgres":
+        return [flows_dsn]
+    redis_url: str = request.getfixturevalue("redis_url")
+
+    async def prepare() -> None:
+        async with run_worker.application(flows_dsn, redis_url) as chancy:
+            await chancy.migrate()
+            for queue in chancy.queues:
+                await chancy.declare(queue)
+
+    asyncio.run(prepare())
+    return [flows_dsn, redis_url]
+
+
+@pytest.fixture
+def fleet(servers: Sequence[str], chance: random.Random) -> Iterator[Fleet]:
+    made = Fleet(servers, 3, chance)
     yield made
     made.stop()
 
 
-def graph(book: Path, chance: random.Random) -> tuple[Workflow, dict[str, tuple[str, ...]]]:
+def graph(
+    book: Path, chance: random.Random, queues: Sequence[str]
+) -> tuple[Workflow, dict[str, tuple[str, ...]]]:
     """A workflow, and whom each step waits for. Failures of it are ignored."""
     flow, before = Workflow("chaos"), dict[str, tuple[str, ...]]()
     for place in range(chance.randint(3, 15)):
         after = tuple(chance.sample(sorted(before), min(len(before), chance.randint(0, 3))))
         fails = chance.random() < 0.1
         step = run_worker.act.job(str(book), fails).with_max_attempts(2 if fails else 50)
+        step = step.with_queue(chance.choice(queues))
         policy = OnFailure.IGNORE if fails else OnFailure.FAIL
         flow.add(step, f"n{place}", after=after, on_failure=policy)
         before[f"n{place}"] = after
@@ -104,18 +124,31 @@ def _three_died_with_it(steps: Sequence[StepRecord]) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    ("servers", "seconds"),
+    [
+        ("postgres", 3),
+        pytest.param("postgres", 60, marks=pytest.mark.chaos),
+        pytest.param("both", 30, marks=pytest.mark.chaos),
+    ],
+    indirect=["servers"],
+)
 async def test_each_step_ends_once_whoever_dies(
-    flows_dsn: str, tmp_path: Path, chance: random.Random, fleet: Fleet, seconds: int
+    flows_dsn: str,
+    servers: Sequence[str],
+    tmp_path: Path,
+    chance: random.Random,
+    fleet: Fleet,
+    seconds: int,
 ) -> None:
-    book = tmp_path / "book"
+    book, queues = tmp_path / "book", ("steps", "fast")[: len(servers)]
     pushed: dict[UUID, dict[str, tuple[str, ...]]] = {}
     unlucky = 0
     until = time.monotonic() + seconds
-    async with run_worker.application(flows_dsn) as chancy:
+    async with run_worker.application(*servers) as chancy:
         harming = asyncio.create_task(fleet.harm(until))
         while time.monotonic() < until:
-            flow, before = graph(book, chance)
+            flow, before = graph(book, chance, queues)
             pushed[(await FLOWS.push(chancy, flow)).id] = before
             await asyncio.sleep(0.1)
         await harming
@@ -132,6 +165,7 @@ async def test_each_step_ends_once_whoever_dies(
             assert {one.state.value for one in steps} <= {"succeeded", "ignored"}
     assert unlucky <= len(pushed) // 10
     assert execute(flows_dsn, "select id from chancy.jobs") == []
+    assert execute(flows_dsn, "select job_id from chancy.workflows_away") == []
     missing = (
         "select missing from chancy.workflows_joins join chancy.workflows on id = workflow_id"
         " where missing <> 0 and state = 4"
