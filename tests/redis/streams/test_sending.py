@@ -34,7 +34,7 @@ async def test_one_record_and_none(alone: Link) -> None:
 
 @pytest.mark.row("R42")
 async def test_a_connection_that_the_server_closed_meanwhile_is_not_used(
-    own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+    own_redis: Callable[..., RedisServer],
 ) -> None:
     server = own_redis()
     link = Link(RedisSettings(url=server.url, prefix="t:"))
@@ -42,7 +42,6 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_not_used(
     await asyncio.gather(*(stream.send(Order(order_id=number)) for number in range(4)))
     await asyncio.to_thread(server.stop)
     await asyncio.to_thread(server.start)
-    monkeypatch.setattr("chancy.plugins.redis.connections._FRESH_S", 0.0)
     for number in range(4):
         await stream.send(Order(order_id=number))
     assert await every(stream) == [[0, 2], [1, 3]]
