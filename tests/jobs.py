@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from chancy import job
+from chancy import current_job, job
 
 #: Arguments of `note` calls, in the order they ran.
 noted: list[object] = []
@@ -73,3 +73,9 @@ def undecorated(value: int) -> int:
 class Holder:
     @staticmethod
     def method() -> None: ...
+
+
+@job(max_attempts=1)
+async def complete() -> None:
+    """Ends itself in what is no transaction at all."""
+    await current_job().complete_in(object())

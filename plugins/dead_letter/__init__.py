@@ -20,6 +20,7 @@ from chancy.plugins.dead_letter.replaying import Progress, Terms, Walk
 from chancy.plugins.dead_letter.store import Group, Letters, filing
 from chancy.plugins.dead_letter.sweep import Sweep
 from chancy.postgres.component import Migrations
+from chancy.queue import DEFAULT_BROKER
 from chancy.settling import Transaction
 from chancy.states import State
 
@@ -99,12 +100,18 @@ class DeadLetters(Plugin):
     async def serve(self, runtime: Runtime) -> None:
         if not isinstance(runtime.broker, SqlStore):
             return
-        clock = runtime.clock
+        clock, broker = runtime.clock, runtime.broker
+
+        async def elsewhere() -> frozenset[str]:
+            queues = await broker.queues()
+            return frozenset(one.name for one in queues if one.broker != DEFAULT_BROKER)
+
         sweep = Sweep(
-            Letters(runtime.broker),
+            Letters(broker),
             clock,
             keep_days=self.keep_days,
             max_letters=self.max_letters,
+            elsewhere=elsewhere,
         )
         while True:
             rarely_s = _RARELY * self.sweep_s * random.uniform(0.8, 1.2)

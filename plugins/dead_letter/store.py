@@ -193,9 +193,9 @@ class Letters:
 
     # What the sweep needs
 
-    async def file(self, ids: Sequence[UUID]) -> int:
-        """Make letters of failed jobs of the history; gives how many were made."""
-        return len(await self._fetch("file", list(ids), WINDOW_S + _AT_ONCE_S))
+    async def file(self, ids: Sequence[UUID]) -> list[str]:
+        """Make letters of failed jobs of the history; gives the queue of each that was made."""
+        return [queue for _, queue in await self._fetch("file", list(ids), WINDOW_S + _AT_ONCE_S)]
 
     async def missing(self, after: Place | None, limit: int) -> list[Missing]:
         """Failed jobs that are no letters, and the last one that was looked at."""

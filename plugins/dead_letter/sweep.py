@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -26,19 +26,28 @@ _MOST_BATCHES = 200
 
 
 class Sweep:
-    """Files failed jobs that a failed hook has left out, and purges what is not to be kept.
+    """Files failed jobs that a failed hook has left out, and those of queues in other brokers, of
+    which no hook tells here; purges what is not to be kept.
 
     :param keep_days: days for which letters are kept; None: for ever.
     :param max_letters: the most letters; above it the oldest go.
+    :param elsewhere: gives the queues that have their jobs in other brokers.
     """
 
     def __init__(
-        self, letters: Letters, clock: Clock, *, keep_days: float | None, max_letters: int
+        self,
+        letters: Letters,
+        clock: Clock,
+        *,
+        keep_days: float | None,
+        max_letters: int,
+        elsewhere: Callable[[], Awaitable[Collection[str]]] | None = None,
     ) -> None:
         self._letters = letters
         self._clock = clock
         self._keep_days = keep_days
         self._max_letters = max_letters
+        self._elsewhere = elsewhere
         self._from: Place | None = None
         self._again_at = self._retain_at = float("-inf")
 
@@ -58,7 +67,7 @@ class Sweep:
         if self._clock.monotonic() >= self._again_at:
             self._from = None
             self._again_at = self._clock.monotonic() + _AGAIN_S
-        at, filed = self._from, 0
+        at, filed = self._from, list[str]()
         while True:
             found = await self._letters.missing(at, LOOKED_AT)
             missing = [one.place.id for one in found if one.missing]
@@ -70,10 +79,18 @@ class Sweep:
         if at is not None and (self._from is None or at.died_at - _OVERLAP > self._from.died_at):
             self._from = Place(at.died_at - _OVERLAP, UUID(int=0))
         if filed:
-            logger.warning("dead_letters_repaired count=%d", filed)
-        return filed
+            await self._tell(filed)
+        return len(filed)
 
-    async def _file(self, ids: Sequence[UUID]) -> int:
+    async def _tell(self, queues: Sequence[str]) -> None:
+        others = await self._elsewhere() if self._elsewhere is not None else ()
+        here = sum(queue not in others for queue in queues)
+        if here:
+            logger.warning("dead_letters_repaired count=%d", here)
+        if here < len(queues):
+            logger.info("dead_letters_filed count=%d", len(queues) - here)
+
+    async def _file(self, ids: Sequence[UUID]) -> list[str]:
         """File failed jobs; on a refusal each alone, so that a bad one stands alone."""
         try:
             return await self._letters.file(ids)
@@ -82,7 +99,7 @@ class Sweep:
                 raise
             if len(ids) == 1:
                 logger.error("dead_letter_refused job=%s error=%s", ids[0], error)
-                return 0
+                return []
         middle = len(ids) // 2
         return await self._file(ids[:middle]) + await self._file(ids[middle:])
 

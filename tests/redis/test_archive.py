@@ -120,7 +120,10 @@ async def test_what_is_written_twice_is_there_once(
     assert await broker.link.command("EXISTS", key) == 0
 
 
-async def test_dead_letters_are_filed_and_replayed(chancy: Chancy) -> None:
+async def test_dead_letters_are_filed_and_replayed(
+    chancy: Chancy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "chancy.dead_letters")
     async with Worker(chancy):
         reference = await chancy.push(fail("some", "oh"))
         await reference.wait(10)
@@ -129,6 +132,8 @@ async def test_dead_letters_are_filed_and_replayed(chancy: Chancy) -> None:
             return await LETTERS.count(chancy) == 1
 
         await eventually(filed)
+        messages = [one.message for one in caplog.records if one.name == "chancy.dead_letters"]
+        assert messages == ["dead_letters_filed count=1"], "which is how it should be: no warning"
         letter = await LETTERS.get(chancy, reference.id)
         assert letter is not None
         assert (letter.queue, letter.error) == ("some", "builtins.ValueError")

@@ -119,6 +119,34 @@ async def test_a_worker_goes_on_after_all_was_flushed(
         )
 
 
+async def test_a_pause_is_heeded_at_once(chancy: Chancy) -> None:
+    """The worker hears of it from Postgres, which has the row of the queue."""
+    async with Worker(chancy):
+        assert await (await chancy.push(note(1))).result(10) == 1
+        assert await chancy.pause_queue("fast")
+
+        async def stays() -> bool:
+            reference = await chancy.push(note(2))
+            await asyncio.sleep(0.1)
+            return await reference.status() is State.PENDING
+
+        await eventually(stays, timeout=2.0)
+        assert await chancy.resume_queue("fast")
+
+        async def emptied() -> bool:
+            return "fast" not in await chancy.counts()
+
+        await eventually(emptied, timeout=2.0)
+
+
+async def test_a_job_cannot_end_itself_in_a_transaction(chancy: Chancy) -> None:
+    """Postgres does not have its row: that is said, instead of a lost lease."""
+    async with Worker(chancy):
+        done = await (await chancy.push(jobs.complete.job().with_queue("fast"))).wait(10)
+    assert done.state is State.FAILED
+    assert "complete_in() needs jobs that are kept in Postgres" in done.errors[0]["message"]
+
+
 async def test_what_the_broker_cannot_do_is_refused(dsn: str) -> None:
     wrong = Queue(name="fast", broker="redis", broker_options={"shards": 3})
     with pytest.raises(ConfigurationError, match="no option 'shards'"):

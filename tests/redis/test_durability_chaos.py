@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import closing
 from uuid import UUID
 
@@ -31,7 +31,7 @@ HELD_BACK_S = 2.0
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str) -> AsyncIterator[tuple[RedisBroker, Bench]]:
+async def opened(url: str) -> AsyncGenerator[tuple[RedisBroker, Bench]]:
     broker = RedisBroker(RedisSettings(url=url, timeout_s=0.5, connect_timeout_s=0.5))
     await broker.open()
     try:

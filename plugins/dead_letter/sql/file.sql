@@ -1,6 +1,6 @@
 -- Makes dead letters of the jobs $1 that failed within the last $2 seconds, whose rows are in the
 -- history. One whose letter is there stays as it is, unless the job was pushed again and has
--- failed since. Gives the ids of those that were made.
+-- failed since. Gives those that were made, with their queues.
 -- Index: finished_jobs_id of the days in question, once for each id; the primary keys. The fence
 -- `offset 0` keeps the planner from reading a day as a whole when it does not know it yet, and the
 -- state is written so that dead_letters_failed does not serve it (370 pages for each id).
@@ -39,4 +39,4 @@ set
   died_at = excluded.died_at, reason = excluded.reason, error = excluded.error,
   replayed_at = null, replayed_as = null
 where d.died_at < excluded.died_at
-returning d.id
+returning d.id, d.queue
