@@ -16,6 +16,7 @@ FUNCTIONS = (
     "settle_one",
     "settle",
     "forgive",
+    "look",
     "count",
     "take",
     "finish",

@@ -5,17 +5,11 @@
 -- nothing anywhere has locked all shards, and no end is on its way that it does not see.
 -- Index: the primary keys. Locks: a shard of the batch, or all of them by shard; then the batch and its
 -- callbacks if it ends or something fails. Not to be repeated.
+-- Called by others alone, whose settings hold here, too.
 create function {schema}.batches_count(
   p_id uuid, p_ended int, p_succeeded int, p_failed int, p_cancelled int
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 declare
   v_shards int; v_state smallint; v_open boolean; v_added bigint; v_left bigint; v_own int;

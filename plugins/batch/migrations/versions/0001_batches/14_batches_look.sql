@@ -1,0 +1,17 @@
+-- Ends a batch if all of its jobs have ended, and takes jobs that were added to where they count.
+-- Index: the primary keys. Locks: all shards of the batch, by shard; then the batch and its callbacks.
+-- Safe to repeat.
+create function {schema}.batches_look(p_id uuid) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+begin
+  perform {schema}.batches_count(p_id, 0, 0, 0, 0);
+end
+$$
