@@ -151,14 +151,17 @@ async def test_a_copy_that_still_stops_is_never_joined_by_another(alone: Shop) -
     Still.go_on, Still.refused = True, None
     id = await alone.services.start("still")
     async with alone.worker(worker):
-        await eventually(lambda: Still.copies == 1)
-        # As if another worker had taken it, and died.
-        alone.raw.hset(alone.services.keys.of(id), "token", "1")
-        alone.raw.zadd(alone.services.keys.leases, {id: 1})
-        await eventually(lambda: alone.raw.hget(alone.services.keys.of(id), "token") != b"1")
-        await asyncio.sleep(0.3)
-        assert Still.copies == 1
-        Still.go_on = False
+        try:
+            await eventually(lambda: Still.copies == 1)
+            # As if another worker had taken it, and died.
+            key = alone.services.keys.of(id)
+            alone.raw.hset(key, "token", "1")
+            alone.raw.zadd(alone.services.keys.leases, {id: 1})
+            await eventually(lambda: alone.raw.hget(key, "token") != b"1")
+            await asyncio.sleep(0.3)
+            assert Still.copies == 1
+        finally:
+            Still.go_on = False
         await eventually(lambda: Still.refused is not None)
         await eventually(alone.is_state(id, None))
 

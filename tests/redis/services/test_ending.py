@@ -31,11 +31,14 @@ async def test_a_name_that_no_class_has_is_an_exception(alone: Shop) -> None:
 
 @pytest.mark.row("P12")
 @pytest.mark.row("P13")
+@pytest.mark.row("P15")
 async def test_errors_and_exceptions_are_told_apart(alone: Shop) -> None:
     seen: list[BaseException] = []
     worker = alone.declare()
     worker.on_exception(lambda error: 1 / 0)
     worker.on_exception(seen.append)
+    others: list[BaseException] = []
+    worker.on_exception(others.append)
     begin = alone.services.blocking.begin
     soft = begin("give", {"error": "soft"}, cleanup=False)
     hard = begin("give", {"raise": "hard"}, cleanup=False)
@@ -53,6 +56,7 @@ async def test_errors_and_exceptions_are_told_apart(alone: Shop) -> None:
     assert "raise ValueError(text)\nValueError: hard" in outputs[1]
     assert "is no JSON" in outputs[2]
     assert sorted(type(one).__name__ for one in seen) == ["InvalidArguments", "ValueError"]
+    assert others == seen
 
 
 @pytest.mark.row("P17")
