@@ -68,6 +68,9 @@ class Wire(asyncio.Protocol):
         self._answers, self._count = [], count
         self._deadline = self._loop.time() + timeout_s
         # One timer for many commands: to set and cancel one for each takes 3 µs.
+        if self._timer is not None and self._timer.when() > self._deadline:
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None:
             self._timer = self._loop.call_later(timeout_s, self._look_at_time)
         self._transport.write(sent)
