@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from typing_extensions import TypedDict
 
 T = TypeVar("T")
@@ -267,6 +267,22 @@ class Misreading(BaseModel):
     @classmethod
     def read(cls, day: object) -> object:
         return "2001-01-01" if isinstance(day, str) else day
+
+
+class Asking(BaseModel):
+    """Its validator asks how it is called."""
+
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def ask(cls, n: int, info: ValidationInfo) -> int:
+        return n + 1 if info.mode == "json" else n
+
+
+@dataclass
+class Weight:
+    kg: float
 
 
 class Twig(BaseModel):

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from typing_extensions import TypedDict, Unpack
 
+from chancy.errors import InvalidArguments
 from chancy.signature import Signature
 from tests.unit import orders
 from tests.unit.orders import Box, Cat, Color, Dog, Item, Level, Line, Node, Order, Point, Tone
@@ -150,6 +151,7 @@ def test_a_moment_keeps_its_offset_and_not_the_name_of_its_zone() -> None:
         (int, Level.LOW, 1),
         (Sequence[int], (1, 2), [1, 2]),
         (Any, (1, (2,)), [1, [2]]),
+        (tuple[Any, ...], ((1,), {"a": (2,)}), ([1], {"a": [2]})),
         (Point, Point(1, 2), Point(1.0, 2.0)),
     ],
 )
@@ -212,3 +214,12 @@ def test_arguments_that_have_defaults_may_be_left_out() -> None:
 def test_a_signature_is_made_once() -> None:
     assert Signature.of(mixed, "a.mixed") is Signature.of(mixed, "a.mixed")
     assert Signature.of(mixed, "b.mixed").path == "b.mixed"
+
+
+def test_further_keywords_are_held_to_their_annotation_exactly() -> None:
+    def work(**rest: int | Level) -> None: ...
+
+    of = Signature.of(work, "shop.work")
+    assert of.decode(of.encode({"a": 1})) == {"a": 1}
+    with pytest.raises(InvalidArguments, match=r"Level\.LOW.* would come back from JSON as 1"):
+        of.encode({"a": 1, "b": Level.LOW})

@@ -72,6 +72,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "NaN in a list": (list[float], [math.nan], "finite number"),
     "NaN in an object": (Point, Point(math.nan, 0), "not a number of JSON"),
     "NaN beside floats": (Point, Point(math.nan, 0.0), "not a number of JSON"),
+    "NaN where nothing is None": (orders.Weight, orders.Weight(math.nan), "not a number of JSON"),
     "NaN in a list of objects": (list[Point], [Point(math.nan, 0.0)], "not a number of JSON"),
     "Decimal NaN": (Decimal, Decimal("NaN"), "finite number"),
     "Decimal NaN in an object": (Money, Money(Decimal("NaN")), "finite number"),
@@ -127,6 +128,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
         orders.Growing(amount=1),
         "would come back from JSON as Growing",
     ),
+    "validator that asks": (orders.Asking, orders.Asking(n=1), "would come back from JSON as Ask"),
     "validator that sees text": (
         orders.Misreading,
         orders.Misreading(day=date(2030, 1, 1)),
@@ -202,6 +204,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
     "keys of two types": (dict[int | str, int], {1: 1, "1": 2}, "would come back"),
     "anything in an object": (orders.Loose, orders.Loose(anything={1, 2}), "would come back"),
     "enum of tuples": (Mixed, Mixed.PAIR, "this is what would come back from JSON"),
+    "member of a literal or number": (set[int | Literal[Level.LOW]], {Level.LOW}, "would come"),
     "literal member": (Literal[Color.RED], Color.RED, "this is what would come back"),
     "keys that are tuples": (dict[tuple[int, int], int], {(1, 2): 3}, "what would come back"),
     "order of keys": (OrderedDict[str, int], OrderedDict(b=1, a=2), "would come back"),
