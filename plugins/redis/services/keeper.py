@@ -90,7 +90,7 @@ class Keeper:
 
     def _serve(self) -> None:
         due = time.monotonic() + self._every_s
-        backoff = Backoff(base_s=0.05, cap_s=min(1.0, self._every_s / 2))
+        backoff = Backoff(base_s=0.05, cap_s=1.0)
         while not self._closing.is_set():
             try:
                 named = self._listen(due)
@@ -102,8 +102,12 @@ class Keeper:
             except BrokerError as error:
                 self._tell_away(error)
                 # The next try is one that Redis answers: without leases a read of nudges.
-                due = 0.0 if self._held else time.monotonic() + self._every_s
-                self._closing.wait(backoff.next_s())
+                wait_s = backoff.next_s()
+                if self._held:
+                    due, wait_s = 0.0, min(wait_s, self._every_s / 2)
+                else:
+                    due = time.monotonic() + self._every_s
+                self._closing.wait(wait_s)
             except Exception:
                 logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
                 self._closing.wait(backoff.next_s())

@@ -38,11 +38,13 @@ async def test_a_worker_stops_all_while_redis_is_away_and_goes_on(
 
         server.stop()
         gone = time.time()
+        # Until then its services run, and cost what they cost.
+        await asyncio.sleep(LEASE_S + 0.2)
         spent = _cpu_s(process.pid)
-        await asyncio.sleep(2 * LEASE_S)
+        await asyncio.sleep(2.0)
         spent = _cpu_s(process.pid) - spent
-        assert float(file.read_text().split()[-1]) - gone < LEASE_S
-        assert spent < 0.05 * 2 * LEASE_S, f"{spent:.2f} s of the processor"
+        assert float(file.read_text().split()[-1]) - gone < LEASE_S + 0.5
+        assert spent < 0.05 * 2.0, f"{spent:.2f} s of the processor"
         before = len(file.read_text())
         server.start()
         back = time.time()
