@@ -99,7 +99,12 @@ class RedisServer:
             "appendonly": "no",
             "daemonize": "no",
         } | self.settings
-        arguments = [text for name, value in settings.items() for text in (f"--{name}", value)]
+        # Redis 6 takes a value of two words for one.
+        arguments = [
+            text
+            for name, value in settings.items()
+            for text in (f"--{name}", *(value.split() or [""]))
+        ]
         self._process = subprocess.Popen(
             [self.binary, *arguments],
             stdin=subprocess.DEVNULL,
