@@ -55,6 +55,16 @@ JOINS = """
 insert into chancy.workflows_joins
 select md5('w' || n)::uuid, '', 1 from generate_series(%(first)s::int, %(last)s::int) as n
 """
+#: One step of each that another broker has, and one that waits, each hundredth for too long by now.
+AWAY = """
+with away as (
+  insert into chancy.workflows_away (workflow_id, job_id, name, run)
+  select md5('w' || n)::uuid, md5('a' || n)::uuid, 's5', 1
+  from generate_series(%(first)s::int, %(last)s::int) as n)
+insert into chancy.workflows_timers
+select md5('w' || n)::uuid, 's5', 1, now() + (n %% 100) * interval '1 day' - interval '1 minute'
+from generate_series(%(first)s::int, %(last)s::int) as n
+"""
 
 
 @pytest.fixture
@@ -91,6 +101,14 @@ CHAIN_ENDS = f"select {RUNNING} = 's5' limit {BATCH}"
 FAN_ENDS = f"select {RUNNING} like 'm%' and workflow_id = md5('fan')::uuid limit {BATCH}"
 
 
+def looked_for(connection: psycopg.Connection[Any], *columns: str) -> list[list[object]]:
+    """The keys of a hundred rows, of those elsewhere or of timers."""
+    table = "timers" if "run" in columns else "away"
+    wanted = f"select workflow_id, {', '.join(columns)} from chancy.workflows_{table} limit {BATCH}"
+    rows = connection.execute(wanted.encode()).fetchall()
+    return [list(values) for values in zip(*rows, strict=True)]
+
+
 def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
     """The pages of each call, all of them within the bound of a batch."""
     one = connection.execute("select md5('w7')::uuid").fetchone()
@@ -105,6 +123,11 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
         "workflows that are forgotten": pages(connection, "forget", 0.0, BATCH),
         "a list": pages(connection, "find", None, None, None, None, BATCH),
         "a list by name": pages(connection, "find", None, "chain", None, one[0], BATCH),
+        "steps elsewhere": pages(connection, "away", None, None, BATCH),
+        "steps elsewhere, from the middle": pages(connection, "away", one[0], one[0], BATCH),
+        "steps that are back": pages(connection, "back", *looked_for(connection, "job_id")),
+        "waits that are over": pages(connection, "due", BATCH),
+        "timers": pages(connection, "rung", *looked_for(connection, "name", "run")),
         "names": pages(connection, "names", one[0], [f"s{n}" for n in range(10)]),
     }
     for what, count in found.items():
@@ -115,13 +138,17 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
 @pytest.mark.timeout(240)
 def test_workflows_at_every_size(connection: psycopg.Connection[Any]) -> None:
     connection.execute("alter table chancy.workflows_steps set (autovacuum_enabled = off)")
-    for fill in (CHAINS, JOINS):
+    for fill in (CHAINS, JOINS, AWAY):
         connection.execute(fill.encode(), {"first": 1, "last": 5_000})
     connection.execute(FAN.encode(), {"width": 50_000})
     few = measured(connection)
-    for fill in (CHAINS, JOINS):
+    for fill in (CHAINS, JOINS, AWAY):
         connection.execute(fill.encode(), {"first": 5_001, "last": 95_000})
-    connection.execute("vacuum analyze chancy.workflows_steps, chancy.workflows")
+    connection.execute(
+        "vacuum analyze chancy.workflows_steps, chancy.workflows, chancy.workflows_away, "
+        "chancy.workflows_timers"
+    )
     many = measured(connection)
     for what, count in many.items():
-        assert count <= few[what] * 2 + 200, f"{what}: {count} pages of a million, {few[what]}"
+        # Indexes are higher then: a page or two for each row.
+        assert count <= few[what] * 2 + 4 * BATCH, f"{what}: {count} pages of a million, {few[what]}"
