@@ -1,0 +1,46 @@
+"""The tables of a run of queues in Redis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.redis_report import as_markdown
+from benchmarks.redis_systems import ALL, ARQ, CHANCY, FENNEL
+
+FIGURES = {
+    "drained/s": 1_000.0,
+    "acknowledged/s": 900.0,
+    "CPU s/10k": 0.5,
+    "RSS MB": 30.0,
+    "single pushes/s": 400.0,
+    "bulk pushes/s": 500.0,
+    "start p50 ms": 0.5,
+    "start p95 ms": 1.0,
+    "start from call p50 ms": 0.75,
+}
+
+
+def scaled(by: float) -> dict[str, Any]:
+    return {"figures": {name: value * by for name, value in FIGURES.items()}}
+
+
+def test_medians_and_ratios_within_rounds() -> None:
+    rounds = [
+        {"chancy": scaled(10), "fennel": scaled(1), "arq": {"missing": "not installed\nat all"}},
+        {"chancy": scaled(20), "fennel": scaled(4), "arq": {"missing": "not installed"}},
+        {"chancy": scaled(30), "fennel": scaled(1)},
+    ]
+    lines = as_markdown(rounds, ALL).splitlines()
+    assert len(lines) == 9
+    assert lines[2].startswith(f"| chancy {CHANCY.version} |  | 20,000 (10,000–30,000) | 18,000")
+    assert lines[3].startswith(f"| fennel {FENNEL.version} | concurrency=32 prefetch=10 | 1,000")
+    assert lines[4] == f"| arq {ARQ.version} | max_jobs=1000 poll=0.01 | not installed |"
+    # 10, 5 and 30: the ratio of the medians would be 20.
+    assert lines[8] == f"| fennel {FENNEL.version} |" + 5 * " 10.00 |"
+    assert lines[5] == ""
+
+
+def test_one_round_has_no_least_and_most() -> None:
+    lines = as_markdown([{"chancy": scaled(1)}], ALL).splitlines()
+    assert "| 1,000 | 900 | 0.50 | 30 | 400 | 500 | 0.50 | 1.00 | 0.75 |" in lines[2]
+    assert len(lines) == 6
