@@ -179,9 +179,8 @@ class Outbox:
         self, lease_s: float, rows: int, bytes_: int, without: Sequence[tuple[str, int]]
     ) -> list[Waiting]:
         """Rows by their place, while this relay has the turn, which it now has for so long."""
-        streams = [stream for stream, _ in without]
-        numbers = [number for _, number in without]
-        found = await self._fetch("take", self._holder, lease_s, rows, bytes_, streams, numbers)
+        places = [f"{stream}/{number}" for stream, number in without]
+        found = await self._fetch("take", self._holder, lease_s, rows, bytes_, places)
         return sorted(map(_waiting, found))
 
     async def delete(self, done: Sequence[Waiting]) -> int:
