@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -17,7 +16,7 @@ from chancy.names import shown
 from chancy.plugin import Application, Panel, Plugin, Runtime
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.description import Batch
-from chancy.plugins.batch.ends import Notes, settling
+from chancy.plugins.batch.ends import Notes, place_of, settling
 from chancy.plugins.batch.pushing import Addition, Here, Push, Pushing, SyncPushing
 from chancy.plugins.batch.record import (
     BatchFilter,
@@ -50,8 +49,10 @@ __all__ = [
 
 #: Turns of the leader for one of a worker that does not lead.
 _RARELY = 10
-#: Seconds between two looks at what was seen to end here, and between two at what is too old.
-_ASK_S, _RETAIN_S = 1.0, 300.0
+#: Seconds between two looks at what was seen to end here, and between two at what is too old. A
+#: settlement may wait for seconds for its turn on a busy server.
+_ASK_S, _RETAIN_S = 2.0, 300.0
+_SLEEP_S = 1.0
 
 
 class Batches(Plugin):
@@ -111,8 +112,8 @@ class Batches(Plugin):
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
         # It has no opinion: a claim says in which batch its job is, and a settlement does not.
-        if claim.meta is not None:
-            self._notes.note(claim, time.monotonic())
+        if claim.meta is not None and (place := place_of(claim.meta)) is not None:
+            self._notes.note(claim.id, place)
         return verdict
 
     def settling_concerns(self, settlement: Settlement) -> bool:
@@ -132,12 +133,13 @@ class Batches(Plugin):
         broker, clock = runtime.broker, runtime.clock
         if not isinstance(broker, SqlStore):
             return
-        sweep = Sweep(broker, clock, self._notes, keep_days=self.keep_days)
-        turn_at = retain_at = clock.monotonic()
+        sweep = Sweep(broker, self._notes, keep_days=self.keep_days)
+        ask_at = turn_at = retain_at = clock.monotonic()
         while True:
-            if len(self._notes):
-                await sweep.ask()
             now = clock.monotonic()
+            if now >= ask_at and len(self._notes):
+                await sweep.ask()
+                ask_at = now + _ASK_S
             if now >= turn_at:
                 await sweep.turn()
                 every_s = self.sweep_s if runtime.leader.leading else _RARELY * self.sweep_s
@@ -145,7 +147,7 @@ class Batches(Plugin):
             if now >= retain_at and runtime.leader.leading:
                 await sweep.retain()
                 retain_at = now + _RETAIN_S
-            await clock.sleep(min(_ASK_S, self.sweep_s))
+            await clock.sleep(min(_SLEEP_S, self.sweep_s))
 
     # For programs
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.attempt import Claim, Settlement
+from chancy.attempt import Settlement
 from chancy.plugins.batch.store import statement
 from chancy.states import State
 
@@ -16,9 +16,8 @@ from chancy.states import State
 KEY = "batch"
 #: How the meta of a job of a batch looks, as jsonb is written.
 _MARK = f'"{KEY}": {{"id": "'
-#: The meta of one that says nothing else, in front of the id and behind it.
-_FRONT, _BACK = f"{{{_MARK}", '"}}'
-_PLAIN = len(_FRONT) + 36 + len(_BACK)
+#: Characters of the meta of one that says nothing else.
+_PLAIN = len(f"{{{_MARK}") + 36 + len('"}}')
 #: Jobs of which this process has seen an attempt end, and not yet what was made of it; at most.
 MAX_NOTED = 20_000
 #: Of those that were told, two batches of the broker.
@@ -56,9 +55,11 @@ def place_of(meta: str | None) -> Place | None:
     """In which batch the job with this meta is; None if in none, or if that says nonsense."""
     if meta is None or _MARK not in meta:
         return None
+    return _plain(meta) if len(meta) == _PLAIN else _parsed(meta)
+
+
+def _parsed(meta: str) -> Place | None:
     try:
-        if len(meta) == _PLAIN and meta.startswith(_FRONT):
-            return _first(meta[len(_FRONT) : -len(_BACK)])
         data = json.loads(meta)
         batch, letters = data[KEY]["id"], data.get("dead_letters")
         if isinstance(letters, dict):
@@ -68,11 +69,8 @@ def place_of(meta: str | None) -> Place | None:
         return None
 
 
-class Noted(NamedTuple):
-    """An attempt that has ended: when, by the clock of this process."""
-
-    place: Place
-    at: float
+#: All jobs of a batch that say nothing else have the same meta.
+_plain = lru_cache(maxsize=1_000)(_parsed)
 
 
 class Notes:
@@ -84,61 +82,86 @@ class Notes:
     """
 
     def __init__(self) -> None:
-        self._noted: dict[UUID, Noted] = {}
-        # Those that were told last: a batch is told again if its answer was lost.
-        self._told: dict[UUID, Noted] = {}
+        self._noted: dict[UUID, Place] = {}
+        # Those that were there when the service looked last.
+        self._aged: dict[UUID, Place] = {}
+        # Those that were told last, and before: a batch is told again if its answer was lost.
+        # Whole generations are given up: to take one by one from the front of a dict takes 4 µs.
+        self._told: dict[UUID, Place] = {}
+        self._before: dict[UUID, Place] = {}
         #: How those were to be settled of which the hook failed to tell.
         self.failed: dict[UUID, int] = {}
 
     def __len__(self) -> int:
-        return len(self._noted)
+        return len(self._noted) + len(self._aged)
 
-    def note(self, claim: Claim, at: float) -> None:
-        """Take note of an attempt that has ended. The oldest is given up when there are too many:
-        the sweep finds it."""
-        place = place_of(claim.meta)
-        if place is not None:
-            self._noted[claim.id] = Noted(place, at)
-            if len(self._noted) > MAX_NOTED:
-                self.forget([next(iter(self._noted))])
+    def note(self, id: UUID, place: Place) -> None:
+        """Take note of an attempt that has ended. When there are too many, the older ones are
+        given up: the sweep finds them."""
+        self._noted[id] = place
+        if len(self._noted) >= MAX_NOTED:
+            self._aged, self._noted = self._noted, {}
+            self.failed.clear()
 
     def __contains__(self, id: UUID) -> bool:
         """Whether a job of a batch has ended an attempt here, a while ago at most."""
-        return id in self._noted or id in self._told
+        return id in self._noted or bool(
+            (self._aged and id in self._aged)
+            or (self._told and id in self._told)
+            or (self._before and id in self._before)
+        )
+
+    def _place(self, id: UUID) -> Place | None:
+        return (
+            self._noted.get(id) or self._aged.get(id) or self._told.get(id) or self._before.get(id)
+        )
 
     def ends(self, batch: Iterable[Settlement]) -> list[End]:
         """The ends of jobs of batches among settlements."""
-        noted, told = self._noted, self._told
-        found: list[End] = []
-        for one in batch:
-            known = noted.get(one.id) or told.get(one.id)
-            if known is not None:
-                found.append(End(known.place, one.id, int(one.state)))
-        return found
+        place_of = self._place
+        return [
+            _end(End, (place, one.id, int(one.state)))
+            for one in batch
+            if (place := place_of(one.id)) is not None
+        ]
 
     def told(self, ends: Iterable[End]) -> None:
         """These were written, if their transaction is committed."""
-        for end in ends:
-            noted = self._noted.pop(end.job, None)
-            if noted is not None:
-                self._told[end.job] = noted
-                if self.failed:
-                    self.failed.pop(end.job, None)
-        while len(self._told) > MAX_TOLD:
-            self._told.pop(next(iter(self._told)))
+        noted, aged, told = self._noted, self._aged, self._told
+        for place, id, _ in ends:
+            told[id] = place
+            if noted.pop(id, None) is None and aged:
+                aged.pop(id, None)
+            if self.failed:
+                self.failed.pop(id, None)
+        if len(told) > MAX_TOLD:
+            self._before, self._told = told, {}
 
     def not_told(self, ends: Iterable[End]) -> None:
         """These could not be written; whether they were settled is to be seen."""
-        self.failed.update((end.job, end.state) for end in ends if end.job in self._noted)
+        noted, aged = self._noted, self._aged
+        self.failed.update((id, s) for _, id, s in ends if id in noted or id in aged)
 
     def forget(self, ids: Iterable[UUID]) -> None:
         for id in ids:
             self._noted.pop(id, None)
+            self._aged.pop(id, None)
             self.failed.pop(id, None)
 
-    def older(self, than: float) -> dict[UUID, Place]:
-        """Those that were noted before."""
-        return {id: one.place for id, one in self._noted.items() if one.at < than}
+    def age(self) -> dict[UUID, Place]:
+        """Those that were noted before this was called last, at most so many as are noted at once.
+
+        They stay until they are told or forgotten.
+        """
+        aged = dict(self._aged)
+        if len(aged) + len(self._noted) <= MAX_NOTED:
+            self._aged.update(self._noted)
+            self._noted = {}
+        return aged
+
+
+# Without the constructor of a NamedTuple, as nearly all of them are made in one place.
+_end = tuple.__new__
 
 
 def _order(end: End) -> tuple[int, int]:

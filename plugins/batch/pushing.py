@@ -181,7 +181,12 @@ class Addition:
             case "unknown":
                 raise PushError(f"{where}: there is none of this id")
             case _:
-                raise PushError(f"{where}: it has ended, or was cancelled")
+                again = (
+                    ""
+                    if self._here is None
+                    else ", or this job is a replay, which it does not await"
+                )
+                raise PushError(f"{where}: it has ended, or was cancelled{again}")
 
     def _counting(self, count: int) -> Statement:
         return statement("added", self._schema), [self._id, count]

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker import Broker
-from chancy.clock import Clock
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.ends import End, Notes, Place
 from chancy.plugins.batch.store import statement, store_of
@@ -20,9 +19,6 @@ logger = logging.getLogger("chancy.batches")
 LOOKED_AT, LOOKS = 2_000, 10
 #: Batches that one turn looks at whether they have ended.
 BATCHES = 1_000
-#: Seconds after which an attempt that was seen to end is asked after: a settlement may wait as long
-#: for its turn on a busy server.
-PATIENCE_S = 2.0
 #: Jobs of one statement that takes ends, or deletes.
 BATCH = 500
 #: Statements of one turn that delete.
@@ -36,12 +32,9 @@ class Sweep:
     :param keep_days: days for which batches that have ended are kept; None: for ever.
     """
 
-    def __init__(
-        self, broker: Broker, clock: Clock, notes: Notes, *, keep_days: float | None
-    ) -> None:
+    def __init__(self, broker: Broker, notes: Notes, *, keep_days: float | None) -> None:
         self._store = store_of(broker)
         self._calls = Calls(broker)
-        self._clock = clock
         self._notes = notes
         self._keep_days = keep_days
         self._after: tuple[UUID | None, UUID | None] = (None, None)
@@ -51,10 +44,10 @@ class Sweep:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def ask(self) -> int:
-        """Look at the attempts that ended here a while ago and were not settled in the way that the
-        hook hears of, as those that completed in a transaction of their own; gives how many
-        jobs have ended by it."""
-        waiting = self._notes.older(self._clock.monotonic() - PATIENCE_S)
+        """Look at the attempts that ended here before the last look and were not settled in the way
+        that the hook hears of, as those that completed in a transaction of their own; gives how
+        many jobs have ended by it."""
+        waiting = self._notes.age()
         ended = 0
         ids = list(waiting)
         for at in range(0, len(ids), BATCH):

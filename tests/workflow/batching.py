@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from chancy import Chancy, Plugin, Queue, Settlement, Worker
-from chancy.clock import SystemClock
 from chancy.plugins.batch import Batch, Batches, BatchReference, Progress
 from chancy.plugins.batch.ends import Notes
 from chancy.plugins.batch.sweep import Sweep
@@ -42,7 +41,7 @@ def callbacks() -> Batch:
 
 
 def sweep_of(chancy: Chancy, keep_days: float | None = None) -> Sweep:
-    return Sweep(chancy.broker, SystemClock(), Notes(), keep_days=keep_days)
+    return Sweep(chancy.broker, Notes(), keep_days=keep_days)
 
 
 async def idle(dsn: str) -> None:
