@@ -118,19 +118,9 @@ class Job(Generic[R_co]):
         return replace(self, unique=unique)
 
 
-# The setters of the fields: what a frozen dataclass makes of itself takes three times as long.
+# The setters of the fields: what a frozen dataclass makes of itself takes four times as long.
 _SLOTS = tuple(Job.__dict__[field.name] for field in fields(Job) if field.name != "arguments")
-_COPY = tuple((slot.__set__, slot.__get__) for slot in _SLOTS)
 _set_arguments = Job.__dict__["arguments"].__set__
-
-
-def _made(template: Job[R], arguments: Mapping[str, Any]) -> Job[R]:
-    """A job like the template with other arguments: what ``.job(...)`` is called for."""
-    job: Job[R] = object.__new__(Job)
-    _set_arguments(job, arguments)
-    for put, of in _COPY:
-        put(job, of(template))
-    return job
 
 
 def _moment(run_at: datetime | timedelta | float | None) -> datetime | timedelta | None:
@@ -174,11 +164,12 @@ class JobFactory(Generic[P, R_co]):
     against the signature. ``with_…`` gives a factory with other settings.
     """
 
-    __slots__ = ("_names", "_signature", "func", "template")
+    __slots__ = ("_names", "_settings", "_signature", "func", "template")
 
     def __init__(self, func: Callable[..., object], template: Job[R_co]) -> None:
         self.func = func
         self.template = template
+        self._settings = tuple((slot.__set__, slot.__get__(template)) for slot in _SLOTS)
         self._signature = inspect.signature(func)
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
@@ -199,8 +190,15 @@ class JobFactory(Generic[P, R_co]):
             for name, value in bound.arguments.items():
                 kind = self._signature.parameters[name].kind
                 arguments |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-            return _made(self.template, arguments)
-        return _made(self.template, kwargs)
+            return self._made(arguments)
+        return self._made(kwargs)
+
+    def _made(self, arguments: Mapping[str, Any]) -> Job[R_co]:
+        job: Job[R_co] = object.__new__(Job)
+        _set_arguments(job, arguments)
+        for put, value in self._settings:
+            put(job, value)
+        return job
 
     def _with(self, template: Job[R_co]) -> Self:
         return type(self)(self.func, template)
