@@ -180,6 +180,8 @@ def test_a_job_is_shown_cancelled_and_awaited() -> None:
     assert answer.json == {id: "cancelled", str(missing): "unknown"}
     assert "finished" in inside("job", "cancel", id, dsn=DSN, code=1).out
     assert "cancelled" in inside("job", "wait", id, dsn=DSN, code=1).out
+    waited = inside("job", "wait", id, "--json", dsn=DSN, code=1).json
+    assert (waited["id"], waited["state"], waited["result"]) == (id, "cancelled", None)
     for action in ("show", "wait"):
         assert f"no job {missing}" in inside("job", action, missing, dsn=DSN, code=1).err
 
