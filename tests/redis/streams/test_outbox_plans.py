@@ -13,7 +13,7 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.postgres.statements import load
 from tests.plans import functions
 
-ROWS = 60_000
+ROWS = 30_000
 FILL = """
 insert into chancy.redis_events (id, stream, partition, about, events, width, data)
 select gen_random_uuid(), 'orders', n %% 8, '{}', 1, 2, '\\x00'
