@@ -21,7 +21,7 @@ begin
   end if;
   v_own := pg_backend_pid() % v_shards;
   if p_ended = 0 or not {schema}.batches_take(
-      p_id, v_own, v_shards = 1, p_ended, p_succeeded, p_failed, p_cancelled) then
+      p_id, v_own, v_shards, p_ended, p_succeeded, p_failed, p_cancelled) then
     perform from {schema}.batches_shards s where s.batch_id = p_id order by s.shard for update;
     with added as (
       delete from {schema}.batches_added a where a.batch_id = p_id returning a.jobs)
