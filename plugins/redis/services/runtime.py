@@ -103,6 +103,8 @@ class Runtime:
 
     async def _close(self) -> None:
         self._closing = True
+        if self._cleaner is not None:
+            self._cleaner.stop()
         loop = asyncio.get_running_loop()
         # Whoever is taken until the thread has ended is given back with the others.
         await _unbroken(loop.run_in_executor(self._clerks, self._attendant.close))

@@ -12,13 +12,25 @@ import pytest
 
 from chancy.plugins.redis.services.ledger import Ledger, Taken
 from tests.redis.services.member import member
-from tests.redis.services.shop import LEASE_S, Shop
+from tests.redis.services.shop import LEASE_S, Shop, shop
 from tests.waiting import eventually
 
 
 @pytest.mark.row("P30")
 @pytest.mark.row("P43")
-async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(place: Shop) -> None:
+async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(alone: Shop) -> None:
+    await killed(alone)
+
+
+@pytest.mark.chaos
+@pytest.mark.row("P30")
+@pytest.mark.row("P42")
+async def test_the_services_of_a_killed_worker_go_on_in_a_cluster(redis_cluster: str) -> None:
+    with shop(redis_cluster, cluster=True) as place:
+        await killed(place)
+
+
+async def killed(place: Shop) -> None:
     id = await place.services.start("beat")
     with member(place.url, cluster=place.cluster) as process:
         await eventually(lambda: len(place.ticks(id)) > 3)
@@ -33,7 +45,7 @@ async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(place: 
 
 
 @pytest.mark.row("P32")
-@pytest.mark.parametrize("kind", ["beat", "thread-beat"])
+@pytest.mark.parametrize("kind", ["beat", pytest.param("thread-beat", marks=pytest.mark.chaos)])
 async def test_a_worker_that_was_frozen_stops_what_another_runs(alone: Shop, kind: str) -> None:
     id = await alone.services.start(kind)
     with member(alone.url) as process:
@@ -62,7 +74,9 @@ async def test_a_worker_that_was_frozen_stops_what_another_runs(alone: Shop, kin
 @pytest.mark.row("P34")
 @pytest.mark.row("P35")
 @pytest.mark.row("P43")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM]
+)
 async def test_a_worker_that_is_told_to_end_gives_all_back(
     alone: Shop, number: signal.Signals
 ) -> None:
@@ -95,20 +109,20 @@ async def test_what_was_local_to_a_killed_worker_is_removed(alone: Shop) -> None
 
 
 @pytest.mark.row("P44")
-async def test_an_id_that_was_moved_by_a_worker_that_died_is_not_lost(place: Shop) -> None:
-    keys = place.services.keys
-    ids = [await place.services.start("give", cleanup=False) for _ in range(3)]
+async def test_an_id_that_was_moved_by_a_worker_that_died_is_not_lost(alone: Shop) -> None:
+    keys = alone.services.keys
+    ids = [await alone.services.start("give", cleanup=False) for _ in range(3)]
     # What a worker that waits has done just before it is killed.
-    assert place.raw.blmove(keys.waiting, keys.rung, 1, "RIGHT", "LEFT").decode() == ids[0]
-    assert (await place.services.list()).new == ids
-    async with place.worker():
+    assert alone.raw.blmove(keys.waiting, keys.rung, 1, "RIGHT", "LEFT").decode() == ids[0]
+    assert (await alone.services.list()).new == ids
+    async with alone.worker():
         for id in ids:
-            await eventually(place.is_state(id, "SUCCESS"))
-    assert place.notes("given") == ids
+            await eventually(alone.is_state(id, "SUCCESS"))
+    assert alone.notes("given") == ids
     # And a worker whose claim was answered to nobody.
-    (id,) = [await place.services.start("give", cleanup=False, value=1)]
-    (taken,) = Ledger(place.services.link, "gone", LEASE_S).claim(1)
+    (id,) = [await alone.services.start("give", cleanup=False, value=1)]
+    (taken,) = Ledger(alone.services.link, "gone", LEASE_S).claim(1)
     assert isinstance(taken, Taken)
     assert taken.id == id
-    async with place.worker():
-        await eventually(place.is_state(id, "SUCCESS"))
+    async with alone.worker():
+        await eventually(alone.is_state(id, "SUCCESS"))
