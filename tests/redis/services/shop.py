@@ -84,6 +84,7 @@ class Compute(Service):
     name = "compute"
 
     async def start(self, ctx: Context) -> int:
+        note(ctx.id, "begin")
         till = time.monotonic() + ctx.data["s"]
         count = 0
         while time.monotonic() < till:

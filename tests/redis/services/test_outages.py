@@ -41,10 +41,10 @@ async def test_a_worker_stops_all_while_redis_is_away_and_goes_on(
         # Until then its services run, and cost what they cost.
         await asyncio.sleep(LEASE_S + 0.2)
         spent = _cpu_s(process.pid)
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(1.0)
         spent = _cpu_s(process.pid) - spent
         assert float(file.read_text().split()[-1]) - gone < LEASE_S + 0.5
-        assert spent < 0.05 * 2.0, f"{spent:.2f} s of the processor"
+        assert spent < 0.05, f"{spent:.2f} s of the processor"
         before = len(file.read_text())
         server.start()
         back = time.time()
