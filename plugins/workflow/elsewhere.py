@@ -22,6 +22,8 @@ logger = logging.getLogger("chancy.workflows")
 
 #: Steps of one turn: ten scripts of Redis, each of which holds up everybody else for 3 ms.
 LOOKED_AT = 2_500
+#: Ends of which it is remembered that they were seen: more are told a round later.
+_MOST_SEEN = 50_000
 #: Ends of one statement.
 _BATCH = 500
 #: How the other broker is called.
@@ -55,10 +57,13 @@ class Elsewhere:
         self._store = store_of(broker)
         self._flows = Flows(broker)
         self._after: tuple[UUID | None, UUID | None] = (None, None)
+        # Jobs that have ended, as far as it is known, the oldest first.
+        self._seen: dict[UUID, None] = {}
 
     async def turn(self) -> int:
-        """Tell of those that have ended, and stop those of cancelled workflows; gives how many
-        ends that told. While the other broker is away, or is not supplied here, nothing."""
+        """Tell of those that had ended in the turn before, too, and stop those of cancelled
+        workflows; gives how many ends that told. Nothing while the other broker is away, or where
+        it is not supplied."""
         try:
             self._broker.check_queue(Queue(name="steps", broker=_BROKER))
         except ConfigurationError:
@@ -83,7 +88,7 @@ class Elsewhere:
             await self._fetch("back", *ids)
         waiting = {row.job: row for row in rows if row.open}
         found = await self._find(list(waiting))
-        ends = [end for id, job in found.items() if (end := _end(waiting[id], job)) is not None]
+        ends = self._twice([end for id, job in found.items() if (end := _end(waiting[id], job))])
         for at in range(0, len(ends), _BATCH):
             await self._flows.advance_each(ends[at : at + _BATCH])
         stopped = [
@@ -95,6 +100,16 @@ class Elsewhere:
         if stopped:
             await self._broker.cancel(stopped)
         return len(ends)
+
+    def _twice(self, ends: Sequence[End]) -> list[End]:
+        """Those that were seen before: most of the others are about to be told where they ran."""
+        found = [end for end in ends if end.job in self._seen]
+        self._seen |= dict.fromkeys(end.job for end in ends)
+        for end in found:
+            del self._seen[end.job]
+        while len(self._seen) > _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        return found
 
     async def _find(self, ids: list[UUID]) -> Mapping[UUID, QueuedJob | None]:
         """Jobs by id; None is there for those that are gone, and nothing for those on their way.
