@@ -36,6 +36,21 @@ class Crew:
                 self.processes.remove(process)
                 self.start()
 
+    async def suffer(self, seconds: float) -> None:
+        """Kill and freeze them."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await asyncio.sleep(random.uniform(0.1, 1.0))
+            self.replace_dead()
+            victim = random.choice(self.processes)
+            if random.random() < 0.6:
+                self.kill(victim)
+                self.start()
+            else:
+                victim.send_signal(signal.SIGSTOP)
+                await asyncio.sleep(LEASE_S * random.uniform(0.5, 2.5))
+                victim.send_signal(signal.SIGCONT)
+
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         self.processes.remove(process)
         process.kill()
@@ -86,18 +101,7 @@ async def test_relays_are_killed_and_frozen_in_a_loop(
         for _ in range(3):
             crew.start()
         loading = asyncio.create_task(load())
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            await asyncio.sleep(random.uniform(0.1, 1.0))
-            crew.replace_dead()
-            victim = random.choice(crew.processes)
-            if random.random() < 0.6:
-                crew.kill(victim)
-                crew.start()
-            else:
-                victim.send_signal(signal.SIGSTOP)
-                await asyncio.sleep(LEASE_S * random.uniform(0.5, 2.5))
-                victim.send_signal(signal.SIGCONT)
+        await crew.suffer(seconds)
         stop.set()
         await loading
 
