@@ -179,11 +179,14 @@ async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
         done = [await flows.push(chancy, chain("w", steps.mark.job())) for _ in range(3)]
         for one in done:
             await one.wait(10)
+        over = await flows.push(chancy, Workflow("w").wait_for("never", timeout_s=3600))
+        assert await over.cancel()
         open_ = await flows.push(chancy, Workflow("w").wait_for("never"))
         old = "update chancy.workflows set finished_at = now() - interval '9 days' where id = %s"
         execute(flows_dsn, old, done[0].id)
         execute(flows_dsn, old, done[1].id)
-        assert await sweep_of(chancy, 8).retain() == 2
+        execute(flows_dsn, old, over.id)
+        assert await sweep_of(chancy, 8).retain() == 3
         assert await sweep_of(chancy, None).retain() == 0
         assert {one.id for one in await flows.find(chancy)} == {done[2].id, open_.id}
     for table in ("steps", "joins"):
@@ -191,6 +194,7 @@ async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
             flows_dsn, f"select count(distinct workflow_id) from chancy.workflows_{table}"
         )
         assert count == (2,)
+    assert execute(flows_dsn, "select name from chancy.workflows_timers") == []
 
 
 def test_notes_are_bounded_and_take_no_nonsense() -> None:

@@ -23,6 +23,14 @@ joins as (
 signals as (
   delete from {schema}.workflows_signals as n
   using gone as g
-  where n.workflow_id = g.id)
+  where n.workflow_id = g.id),
+timers as (
+  delete from {schema}.workflows_timers as t
+  using gone as g
+  where t.workflow_id = g.id),
+away as (
+  delete from {schema}.workflows_away as a
+  using gone as g
+  where a.workflow_id = g.id)
 select count(*)
 from gone
