@@ -12,7 +12,7 @@ from chancy.plugins.batch.ends import Notes
 from chancy.plugins.batch.sweep import Sweep
 from chancy.settling import Transaction
 from tests.waiting import eventually
-from tests.workflow.batch_jobs import said
+from tests.workflow.batch_jobs import ran, said
 from tests.workflow.running import ASYNC, SOON, execute
 
 __all__ = ["ASYNC", "execute", "working"]
@@ -35,11 +35,6 @@ class Deaf(Batches):
     async def serve(self, runtime: Any) -> None: ...
 
 
-def callbacks() -> Batch:
-    to = said.job("on")
-    return Batch(name="b", on_success=to, on_failure=to, on_finish=to)
-
-
 def sweep_of(chancy: Chancy, keep_days: float | None = None) -> Sweep:
     return Sweep(chancy.broker, Notes(), keep_days=keep_days)
 
@@ -59,3 +54,18 @@ async def eventually_counts(reference: BatchReference, wanted: tuple[int, int, i
         return await counts(reference) == wanted
 
     await eventually(there)
+
+
+def callbacks(*, may_grow: bool = False) -> Batch:
+    to = said.job("on")
+    return Batch(name="b", on_success=to, on_failure=to, on_finish=to, open=may_grow)
+
+
+async def called(dsn: str) -> list[str]:
+    """The callbacks that ran, once nothing is left to run."""
+    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
+    return sorted(one for one in ran if one.startswith("on "))
+
+
+def counted(pending: int, succeeded: int, failed: int, cancelled: int) -> Progress:
+    return Progress(pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled)

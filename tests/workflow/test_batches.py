@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
 
 from chancy import Chancy, ConfigurationError, Job, PushError, State, Unique, WaitTimeout
-from chancy.plugins.batch import Batch, Batches, BatchFilter, BatchState, Progress
+from chancy.plugins.batch import Batch, Batches, BatchFilter, BatchState
 from tests.waiting import eventually
 from tests.workflow import batch_jobs
-from tests.workflow.batch_jobs import act, adding, held, ran, retried, said
-from tests.workflow.batching import execute, working
-
-
-def callbacks(*, may_grow: bool = False) -> Batch:
-    to = said.job("on")
-    return Batch(name="b", on_success=to, on_failure=to, on_finish=to, open=may_grow)
-
-
-async def called(dsn: str) -> list[str]:
-    """The callbacks that ran, once nothing is left to run."""
-    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
-    return sorted(one for one in ran if one.startswith("on "))
-
-
-def counted(pending: int, succeeded: int, failed: int, cancelled: int) -> Progress:
-    return Progress(pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled)
+from tests.workflow.batch_jobs import act, held, ran, retried, said
+from tests.workflow.batching import callbacks, called, counted, execute, working
 
 
 async def test_all_succeed(batches_dsn: str) -> None:
@@ -100,51 +84,6 @@ async def test_an_empty_batch_has_ended(batches_dsn: str) -> None:
     assert (found.total, found.fraction) == (0, 1.0)
 
 
-async def test_an_open_batch_gets_more_jobs_until_it_is_closed(batches_dsn: str) -> None:
-    batches = Batches()
-    async with working(batches_dsn, batches) as chancy:
-        reference = await batches.push(chancy, callbacks(may_grow=True), [act.job(1)])
-        await eventually(lambda: ran == ["1"])
-        assert await reference.add([act.job(2), act.job(3)]) == 2
-        assert await reference.add([]) == 0
-        async with chancy.transaction() as tx:
-            await reference.add([act.job(4)], within=tx)
-        await eventually(lambda: len(ran) == 4)
-        await eventually(lambda: not execute(batches_dsn, "select id from chancy.jobs"))
-        assert await called(batches_dsn) == []
-        assert await reference.close()
-        assert await reference.finished(10) is BatchState.SUCCEEDED
-        assert not await reference.close()
-        with pytest.raises(PushError, match="has ended"):
-            await reference.add([act.job(5)])
-        assert await called(batches_dsn) == ["on finish", "on success"]
-        assert await reference.progress() == counted(0, 4, 0, 0)
-
-
-async def test_only_an_open_batch_gets_more_from_outside(batches_dsn: str) -> None:
-    batches = Batches()
-    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
-        reference = await batches.push(chancy, Batch(name="b"), [act.job(1)])
-        with pytest.raises(PushError, match="is not open"):
-            await reference.add([act.job(2)])
-        with pytest.raises(PushError, match="there is none"):
-            await batches.reference(chancy, UUID(int=5)).add([act.job(2)])
-        assert await reference.close()  # it runs
-        assert not await batches.reference(chancy, UUID(int=5)).close()
-    assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(1,)]
-
-
-async def test_a_running_job_adds_jobs_to_its_batch(batches_dsn: str) -> None:
-    batches = Batches()
-    async with working(batches_dsn, batches) as chancy:
-        batch_jobs.apps.append((chancy, batches))
-        reference = await batches.push(chancy, callbacks(), [adding.job(0, 20)])
-        assert await reference.finished(20) is BatchState.SUCCEEDED
-        assert await reference.progress() == counted(0, 21, 0, 0)
-        assert await called(batches_dsn) == ["on finish", "on success"]
-    assert execute(batches_dsn, "select * from chancy.batches_added") == []
-
-
 async def test_a_batch_is_cancelled(batches_dsn: str) -> None:
     batches = Batches()
     async with working(batches_dsn, batches) as chancy:
@@ -190,40 +129,6 @@ def test_blocking_code_pushes_a_batch(batches_dsn: str) -> None:
         batches.sync_push(chancy, Batch(name="b"), [act.job(1), act.job(2)], within=connection)
     assert execute(batches_dsn, "select pending from chancy.batches_shards") == [(2,)]
     assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
-
-
-@pytest.mark.parametrize(
-    ("jobs", "why"),
-    [
-        ([act.job(1).with_unique(Unique())], "is unique"),
-        ([act.job(1).with_id(UUID(int=1))], "an id of its own"),
-        ([act.job(1).with_meta(batch={})], "in a batch already"),
-        (["no job"], "is not a job"),
-        ([act.job(1), Job(func="tests.workflow.batch_jobs.act", arguments={"x": 1})], "x"),
-    ],
-)
-async def test_jobs_that_cannot_be_in_a_batch(
-    batches_dsn: str, jobs: list[Job[None]], why: str
-) -> None:
-    batches = Batches()
-    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
-        with pytest.raises(PushError, match=why):
-            await batches.push(chancy, Batch(name="b"), jobs)
-    for table in ("jobs", "batches", "batches_shards", "batches_jobs"):
-        assert execute(batches_dsn, f"select * from chancy.{table}") == []
-
-
-async def test_a_batch_has_a_bound(batches_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chancy.plugins.batch.pushing.MAX_JOBS", 5)
-    batches = Batches()
-    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
-        with pytest.raises(PushError, match="would have over"):
-            await batches.push(chancy, Batch(name="b"), [act.job(n) for n in range(6)])
-        open_ = await batches.push(chancy, Batch(name="b", open=True), [act.job(n) for n in (1, 2)])
-        await open_.add([act.job(3), act.job(4)])
-        with pytest.raises(PushError, match="would have over"):
-            await open_.add([act.job(5), act.job(6)])
-        assert await open_.add([act.job(5)]) == 1
 
 
 @pytest.mark.parametrize("field", ["on_success", "on_failure", "on_finish"])
