@@ -12,7 +12,7 @@ from typing import Any
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.names import shown
-from chancy.plugins.redis.services.ledger import Ended, Ledger, Passed, Taken
+from chancy.plugins.redis.services.ledger import SWEPT_AT_ONCE, Ended, Ledger, Passed, Taken
 
 logger = logging.getLogger("chancy.redis.services")
 
@@ -24,6 +24,8 @@ _RING_S = 0.25
 #: Of one script.
 _CLAIMED_AT_ONCE = 50
 _FORGOTTEN_AT_ONCE = 50
+#: Sweeps in a row: 10,000 services, before the line is looked at again.
+_SWEEPS = 100
 #: Seconds between two looks for what has ended.
 _TIDY_EVERY_S = 0.25
 #: Times that a handler may fail, before its service is forgotten without it.
@@ -120,12 +122,15 @@ class Attendant:
 
 
 def sweep(ledger: Ledger, *, keep_s: float, timeout_s: float = 0.0) -> None:
-    """`Ledger.sweep`, and say what was found."""
-    swept = ledger.sweep(keep_s=keep_s, adopt_s=ADOPT_S, timeout_s=timeout_s)
-    for id, what in swept.over:
-        logger.warning("service_found_dead service=%s now=%s", id, what)
-    for id in swept.ghosts:
-        logger.warning("service_without_record service=%s", id)
+    """`Ledger.sweep` until less is found than it looks for; say what was found."""
+    for _ in range(_SWEEPS):
+        swept = ledger.sweep(keep_s=keep_s, adopt_s=ADOPT_S, timeout_s=timeout_s)
+        for id, what in swept.over:
+            logger.warning("service_found_dead service=%s now=%s", id, what)
+        for id in swept.ghosts:
+            logger.warning("service_without_record service=%s", id)
+        if len(swept.over) < SWEPT_AT_ONCE:
+            return
 
 
 class Cleaner:

@@ -260,6 +260,8 @@ class Copy:
     async def _obey(self) -> bool:
         """Do what is wanted; whether to run it again."""
         ending, name, data = await self._desk.obey(self.taken)
+        if ending == "lost":
+            self._stop_for(_LOST)
         if ending != "reload":
             return False
         taken = self.taken

@@ -11,7 +11,7 @@ from chancy.plugins.redis.services.link import Link, Reply
 #: Of how many leases one script is told; 500 take it 2 ms.
 _RENEWED_AT_ONCE = 500
 #: Of what is swept, in one script.
-_SWEPT_AT_ONCE = 100
+SWEPT_AT_ONCE = 100
 
 Ending = Literal["lost", "reload", "STOPPED", "WAIT", "removed"]
 
@@ -151,7 +151,7 @@ class Ledger:
         extra_ms = int(max(0.0, timeout_s - self.lease_s) * 1000)
         over, ghosts, cursor = self.link.run(
             "sweep",
-            _SWEPT_AT_ONCE,
+            SWEPT_AT_ONCE,
             extra_ms,
             int(keep_s * 1000),
             int(adopt_s * 1000),

@@ -216,7 +216,7 @@ class Services:
     # Duties of a worker, for who does them at a time of its own
 
     def sweep(self, *, timeout_s: float = 0.0) -> None:
-        """Let services wait that nobody runs any more, up to 100 of them.
+        """Let services wait that nobody runs any more, up to 10,000 of them.
 
         :param timeout_s: since the last renewal; the end of the lease if that is later.
         """

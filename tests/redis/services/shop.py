@@ -181,6 +181,9 @@ class Shop:
     def has_ticked(self, id: str) -> bool:
         return len(self.ticks(id)) > 3
 
+    def is_begun(self, id: str) -> bool:
+        return bool(self.raw.hget(self.services.keys.of(id), "state") == b"RUNNING")
+
     def is_course(self, id: str, course: list[str]) -> bool:
         return self.notes(f"course:{id}") == course
 

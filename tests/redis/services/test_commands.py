@@ -219,3 +219,14 @@ async def test_a_sweep_may_wait_for_longer_than_the_lease(alone: Shop) -> None:
     alone.raw.zincrby(alone.services.keys.leases, -1_500, id)
     assert ledger.sweep(keep_s=1.0, adopt_s=60.0, timeout_s=2.0).over == []
     assert list(ledger.sweep(keep_s=1.0, adopt_s=60.0).over) == [(id, "WAIT")]
+
+
+async def test_one_sweep_finds_the_services_of_a_worker_that_ran_many(alone: Shop) -> None:
+    for number in range(250):
+        alone.services.blocking.start("give", id=f"g{number}")
+    ledger = Ledger(alone.services.link, "gone", 1.0)
+    assert len(ledger.claim(250)) == 250
+    leases = alone.services.keys.leases
+    alone.raw.zadd(leases, dict.fromkeys(alone.raw.zrange(leases, 0, -1), 1))
+    alone.services.sweep()
+    assert len(alone.waiting) == 250

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
+from chancy.errors import StatementFailed
 from chancy.plugins.redis.services import BlockingContext, Context, Service
 from tests.proxy import Proxy
 from tests.redis.services.member import member
@@ -131,6 +136,25 @@ async def test_a_worker_whose_data_are_gone_stops_what_it_runs(own_redis: Own) -
             await eventually(lambda: place.notes(f"course:{id}") == ["end", "begin"])
 
 
+async def test_what_runs_goes_on_and_ends_on_a_server_that_is_full(own_redis: Own) -> None:
+    server = own_redis(maxmemory="12mb", maxmemory_policy="noeviction")
+    with shop(server.url, cluster=False) as place:
+        ids = [await place.services.start(kind, s=1) for kind in ("beat", "nap", "beat")]
+        async with place.worker():
+            for id in ids:
+                await eventually(partial(place.is_begun, id))
+            for size in (100_000, 1_000, 10):
+                _fill(place.raw, size)
+            with pytest.raises(StatementFailed, match="Redis is full"):
+                await place.services.start("beat")
+            await asyncio.sleep(1.5 * LEASE_S)
+            assert [await place.state(id) for id in (ids[0], ids[2])] == ["RUNNING", "RUNNING"]
+            assert await place.state(ids[1]) is None
+            await place.services.stop(ids[0])
+            await eventually(place.is_state(ids[0], "STOPPED"))
+        assert await place.state(ids[2]) == "WAIT"
+
+
 class Chatty(Service):
     """Ends as soon as it cannot be heard."""
 
@@ -181,3 +205,10 @@ async def test_what_fails_for_redis_begins_anew_when_it_is_back(own_redis: Own) 
 def _cpu_s(pid: int) -> float:
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
+
+
+def _fill(raw: Any, size: int) -> None:
+    """Until nothing of that size fits."""
+    with suppress(OutOfMemoryError):
+        for number in count():
+            raw.set(f"fill:{size}:{number}", "x" * size)

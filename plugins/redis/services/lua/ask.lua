@@ -1,6 +1,7 @@
 -- Ask for stop, reload or remove. Safe to repeat; the last one counts.
 -- ARGV prefix id wanted; the state in which it was, nothing if it is not there.
 --@include _keys
+--@include _free
 local id, wanted = ARGV[2], ARGV[3]
 local key = prefix .. id
 if redis.call('EXISTS', key) == 0 then

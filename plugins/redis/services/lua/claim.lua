@@ -2,6 +2,7 @@
 -- If the answer is lost the lease ends, and it waits again. ARGV prefix owner lease_ms most
 -- For each id {id, 'run', token, name, data}, {id, 'missing'}, {id, 'running'}, or {id, 'stopped'}.
 --@include _keys
+--@include _free
 --@include _token
 local owner, lease_ms, most = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 -- What the bell of a worker has moved is older than the rest, the last moved the youngest of it.

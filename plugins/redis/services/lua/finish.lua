@@ -1,6 +1,7 @@
 -- A service has ended by itself. ARGV prefix id token state output event
 -- 1, or 0 if the lease was lost: then it has changed nothing. A repetition is lost too.
 --@include _keys
+--@include _free
 local id, token, state = ARGV[2], ARGV[3], ARGV[4]
 if not owns(id, token) then
   return 0

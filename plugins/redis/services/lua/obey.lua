@@ -1,6 +1,7 @@
 -- The owner has stopped its copy, for what was wanted; the last wish counts. ARGV prefix id token
 -- {'lost'}, {'reload', name, data}: run it again with these, or {what has become of it}.
 --@include _keys
+--@include _free
 local id, token = ARGV[2], ARGV[3]
 if not owns(id, token) then
   return {'lost'}

@@ -1,6 +1,7 @@
 -- Extend leases. Safe to repeat. ARGV prefix lease_ms, then id and token of each
 -- For each 'lost', or what is wanted: stop, reload, restart, remove, or ''.
 --@include _keys
+--@include _free
 local lease_ms = tonumber(ARGV[2])
 local found = {}
 for at = 3, #ARGV, 2 do

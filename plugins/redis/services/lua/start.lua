@@ -7,9 +7,11 @@ if runs(id) then
 end
 local key = prefix .. id
 local queued = redis.call('EXISTS', key) == 1 and waits(id)
-free(id, redis.call('HGET', key, 'state'))
-redis.call('HDEL', key, 'local', 'cleanup')
+local was = redis.call('HGET', key, 'state')
+-- First of all what a server that is full refuses.
 redis.call('HSET', key, 'task', name, 'data', data, 'state', 'WAIT')
+free(id, was)
+redis.call('HDEL', key, 'local', 'cleanup')
 if cleanup == 'false' then
   redis.call('HSET', key, 'cleanup', 'false')
 end

@@ -2,6 +2,7 @@
 -- one finds each. ARGV prefix most extra_ms keep_ms adopt_ms cursor
 -- {{id, what has become of it}…, ids without a hash…, the next cursor}
 --@include _keys
+--@include _free
 local most, extra, keep = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local found, ghosts = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - extra, 'LIMIT', 0, most)) do

@@ -2,6 +2,7 @@
 -- a sweep puts it back. ARGV prefix lease_ms most drop; with drop 1 all is forgotten here and now.
 -- For each {id, how many times it was taken, fields and values…}
 --@include _keys
+--@include _free
 local lease_ms, most = tonumber(ARGV[2]), tonumber(ARGV[3])
 local found = {}
 for _ = 1, most do
