@@ -28,7 +28,7 @@ from chancy.evidence import (
     one_of,
     or_none,
 )  # fmt: skip
-from chancy.exactness import Schema, members, preferred
+from chancy.exactness import Schema, members, mentions, preferred
 
 #: The type of what was validated.
 _TYPES: Mapping[str, type] = {
@@ -137,9 +137,11 @@ class Proofs:
             for one in choices
         ]
         preference = preferred(found)
+        # What is preferred is known of strict reading alone; and bytes that are no text are written
+        # in a union as they are at the top, and read as the object that holds them says.
+        if held and (preference is not None or mentions(found, "bytes", "definition-ref")):
+            return NEVER
         if preference is not None:
-            if held:  # what is preferred is known of strict reading alone
-                return NEVER
             proofs = [self._held(one) for one in found if one["type"] != "str"]
             return any_of([*proofs, _text_beside(preference)])
         if not held and all(self.of(one) is None for one in found):

@@ -280,6 +280,12 @@ class Asking(BaseModel):
         return n + 1 if info.mode == "json" else n
 
 
+class Blob(BaseModel):
+    """Of bytes that are no text a union writes another text than is read here."""
+
+    data: bytes | bool
+
+
 @dataclass
 class Weight:
     kg: float

@@ -128,6 +128,7 @@ LOSSES: dict[str, tuple[Any, Any, str]] = {
         orders.Growing(amount=1),
         "would come back from JSON as Growing",
     ),
+    "bytes in a union of a model": (list[orders.Blob], [orders.Blob(data=b"\xff")], "would come"),
     "validator that asks": (orders.Asking, orders.Asking(n=1), "would come back from JSON as Ask"),
     "validator that sees text": (
         orders.Misreading,
