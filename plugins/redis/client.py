@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +40,8 @@ _AWAY = (
 _REFUSED = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)
 #: What a server says in an answer that has no class of its own.
 _AWAY_WORDS = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY ")
+
+_IN_SCRIPT = re.compile(r"Error running script .*?: -([A-Z]+ .*)", re.DOTALL)
 
 
 def connect(settings: RedisSettings, **more: Any) -> AsyncClient:
@@ -96,24 +99,31 @@ def broker_error(error: Exception) -> BrokerError | None:
     """What an error of the client means here; None: it is none of Redis'."""
     if isinstance(error, BrokerError):
         return error
-    text = f"{type(error).__name__}: {error}"
+    text, said = f"{type(error).__name__}: {error}", _said(error)
     if isinstance(error, _REFUSED):
         return StatementFailed(f"Redis refuses us: {text}", sqlstate="28000")
     if isinstance(error, errors.MaxConnectionsError):
         return BrokerUnavailable(f"no connection to Redis is free: {text}; raise max_connections")
-    if isinstance(error, _AWAY) or str(error).startswith(_AWAY_WORDS):
+    if isinstance(error, _AWAY) or said.startswith(_AWAY_WORDS):
         return BrokerUnavailable(f"Redis is away: {text}")
     if isinstance(error, errors.RedisClusterException):
         return BrokerUnavailable(f"no node of the Redis Cluster answers as it should: {text}")
-    if isinstance(error, errors.OutOfMemoryError):
+    if isinstance(error, errors.OutOfMemoryError) or said.startswith("OOM "):
         # Until there is room: what only makes jobs less goes through.
         return StatementFailed(f"Redis is full: {text}", sqlstate="53200")
     if isinstance(error, errors.RedisError):
-        passing = str(error).startswith(("MISCONF", "NOREPLICAS"))
+        passing = said.startswith(("MISCONF", "NOREPLICAS"))
         return StatementFailed(
             f"Redis refused a command: {text}", sqlstate="58030" if passing else "XX000"
         )
     return None
+
+
+def _said(error: Exception) -> str:
+    """What the server says: Redis 6 tells of an error within a script at the end of its answer."""
+    text = str(error)
+    within = _IN_SCRIPT.match(text)
+    return within[1] if within else text
 
 
 @contextmanager

@@ -93,6 +93,10 @@ async def test_a_server_that_went_away_is_unavailable(
         await client.aclose()
 
 
+#: How Redis 6 begins to tell of an error within a script.
+_WITHIN = "Error running script (call to f_d04b): @user_script:102: @user_script: 102: "
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -106,6 +110,7 @@ async def test_a_server_that_went_away_is_unavailable(
         redis_errors.TryAgainError("TRYAGAIN"),
         redis_errors.MasterDownError("MASTERDOWN"),
         redis_errors.ResponseError("UNBLOCKED force unblock"),
+        redis_errors.ResponseError(f"{_WITHIN}-READONLY You can't write against a replica."),
         OSError("no route"),
     ],
     ids=lambda error: type(error).__name__,
@@ -120,6 +125,9 @@ def test_errors_that_pass_are_told_apart(error: Exception) -> None:
         (redis_errors.OutOfMemoryError("command not allowed"), "53200", True),
         (redis_errors.AuthenticationError("WRONGPASS"), "28000", False),
         (redis_errors.ResponseError("WRONGTYPE"), "XX000", False),
+        (redis_errors.ResponseError(f"{_WITHIN}-WRONGTYPE Operation"), "XX000", False),
+        (redis_errors.ResponseError(f"{_WITHIN}-OOM command not allowed"), "53200", True),
+        (redis_errors.ResponseError(f"{_WITHIN}-NOREPLICAS Not enough"), "58030", True),
     ],
 )
 def test_refusals_are_told_apart(error: Exception, state: str, retryable: bool) -> None:

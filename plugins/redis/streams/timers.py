@@ -95,6 +95,7 @@ class Timers:
         tag = f"{{{link.prefix}st}}"
         self._tag = tag
         self._keys = (f"{tag}:workers", f"{tag}:done")
+        self._calls: set[asyncio.Task[int]] = set()
 
     async def serve(self) -> None:
         """Run them until cancelled. What fails is logged, and nothing else stops."""
@@ -188,12 +189,26 @@ class Timers:
             await asyncio.sleep(_ALIVE_S / 4)
 
     async def _leave(self) -> None:
+        if self._calls:
+            # The server may do what was cancelled yet: behind the leave it would join again.
+            await asyncio.wait(self._calls)
         try:
             await self._once("leave", "")
         except BrokerError as error:
             logger.warning("stream_fleet_not_left error=%s", error)
 
     async def _once(self, action: str, name: str) -> int:
+        call = asyncio.create_task(self._ask(action, name), name=f"once {action}")
+        self._calls.add(call)
+        call.add_done_callback(self._answered)
+        return await asyncio.shield(call)
+
+    def _answered(self, call: asyncio.Task[int]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # somebody may have been cancelled who would have heard of it
+
+    async def _ask(self, action: str, name: str) -> int:
         args = (action, self._worker, round(_ALIVE_S * 1000), name)
         return int(await self._link.call("once", self._keys, args))
 

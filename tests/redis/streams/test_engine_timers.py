@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.streams import Streams
 from tests.waiting import eventually
 
@@ -138,6 +140,36 @@ async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
         streams.task(name="once")(work)
         start(streams, None)
     await eventually(lambda: sorted(ran) == [0, 0, 1, 1])
+
+
+@pytest.mark.row("R34")
+async def test_what_was_asked_before_the_end_is_not_done_behind_it(
+    redis_url: str, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that ends as it says that it lives: the server may hear it after the farewell."""
+    streams, call, sent = declared(redis_url), Link.call, asyncio.Event()
+
+    async def work() -> None: ...
+
+    streams.task(on_leader=True, name="once")(work)
+
+    async def slow_call(link: Link, script: str, keys: Any, args: Any = ()) -> Any:
+        async def late() -> Any:
+            if args[0] == "beat":
+                sent.set()
+                await asyncio.sleep(0.1)
+            return await call(link, script, keys, args)
+
+        # A cancellation does not reach what is sent.
+        return await asyncio.shield(asyncio.create_task(late()))
+
+    monkeypatch.setattr(Link, "call", slow_call)
+    task = start(streams, Gate(False))
+    await sent.wait()
+    await stop(task)
+    await asyncio.sleep(0.2)
+    assert await streams.link.command("EXISTS", "{t:st}:workers") == 0
+    await streams.link.close()
 
 
 @pytest.mark.row("R34")
