@@ -184,7 +184,8 @@ def _named_types(schema: object) -> Iterator[type]:
             kind = schema.get("type")
             if type(kind) is str and kind in _NAMED:
                 yield _NAMED[kind]
-            if isinstance(cls := schema.get("cls"), type):
+            # Of a TypedDict nothing can be an instance: it is a dict.
+            if isinstance(cls := schema.get("cls"), type) and kind != "typed-dict":
                 yield cls
             yield from map(type, schema.get("expected", ()))
             for key, part in schema.items():
