@@ -5,7 +5,9 @@ Run it by ``python -m benchmarks.batches [--quick] [DSN]``.
 Without a DSN a server is started for it, with fsync on. Worker processes with default settings run
 both kinds in turns, so that a noisy machine disturbs both. The jobs are pushed while the queue is
 paused; the time counts from the moment when it goes on until all is settled, and for a batch until
-it has ended, too. Meanwhile the sessions that wait for a lock are counted 50 times a second.
+it has ended, too. Meanwhile the sessions that wait for a lock are counted 50 times a second. The
+processor time of the workers, and of a server that was started for it, tells more than the clock
+where other programs are at work.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
+from benchmarks.meters import cpu_s, tree
 from chancy import Chancy, Queue, Worker, job
 from chancy.embedded import PostgresServer
 from chancy.plugins.batch import Batch, Batches
@@ -45,9 +48,11 @@ class Drain(NamedTuple):
     """What one drain took.
 
     :param waits: of sessions for locks, each as often as it was seen.
+    :param cpu_s: of the processes that were given.
     """
 
     seconds: float
+    cpu_s: float
     push_s: float
     wal: int
     waits: int
@@ -70,7 +75,7 @@ async def value(app: Chancy, sql: str) -> Any:
         return (await tx.fetch(sql))[0][0]
 
 
-async def drain(app: Chancy, jobs: int, *, batch: bool) -> Drain:
+async def drain(app: Chancy, jobs: int, pids: list[int], *, batch: bool) -> Drain:
     """Seconds until all jobs are settled."""
     await app.pause_queue("batches")
     began = time.perf_counter()
@@ -84,7 +89,7 @@ async def drain(app: Chancy, jobs: int, *, batch: bool) -> Drain:
     push_s = time.perf_counter() - began
     await asyncio.sleep(1.5)  # the workers have heard of the pause, and the server has flushed
     wal = await value(app, _WAL)
-    waits = 0
+    waits, used_s = 0, cpu(pids)
     began = time.perf_counter()
     await app.resume_queue("batches")
     while await value(app, _LEFT):
@@ -93,38 +98,44 @@ async def drain(app: Chancy, jobs: int, *, batch: bool) -> Drain:
     if reference is not None:
         await reference.finished(10)
     seconds = time.perf_counter() - began
-    return Drain(seconds, push_s, int(await value(app, _WAL) - wal), waits)
+    used_s = cpu(pids) - used_s
+    return Drain(seconds, used_s, push_s, int(await value(app, _WAL) - wal), waits)
+
+
+def cpu(pids: list[int]) -> float:
+    return sum(cpu_s(tree(pid)) for pid in pids)
 
 
 @asynccontextmanager
-async def worker(dsn: str) -> AsyncGenerator[None]:
+async def worker(dsn: str) -> AsyncGenerator[int]:
     command = (sys.executable, "-m", "benchmarks.batches", "--worker", dsn)
     process = await asyncio.create_subprocess_exec(*command)
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         await process.wait()
 
 
-async def measure(dsn: str, *, quick: bool) -> None:
+async def measure(dsn: str, server: int | None, *, quick: bool) -> None:
     rounds, jobs = (QUICK_ROUNDS, QUICK_JOBS) if quick else (ROUNDS, JOBS)
     plain, batched = list[Drain](), list[Drain]()
     async with AsyncExitStack() as stack:
         app = await stack.enter_async_context(application(dsn))
-        for _ in range(WORKERS):
-            await stack.enter_async_context(worker(dsn))
-        await drain(app, 1_000, batch=True)
+        pids = [] if server is None else [server]
+        pids += [await stack.enter_async_context(worker(dsn)) for _ in range(WORKERS)]
+        await drain(app, 1_000, pids, batch=True)
         for number in range(rounds):
             for batch in (number % 2 == 0, number % 2 == 1):
-                (batched if batch else plain).append(await drain(app, jobs, batch=batch))
+                (batched if batch else plain).append(await drain(app, jobs, pids, batch=batch))
         async with app.transaction() as tx:
             await tx.fetch("select pg_stat_clear_snapshot()")
             ((updates, hot, dead, size),) = await tx.fetch(_SHARDS)
     report(f"{jobs:,} plain jobs", plain, jobs)
     report(f"a batch of {jobs:,} jobs", batched, jobs)
     ratio = middle(batched) / middle(plain)
-    print(f"the batch takes x {ratio:.2f}, at most {BAR:g} is wanted")
+    used = cpu_of(batched) / cpu_of(plain)
+    print(f"the batch takes x {ratio:.2f}, at most {BAR:g} is wanted; processor time x {used:.2f}")
     print(
         f"rows that count: {updates:,} updates, {hot:,} of them in their page (HOT), "
         f"{dead:,} dead rows, {size / 1024:.0f} KiB"
@@ -135,13 +146,18 @@ def middle(found: list[Drain]) -> float:
     return statistics.median(one.seconds for one in found)
 
 
+def cpu_of(found: list[Drain]) -> float:
+    return statistics.median(one.cpu_s for one in found)
+
+
 def report(what: str, found: list[Drain], jobs: int) -> None:
+    pushed = jobs / statistics.median(one.push_s for one in found)
     wal = statistics.median(one.wal for one in found) / jobs
+    drained = ", ".join(f"{one.seconds:.1f}" for one in found)
     print(
-        f"{what:28} {jobs / middle(found):8,.0f} /s, pushed at "
-        f"{jobs / statistics.median(one.push_s for one in found):8,.0f} /s, {wal:,.0f} B of log a "
-        f"job, {sum(one.waits for one in found)} sessions seen waiting for a lock; drained in "
-        f"{', '.join(f'{one.seconds:.1f}' for one in found)} s"
+        f"{what:28} {jobs / middle(found):8,.0f} /s, pushed at {pushed:8,.0f} /s, {wal:,.0f} B of "
+        f"log and {cpu_of(found) / jobs * 1e6:.1f} µs of processor time a job, "
+        f"{sum(one.waits for one in found)} sessions seen waiting for a lock; drained in {drained} s"
     )
 
 
@@ -161,11 +177,11 @@ def main(arguments: list[str]) -> None:
     given = [one for one in arguments if not one.startswith("--")]
     if given:
         batches.application(given[0]).sync_migrate()
-        asyncio.run(batches.measure(given[0], quick=quick))
+        asyncio.run(batches.measure(given[0], None, quick=quick))
         return
     with PostgresServer(settings={"fsync": "on", "shared_buffers": "1GB"}) as server:
         batches.application(server.dsn()).sync_migrate()
-        asyncio.run(batches.measure(server.dsn(), quick=quick))
+        asyncio.run(batches.measure(server.dsn(), server.pid, quick=quick))
 
 
 if __name__ == "__main__":
