@@ -151,6 +151,7 @@ def test_a_moment_keeps_its_offset_and_not_the_name_of_its_zone() -> None:
         (int, Level.LOW, 1),
         (Sequence[int], (1, 2), [1, 2]),
         (Any, (1, (2,)), [1, [2]]),
+        (list[orders.Address | str], [Tone.WARM], ["warm"]),
         (tuple[Any, ...], ((1,), {"a": (2,)}), ([1], {"a": [2]})),
         (Point, Point(1, 2), Point(1.0, 2.0)),
     ],
