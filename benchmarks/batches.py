@@ -157,7 +157,7 @@ def report(what: str, found: list[Drain], jobs: int) -> None:
     print(
         f"{what:28} {jobs / middle(found):8,.0f} /s, pushed at {pushed:8,.0f} /s, {wal:,.0f} B of "
         f"log and {cpu_of(found) / jobs * 1e6:.1f} µs of processor time a job, "
-        f"{sum(one.waits for one in found)} sessions seen waiting for a lock; drained in {drained} s"
+        f"{sum(one.waits for one in found)} sessions seen to wait for locks; drained in {drained} s"
     )
 
 
