@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from chancy.plugins.redis.services import Context, Service
-from chancy.plugins.redis.services.base import State
+from chancy.plugins.redis.services.base import State, Stopping
 from chancy.plugins.redis.services.copies import Copy
 from chancy.plugins.redis.services.ledger import Ending, Taken
 from tests.waiting import eventually
@@ -81,3 +83,23 @@ async def test_a_copy_that_is_lost_before_it_begins_never_begins() -> None:
     copy.give_up()
     await copy.live()
     assert (begun, desk.released, copy.was_lost) == ([], ["id"], True)
+
+
+async def _unheard(event: str, data: object) -> None: ...
+
+
+@pytest.mark.row("P39")
+async def test_a_loop_of_an_async_service_takes_its_work_off_the_interval() -> None:
+    stopping = Stopping()
+    ctx = Context("id", 1, {}, stopping, _unheard)
+    at: list[float] = []
+
+    async def work() -> None:
+        at.append(time.monotonic())
+        await asyncio.sleep(0.05)
+        if len(at) == 4:
+            stopping.flag.set()
+            stopping.event.set()
+
+    await ctx.every(0.1, work)
+    assert 0.29 < at[-1] - at[0] < 0.6
