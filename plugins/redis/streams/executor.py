@@ -36,6 +36,8 @@ class Executor:
         self._ownership = Ownership(link, processor, self.member)
         self.runner = Runner(link, processor, self._ownership, self._membership)
         self._joining = asyncio.Event()
+        # Of the membership: a leave is behind all joins.
+        self._changing = asyncio.Lock()
         self._version = 0
 
     async def serve(self) -> None:
@@ -44,7 +46,7 @@ class Executor:
         :raises ConfigurationError: the stream is kept with another number of partitions or hasher.
         """
         await agree(self._link, shape_of(self.processor.stream))
-        standing = await self._membership.change("join")
+        standing = await self._join()
         logger.info(
             "processor_joined processor=%s member=%s plan=%d",
             self.processor.id,
@@ -87,6 +89,18 @@ class Executor:
             await asyncio.sleep(self.processor.options.join_delay_s)
             group.create_task(self.runner.serve(), name="runner")
 
+    async def _join(self) -> Standing:
+        """Join; if cancelled meanwhile, leave again: the server may do it yet, and would assign
+        partitions to a member that is gone."""
+        joining = asyncio.create_task(self._membership.change("join"))
+        try:
+            return await asyncio.shield(joining)
+        except asyncio.CancelledError:
+            await asyncio.wait([joining])
+            joining.exception()  # whatever it was: it may have joined
+            await self._say_so()
+            raise
+
     async def _leave(self) -> None:
         """Leave the plan first, so that the others are ready for what is given back."""
         self.runner.leaving = True
@@ -102,7 +116,8 @@ class Executor:
 
     async def _say_so(self) -> None:
         try:
-            await self._membership.change("leave")
+            async with self._changing:
+                await self._membership.change("leave")
         except BrokerError as error:
             logger.warning(
                 "processor_not_left processor=%s error=%s: the others find it gone in %.0f s",
@@ -130,7 +145,10 @@ class Executor:
         while True:
             await self._joining.wait()
             try:
-                await self._membership.change("join")
+                async with self._changing:
+                    if self.runner.leaving:
+                        return
+                    await self._membership.change("join")
                 self._joining.clear()
                 backoff.reset()
                 logger.warning("processor_joined_again processor=%s", self.processor.id)

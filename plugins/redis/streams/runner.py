@@ -48,6 +48,7 @@ class Runner:
         #: Partitions whose policy has halted them here.
         self.halted: set[int] = set()
         self._returning: list[Lane[Any]] = []
+        self._acquiring = asyncio.Lock()
         #: Nothing more is acquired.
         self.leaving = False
         #: Set when the plan may have changed, or a lane has ended.
@@ -105,8 +106,9 @@ class Runner:
             if number not in wanted:
                 del self._waits_since[number]
                 self._alarmed.discard(number)
-        if wanted and not self.leaving:
-            await self._acquire(wanted)
+        async with self._acquiring:
+            if wanted and not self.leaving:
+                await self._acquire(wanted)
 
     async def _acquire(self, wanted: Collection[int]) -> None:
         claims = await self._ownership.acquire(wanted)
@@ -279,6 +281,8 @@ class Runner:
 
     async def release_all(self) -> None:
         """Give up everything, in good order as far as the grace period lets it."""
+        async with self._acquiring:
+            pass  # what is being acquired is given up, too
         for lane in list(self._lanes.values()):
             self._release(lane)
         while self._leaving:

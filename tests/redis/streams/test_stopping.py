@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from chancy import Chancy, Queue, job
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.link import Call, Link
 from chancy.plugins.redis.streams.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.worker.worker import Worker
@@ -154,3 +156,47 @@ async def test_partitions_are_handed_over_while_the_last_jobs_have_their_time(
     assert ended == [1]
     assert await owners() == []
     await redis.streams.link.close()
+
+
+@pytest.mark.row("R25")
+@pytest.mark.parametrize("script", ["membership", "acquire"])
+async def test_what_was_asked_before_the_end_is_not_done_behind_it(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """A worker that ends as it joins, or as it takes partitions, leaves neither to nobody."""
+    stream, sent = declare(streams), asyncio.Event()
+    call, call_many = Link.call, Link.call_many
+
+    @streams.processor(stream, join_delay_s=0)
+    async def idle(events: Events[Order]) -> None:
+        async for _ in events.records():
+            pass
+
+    async def late(name: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """What the server does a while after it was sent, whoever waits for it."""
+
+        async def do() -> Any:
+            if name == script and not sent.is_set():
+                sent.set()
+                await asyncio.sleep(0.1)
+            return await work()
+
+        return await asyncio.shield(asyncio.create_task(do()))
+
+    async def slow_call(link: Link, name: str, *args: Any) -> Any:
+        return await late(name, lambda: call(link, name, *args))
+
+    async def slow_calls(link: Link, calls: Sequence[Call]) -> Any:
+        name = calls[0].script if calls else ""
+        return await late(name, lambda: call_many(link, calls))
+
+    monkeypatch.setattr(Link, "call", slow_call)
+    monkeypatch.setattr(Link, "call_many", slow_calls)
+    serving = asyncio.create_task(streams.serve())
+    await sent.wait()
+    serving.cancel()
+    await asyncio.wait([serving])
+    await asyncio.sleep(0.2)
+    assert await streams.link.command("EXISTS", stream.keys.members("idle")) == 0
+    for number in range(stream.partitions):
+        assert not await streams.link.command("HGET", stream.keys.own(number, "idle"), "owner")
