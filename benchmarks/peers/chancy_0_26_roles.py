@@ -30,7 +30,10 @@ class Roles(Peer):
         plugins = []
         if settings.get("workflows"):
             plugins = [import_module(f"chancy.plugins.{one}") for one in ("leadership", "workflow")]
-            plugins = [plugins[0].Leadership(poll_interval=1), plugins[1].WorkflowPlugin(polling_interval=1)]
+            plugins = [
+                plugins[0].Leadership(poll_interval=1),
+                plugins[1].WorkflowPlugin(polling_interval=1),
+            ]
         self._app = _chancy.Chancy(dsn, log=_LOG, plugins=plugins)
 
     async def set_up(self) -> None:
@@ -48,13 +51,14 @@ class Roles(Peer):
         async for _ in self._app.push_many(jobs, batch_size=5_000):
             pass
 
-    async def push_chain(self, steps: int) -> None:
+    async def push_chain(self, steps: int) -> int:
         flows = import_module("chancy.plugins.workflow")
         jobs = [noop.job.with_kwargs(number=number) for number in range(steps)]
         chain = flows.Workflow("chain")
         for number, one in enumerate(jobs):
             chain.add(f"s{number}", one, [f"s{number - 1}"] if number else [])
         await flows.WorkflowPlugin.push(self._app, chain)
+        return steps
 
     async def work(self) -> None:
         queue = _chancy.Queue(

@@ -21,14 +21,16 @@ class Roles(chancy_roles.Roles):
             await app.migrate()
             await app.declare(Queue(name=self.settings["queue"], executor="async"))
 
-    async def push_chain(self, steps: int) -> None:
+    async def push_chain(self, steps: int) -> int:
         made = chain("chain", *(self._make(number=number) for number in range(steps)))
         await _FLOWS.push(self._app, made)
+        return steps
 
-    async def push_fan(self, steps: int) -> None:
+    async def push_fan(self, steps: int) -> int:
         flow = Workflow("fan").add(self._make(number=steps), "out")
         names = [f"step {number}" for number in range(steps)]
         for number, name in enumerate(names):
             flow.add(self._make(number=number), name, after="out")
         flow.add(self._make(number=steps + 1), "in", after=names)
         await _FLOWS.push(self._app, flow)
+        return len(flow)

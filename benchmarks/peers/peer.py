@@ -67,12 +67,12 @@ class Peer(ABC):
 
         await asyncio.gather(*(lane() for _ in range(self.lanes)))
 
-    async def push_chain(self, steps: int) -> None:
-        """A workflow of jobs that run one after the other, if it has workflows."""
+    async def push_chain(self, steps: int) -> int:
+        """A workflow of jobs that run one after the other, if it has workflows; how many."""
         raise NotImplementedError
 
-    async def push_fan(self, steps: int) -> None:
-        """A workflow of jobs that all run between a first and a last one."""
+    async def push_fan(self, steps: int) -> int:
+        """A workflow of jobs that all run between a first and a last one; how many it has."""
         raise NotImplementedError
 
     def end(self) -> None:
