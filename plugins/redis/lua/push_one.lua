@@ -25,11 +25,14 @@ local function give()
     local held = tag .. ':w:' .. worker
     if redis.call('EXISTS', held) == 0 then
       redis.call('ZREM', parked, member)
-      local lease = struct.pack('>d', now) .. string.sub(desk, 1, 8)
-      local text = struct.pack('>BBIIddc16c16', 1, 0, 1, 0, now, 0, worker, lease) .. numbers
+      local channel = tag .. ':desk:' .. desk
+      -- Asked before: a message that nobody hears here may yet be heard through a replica, or
+      -- another node, and would be taken for a claim.
       if redis.call('ZSCORE', tag .. ':beats', worker)
-        and redis.call('PUBLISH', tag .. ':desk:' .. desk, worker .. id .. text) > 0
+        and redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0
       then
+        local lease = struct.pack('>d', now) .. string.sub(desk, 1, 8)
+        local text = struct.pack('>BBIIddc16c16', 1, 0, 1, 0, now, 0, worker, lease) .. numbers
         redis.call('SET', tag .. ':j:' .. id, text)
         redis.call('SADD', held, id)
         redis.call('SADD', tag .. ':holders', worker)
@@ -37,6 +40,7 @@ local function give()
         redis.call('SADD', tag .. ':given:' .. worker .. queue, lease .. id)
         redis.call('EXPIRE', tag .. ':given:' .. worker .. queue, 86400)
         redis.call('HINCRBY', tag .. ':n', 'r:' .. queue, 1)
+        redis.call('PUBLISH', channel, worker .. id .. text)
         return true
       end
     end
