@@ -72,7 +72,9 @@ async def test_a_context_is_entered_afresh_for_each_call(alone: Shop) -> None:
             await alone.services.stop(id)
             await eventually(alone.is_state(id, "STOPPED"))
             begun = ["in", *made, "out", "in", "started"]
-            assert course == [*begun, "in", "stopping", "out", "out"]
+            assert course[: len(begun)] == begun
+            # What has begun may end before or after it was stopped.
+            assert sorted(course[len(begun) :]) == ["in", "out", "out", "stopping"]
 
 
 class Stubborn(Service):
