@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -236,3 +236,28 @@ async def test_what_is_no_job_is_ignored(
     [job] = await bench.push(prepared())
     await woken(listening)
     assert [one.id for one in await bench.claim()] == [job]
+
+
+async def test_a_desk_that_is_heard_through_a_replica_is_given_nothing(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """It would take what it hears for a claim, and another claims the job."""
+    primary = own_redis(**{"repl-diskless-sync-delay": "0"})
+    replica = own_redis(replicaof=f"127.0.0.1 {primary.port}")
+    broker = RedisBroker(RedisSettings(url=primary.url))
+    await broker.open()
+    with closing(primary.client()) as client, closing(replica.client()) as other:
+        await eventually(lambda: other.info("replication")["master_link_status"] == "up")
+        bench = Bench(broker)
+        await bench.prepare()
+        untyped: Any = other
+        ears = untyped.pubsub()
+        ears.subscribe(broker.tag.encode() + b":desk:" + b"f" * 32)
+        assert ears.get_message(timeout=5) is not None
+        member = bench.worker_id.bytes + b"f" * 32
+        command_sync(client, "ZADD", f"{broker.tag}:parked:default", 1, member)
+        [job] = await bench.push(prepared())
+        assert await bench.state(job) is State.PENDING
+        command_sync(client, "PUBLISH", broker.tag.encode() + b":desk:" + b"f" * 32, b"the end")
+        assert ears.get_message(timeout=5)["data"] == b"the end"
+    await broker.close()
