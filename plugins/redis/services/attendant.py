@@ -35,7 +35,7 @@ ADOPT_S = 60.0
 
 
 class Attendant:
-    """Takes what waits while there is room, and sweeps twice in each lease.
+    """Takes what waits while there is room, and sweeps five times in each lease.
 
     :param room: how many more may run here now.
     :param take: is given each service that was taken, with the time it was asked for; called in
@@ -118,7 +118,7 @@ class Attendant:
     def _sweep(self) -> None:
         if self._sweeps and time.monotonic() >= self._due:
             sweep(self._ledger, keep_s=self._keep_s)
-            self._due = time.monotonic() + self._ledger.lease_s / 2
+            self._due = time.monotonic() + self._ledger.lease_s / 5
 
 
 def sweep(ledger: Ledger, *, keep_s: float, timeout_s: float = 0.0) -> None:
