@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -123,6 +123,18 @@ def _three_died_with_it(steps: Sequence[StepRecord]) -> None:
         assert one.error["message"].startswith("crash 3 of 3")
 
 
+def _in_order(book: Path, pushed: Mapping[UUID, Mapping[str, tuple[str, ...]]]) -> None:
+    """Each step began when those that it waits for had ended."""
+    seen: set[tuple[UUID, str]] = set()
+    for line in book.read_text().splitlines():
+        what, flow_id, name = line.split()
+        if what == "end":
+            seen.add((UUID(flow_id), name))
+        else:
+            for other in pushed[UUID(flow_id)][name]:
+                assert (UUID(flow_id), other) in seen, f"{name} began before {other} ended"
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("servers", "seconds"),
@@ -173,14 +185,7 @@ async def test_each_step_ends_once_whoever_dies(
     assert execute(flows_dsn, missing) == []
     finished = "select count(*) from chancy.finished_jobs group by id having count(*) > 1"
     assert execute(flows_dsn, finished) == []
-    seen: set[tuple[UUID, str]] = set()
-    for line in book.read_text().splitlines():
-        what, flow_id, name = line.split()
-        if what == "end":
-            seen.add((UUID(flow_id), name))
-        else:
-            for other in pushed[UUID(flow_id)][name]:
-                assert (UUID(flow_id), other) in seen, f"{name} began before {other} ended"
+    _in_order(book, pushed)
     logger.info(
         "workflows=%d unlucky=%d killed=%d frozen=%d",
         *(len(pushed), unlucky, fleet.killed, fleet.frozen),
