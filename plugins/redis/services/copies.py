@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import traceback
@@ -23,7 +22,7 @@ from chancy.plugins.redis.services.base import (
 )
 from chancy.plugins.redis.services.ledger import Ending, Taken
 from chancy.plugins.redis.services.running import LoopRun, Result, Run, ThreadRun, is_async
-from chancy.plugins.redis.services.values import as_json, data_of, message
+from chancy.plugins.redis.services.values import as_json, data_of, printable
 
 logger = logging.getLogger("chancy.redis.services")
 
@@ -213,7 +212,7 @@ class Copy:
         blamed = error is not None and error is self._unheard
         ours: bool | None = None
         if not blamed:
-            event = message(state.value.lower(), json.loads(output))
+            event = f'{{"event":"{state.value.lower()}","data":{output}}}'
             ours = await self._desk.finish(
                 self.taken, state, output, event, patient=state is not State.EXCEPTION
             )
@@ -243,9 +242,9 @@ class Copy:
                 error = refused
         wanted = kind.Error if kind is not None else ServiceError
         if isinstance(error, wanted):
-            return State.ERROR, as_json(str(error)[-_TRACE:], "the message"), error
+            return State.ERROR, as_json(printable(str(error))[-_TRACE:], "the message"), error
         trace = "".join(traceback.format_exception(error))
-        return State.EXCEPTION, as_json(trace[-_TRACE:], "the traceback"), error
+        return State.EXCEPTION, as_json(printable(trace)[-_TRACE:], "the traceback"), error
 
     async def _give_back(self, why: _Why) -> None:
         if why is _LOST:

@@ -33,6 +33,11 @@ def as_json(value: object, what: str) -> str:
     return text
 
 
+def printable(text: str) -> str:
+    """The text with whatever UTF-8 cannot say as an escape."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def data_of(text: str) -> dict[str, Any]:
     """The data of a service; none are as good as ``{}``.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
+from chancy.plugins.redis.services import Context, Service
 from chancy.plugins.redis.services.ledger import Ledger
 from tests.redis.services.member import member
 from tests.redis.services.shop import LEASE_S, Shop, note
@@ -57,6 +59,42 @@ async def test_errors_and_exceptions_are_told_apart(alone: Shop) -> None:
     assert "is no JSON" in outputs[2]
     assert sorted(type(one).__name__ for one in seen) == ["InvalidArguments", "ValueError"]
     assert others == seen
+
+
+class Odd(Service):
+    name = "odd"
+
+    async def start(self, ctx: Context) -> object:
+        match ctx.data["how"]:
+            case "error":
+                raise self.Error("\ud800")
+            case "exception":
+                raise ValueError("\ud800")
+            case "much":
+                return "x" * (1_048_576 - 2)
+            case "more":
+                return "x" * 1_048_576
+            case "half":
+                return "\ud800"
+            case _:
+                return object()
+
+
+@pytest.mark.row("P11")
+async def test_whatever_it_gives_or_raises_is_an_end(alone: Shop) -> None:
+    ways = ["error", "exception", "much", "more", "half", "object"]
+    ids = [await alone.services.start("odd", cleanup=False, how=how) for how in ways]
+    worker = alone.declare()
+    worker.service(Odd)
+    async with alone.worker(worker):
+        for id in ids:
+            await eventually(partial(_has_ended, alone, id))
+    states = [await alone.state(id) for id in ids]
+    assert states == ["ERROR", "EXCEPTION", "SUCCESS", "EXCEPTION", "EXCEPTION", "EXCEPTION"]
+
+
+async def _has_ended(place: Shop, id: str) -> bool:
+    return await place.state(id) not in ("WAIT", "RUNNING")
 
 
 @pytest.mark.row("P17")
