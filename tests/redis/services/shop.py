@@ -14,7 +14,6 @@ from typing import Any
 import redis
 
 from chancy.plugins.redis.services import BlockingContext, Context, Service, Services
-from chancy.plugins.redis.services.runtime import Runtime
 from chancy.plugins.redis.settings import RedisSettings
 
 #: Short, so that a test sees its end; long enough for a machine that is busy.
@@ -208,6 +207,3 @@ def shop(url: str, *, cluster: bool) -> Generator[Shop]:
         if cluster:
             raw.disconnect_connection_pools()
         raw.close()
-
-
-__all__ = ["LEASE_S", "Runtime", "Shop", "connect_notes", "declare", "note", "shop", "tick"]
