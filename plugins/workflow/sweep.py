@@ -22,6 +22,8 @@ LOOKED_AT, LOOKS = 2_500, 20
 WINDOW_S = 86_400.0
 #: Seconds after which an attempt that was seen to end is asked after.
 PATIENCE_S = 1.0
+#: And seconds after which one is forgotten whose job is not here: the sweep finds its end.
+ELSEWHERE_S = 60.0
 #: Steps of one statement that takes ends, or deletes.
 BATCH = 500
 #: Statements of one turn that delete.
@@ -59,20 +61,23 @@ class Sweep:
     async def ask(self) -> int:
         """Look at the attempts that ended here a while ago and were not settled in the way that the
         hook hears of, as those that completed in a transaction of their own; gives how many
-        steps have ended by it."""
-        waiting = self._notes.older(self._clock.monotonic() - PATIENCE_S)
+        steps have ended by it. Those of other brokers, of which nothing is known here, may yet be
+        settled there."""
+        now = self._clock.monotonic()
+        waiting, old = self._notes.older(now - PATIENCE_S), self._notes.older(now - ELSEWHERE_S)
         ended = 0
         ids = list(waiting)
         for at in range(0, len(ids), BATCH):
             some = ids[at : at + BATCH]
+            rows = await self._fetch("settled", some)
             ends = [
                 end_of(waiting[id], id, state, result, message, kind)
-                for id, state, result, message, kind in await self._fetch("settled", some)
+                for id, state, result, message, kind in rows
                 if state
             ]
             if ends:
                 await self._flows.advance(sorted(ends, key=order))
-            self._notes.forget(some)
+            self._notes.forget({row[0] for row in rows}.union(id for id in some if id in old))
             ended += len(ends)
         return ended
 

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from chancy import Chancy, ConfigurationError, Queue, Settlement, Worker, current_job, job
+from chancy import Chancy, ConfigurationError, Queue, Settlement, State, Worker, current_job, job
+from chancy.attempt import Returned
 from chancy.clock import SystemClock
 from chancy.plugins.workflow import (
     From,
@@ -22,6 +23,8 @@ from chancy.plugins.workflow import (
 from chancy.plugins.workflow.ends import MAX_NOTED, Notes, place_of
 from chancy.plugins.workflow.sweep import Sweep
 from chancy.settling import Transaction
+from chancy.testing.clock import ManualClock
+from tests.unit.test_judge import claimed
 from tests.waiting import eventually
 from tests.workflow import steps
 from tests.workflow.running import ASYNC, execute, working
@@ -195,6 +198,27 @@ async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
         )
         assert count == (2,)
     assert execute(flows_dsn, "select name from chancy.workflows_timers") == []
+
+
+async def test_what_another_broker_has_yet_to_settle_is_remembered_for_a_while(
+    flows_dsn: str,
+) -> None:
+    notes, clock = Notes(), ManualClock()
+    meta = json.dumps({"workflow": {"id": str(UUID(int=1)), "step": "a", "run": 1}})
+    claim = claimed(meta=meta)
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        sweep = Sweep(chancy.broker, clock, notes, keep_days=None)
+        notes.note(claim, Returned("1"), clock.monotonic())
+        clock.advance(30)
+        assert await sweep.ask() == 0
+        assert len(notes) == 1
+        settled = Settlement(claim.id, claim.lease, State.SUCCEEDED, result="1")
+        (end,) = notes.settled([settled])
+        assert (end.place.step, end.result) == ("a", "1")
+        notes.note(claim, Returned("1"), clock.monotonic())
+        clock.advance(61)
+        assert await sweep.ask() == 0
+        assert len(notes) == 0
 
 
 def test_notes_are_bounded_and_take_no_nonsense() -> None:
