@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -148,16 +149,19 @@ class Notes:
             self._aged.pop(id, None)
             self.failed.pop(id, None)
 
-    def age(self) -> dict[UUID, Place]:
-        """Those that were noted before this was called last, at most so many as are noted at once.
+    def age(self, most: int) -> dict[UUID, Place]:
+        """Up to so many of those that were noted before this was called last, those that were given
+        the longest ago first.
 
         They stay until they are told or forgotten.
         """
-        aged = dict(self._aged)
-        if len(aged) + len(self._noted) <= MAX_NOTED:
+        given = dict(islice(self._aged.items(), most))
+        for id in given:  # to the end
+            self._aged[id] = self._aged.pop(id)
+        if len(self._aged) + len(self._noted) <= MAX_NOTED:
             self._aged.update(self._noted)
             self._noted = {}
-        return aged
+        return given
 
 
 # Without the constructor of a NamedTuple, as nearly all of them are made in one place.

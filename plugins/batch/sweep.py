@@ -17,6 +17,9 @@ logger = logging.getLogger("chancy.batches")
 
 #: Jobs that one statement looks at, and statements of one turn: 10,000 jobs, about 40 ms.
 LOOKED_AT, LOOKS = 2_000, 5
+#: Attempts that the worker asks after at once: where settlements are seconds behind, most are about
+#: to be told.
+ASKED = 1_000
 #: Batches that one turn looks at whether they have ended.
 BATCHES = 1_000
 #: Jobs of one statement that takes ends, or deletes.
@@ -47,7 +50,7 @@ class Sweep:
         """Look at the attempts that ended here before the last look and were not settled in the way
         that the hook hears of, as those that completed in a transaction of their own; gives how
         many jobs have ended by it."""
-        waiting = self._notes.age()
+        waiting = self._notes.age(ASKED)
         ended = 0
         ids = list(waiting)
         for at in range(0, len(ids), BATCH):
