@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from functools import partial
 from typing import Any
@@ -81,7 +82,11 @@ class Odd(Service):
 
 
 @pytest.mark.row("P11")
-async def test_whatever_it_gives_or_raises_is_an_end(alone: Shop) -> None:
+async def test_whatever_it_gives_or_raises_is_an_end(
+    alone: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What UTF-8 cannot say cannot be told by one process of the run to another either.
+    monkeypatch.setattr(logging.getLogger("chancy.redis.services"), "disabled", True)
     ways = ["error", "exception", "much", "more", "half", "object"]
     ids = [await alone.services.start("odd", cleanup=False, how=how) for how in ways]
     worker = alone.declare()
