@@ -151,4 +151,6 @@ def test_workflows_at_every_size(connection: psycopg.Connection[Any]) -> None:
     many = measured(connection)
     for what, count in many.items():
         # Indexes are higher then: a page or two for each row.
-        assert count <= few[what] * 2 + 4 * BATCH, f"{what}: {count} pages of a million, {few[what]}"
+        assert count <= few[what] * 2 + 4 * BATCH, (
+            f"{what}: {count} pages of a million, {few[what]}"
+        )
