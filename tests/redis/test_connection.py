@@ -169,21 +169,3 @@ def test_a_password_is_not_shown() -> None:
 def test_keys_of_a_shard_share_their_tag() -> None:
     assert Keys("chancy:").tag("mail", 2) == "{chancy:mail:2}"
     assert Keys("chancy:").plain("workers") == "chancy:workers"
-
-
-@pytest.mark.parametrize(
-    ("said", "wanted", "state"),
-    [
-        ("-READONLY You can't write against a read only replica.", BrokerUnavailable, None),
-        ("-OOM command not allowed when used memory > 'maxmemory'.", StatementFailed, "53200"),
-        ("-MISCONF Redis is configured to save RDB snapshots", StatementFailed, "58030"),
-        ("-WRONGTYPE Operation against a key", StatementFailed, "XX000"),
-    ],
-)
-def test_what_redis_6_says_inside_of_a_script_is_understood(
-    said: str, wanted: type[Exception], state: str | None
-) -> None:
-    wrapped = f"Error running script (call to f_0a): @user_script:29: @user_script: 29: {said}"
-    found = broker_error(redis_errors.ResponseError(wrapped))
-    assert type(found) is wanted
-    assert getattr(found, "sqlstate", None) == state
