@@ -91,6 +91,7 @@ async def test_a_worker_that_is_told_to_end_gives_all_back(
         await eventually(lambda: all({os.getpid()} < {p for p, _ in alone.ticks(i)} for i in ids))
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P31")
 async def test_what_was_local_to_a_killed_worker_is_removed(alone: Shop) -> None:
     with member(alone.url, local="beat") as process:

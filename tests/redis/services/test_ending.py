@@ -159,6 +159,7 @@ def hang(id: str, fields: dict[str, str]) -> None:
     threading.Event().wait()
 
 
+@pytest.mark.chaos
 async def test_a_handler_that_fails_is_called_up_to_five_times(alone: Shop) -> None:
     id = await alone.services.start("give")
     calls: list[str] = []

@@ -136,6 +136,7 @@ async def test_a_worker_whose_data_are_gone_stops_what_it_runs(own_redis: Own) -
             await eventually(lambda: place.notes(f"course:{id}") == ["end", "begin"])
 
 
+@pytest.mark.chaos
 async def test_what_runs_goes_on_and_ends_on_a_server_that_is_full(own_redis: Own) -> None:
     server = own_redis(maxmemory="12mb", maxmemory_policy="noeviction")
     with shop(server.url, cluster=False) as place:
@@ -179,6 +180,7 @@ class Reader(Service):
                 client.ping()
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P36")
 async def test_what_fails_for_redis_begins_anew_when_it_is_back(own_redis: Own) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")

@@ -102,6 +102,7 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
     helpers.services.close()
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P30")
 async def test_its_monitor_lets_what_nobody_runs_wait_again(
     redis_url: str, raw: redis.Redis
