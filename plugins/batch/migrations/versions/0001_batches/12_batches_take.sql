@@ -25,15 +25,27 @@ begin
     order by (s.shard - p_shard + p_shards) % p_shards
     limit 1
     for update skip locked;
+    -- A row that was changed meanwhile stays locked though it does not fit any more. Whoever waits for a
+    -- shard must hold none, or two of them wait for each other: undone, this holds none.
+    if v_shard is null then
+      raise exception using errcode = 'CB001';
+    end if;
     update {schema}.batches_shards s
     set pending = s.pending - p_ended, succeeded = s.succeeded + p_succeeded,
       failed = s.failed + p_failed, cancelled = s.cancelled + p_cancelled
-    where s.batch_id = p_id and s.shard = coalesce(v_shard, p_shard) and s.pending > p_ended;
+    where s.batch_id = p_id and s.shard = v_shard;
+    return true;
+  exception when sqlstate 'CB001' then
+  end;
+  begin
+    update {schema}.batches_shards s
+    set pending = s.pending - p_ended, succeeded = s.succeeded + p_succeeded,
+      failed = s.failed + p_failed, cancelled = s.cancelled + p_cancelled
+    where s.batch_id = p_id and s.shard = p_shard and s.pending > p_ended;
     if found then
       return true;
     end if;
-    -- A row that was changed meanwhile stays locked though it does not fit any more. Whoever locks all
-    -- shards must begin at the first one, or two of them wait for each other.
+    -- As above: who locks all shards begins at the first one.
     raise exception using errcode = 'CB001';
   exception when sqlstate 'CB001' then
     return false;
