@@ -15,6 +15,9 @@ from chancy.planes import Planes
 
 #: Seconds after which a broker that is away is asked again.
 _AGAIN_S = 1.0
+#: Seconds after which who waits for a job at the broker it was pushed to looks whether it is there
+#: yet, and at most between two of these looks; each is twice as late as the one before.
+_DOUBT_S, _LONGEST_DOUBT_S = 2.0, 64.0
 
 
 class Waits:
@@ -31,11 +34,36 @@ class Waits:
 
         A job that is nowhere yet is waited for everywhere.
         """
-        name = self._planes.plane_of_job(id) or await self._find(id)
-        if name is not None:
+        if (name := self._planes.plane_of_job(id)) is not None:
+            return await self._wait_where_pushed(name, id, timeout_s)
+        if (name := await self._find(id)) is not None:
             await self._planes.ready(name)
             return await self._finishes[name].wait(id, timeout_s)
         return await self._wait_everywhere(id, timeout_s)
+
+    async def _wait_where_pushed(self, name: str, id: UUID, timeout_s: float | None) -> QueuedJob:
+        """A broker may forget a job before its end is told, and another have its history."""
+        began, pause_s = self._clock.monotonic(), _DOUBT_S
+        await self._planes.ready(name)
+        waiting = asyncio.create_task(self._finishes[name].wait(id, timeout_s))
+        try:
+            while True:
+                doubting = asyncio.create_task(self._clock.sleep(pause_s))
+                try:
+                    await asyncio.wait([waiting, doubting], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    doubting.cancel()
+                if waiting.done():
+                    return waiting.result()
+                found = await self._find(id)
+                if found is not None and found != name:
+                    break
+                pause_s = min(2 * pause_s, _LONGEST_DOUBT_S)
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        left_s = None if timeout_s is None else timeout_s - (self._clock.monotonic() - began)
+        return await self._finishes[found].wait(id, left_s)
 
     async def _find(self, id: UUID) -> str | None:
         """The broker that has a job; None if none of those that can be asked has."""

@@ -54,6 +54,31 @@ async def test_a_job_that_is_nowhere_yet_is_waited_for(
     assert (await waiting).state is State.CANCELLED
 
 
+async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_history(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.waits._DOUBT_S", 0.01)
+    wanted = job()
+    planes.pushed("memory", [wanted.id])
+    waiting = asyncio.create_task(waits.wait(wanted.id, 10))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await planes.all["postgres"].push([wanted])
+    await planes.all["postgres"].cancel([wanted.id])
+    assert (await waiting).state is State.CANCELLED
+
+
+async def test_who_waits_where_it_was_pushed_waits_no_longer_than_asked(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.waits._DOUBT_S", 0.01)
+    wanted = job()
+    await planes.all["memory"].push([wanted])
+    planes.pushed("memory", [wanted.id])
+    with pytest.raises(WaitTimeout, match=r"is pending after 0\.2 s"):
+        await waits.wait(wanted.id, 0.2)
+
+
 async def test_a_wait_ends_in_time(planes: Planes, waits: Waits, two: TwoBrokers) -> None:
     with pytest.raises(WaitTimeout):
         await waits.wait(uuid.uuid4(), 0.1)
