@@ -78,12 +78,8 @@ def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> N
         eventually_sync(lambda: state.get_state(program.app)["dead"]["messages"])
     waiting = [program.echo.delay(value=n) for n in range(3)]
     client.config_resetstat()
-    assert [both(shop, "get_status", x.uuid) for x in (done, again, dead, waiting[0])] == [
-        "SUCCESS",
-        "RETRY",
-        "DEAD",
-        "SENT",
-    ]
+    statuses = [both(shop, "get_status", x.uuid) for x in (done, again, dead, waiting[0])]
+    assert statuses == ["SUCCESS", "RETRY", "DEAD", "SENT"]
     job = both(shop, "get_job", again.uuid)
     assert (job.tries, job.max_retries, job.status) == (1, 3, "RETRY")
     assert both(shop, "get_result", done.uuid) == "12"
