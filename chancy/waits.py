@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Collection
+from contextlib import suppress
 from uuid import UUID
 
 from chancy.broker import Broker
@@ -18,6 +20,8 @@ _AGAIN_S = 1.0
 #: Seconds after which who waits for a job at the broker it was pushed to looks whether it is there
 #: yet, and at most between two of these looks; each is twice as late as the one before.
 _DOUBT_S, _LONGEST_DOUBT_S = 2.0, 64.0
+#: Jobs that one look asks about.
+_MOST_ASKED = 1_000
 
 
 class Waits:
@@ -28,6 +32,8 @@ class Waits:
         self._planes = planes
         self._clock = clock
         self._finishes = {name: Finishes(one, clock) for name, one in planes.all.items()}
+        self._asked: dict[UUID, asyncio.Future[str | None]] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.reference.Reference.wait`.
@@ -62,24 +68,41 @@ class Waits:
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-        left_s = None if timeout_s is None else timeout_s - (self._clock.monotonic() - began)
+        left_s = timeout_s
+        if timeout_s is not None:
+            left_s = max(0.0, timeout_s - (self._clock.monotonic() - began))
         return await self._finishes[found].wait(id, left_s)
 
     async def _find(self, id: UUID) -> str | None:
-        """The broker that has a job; None if none of those that can be asked has."""
+        """The broker that has a job; None if none of those that can be asked has. Who ask at once
+        are answered by the same look."""
+        answer = self._asked.get(id)
+        if answer is None:
+            answer = self._asked[id] = asyncio.get_running_loop().create_future()
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        return await asyncio.shield(answer)
+
+    async def _look(self) -> None:
         names = {broker: name for name, broker in self._planes.all.items()}
-        found: list[str] = []
+        found: dict[UUID, str] = {}
 
         async def ask(broker: Broker, ids: list[UUID]) -> Collection[UUID]:
             there = await broker.get(ids)
-            found.extend([names[broker]] if there else [])
+            found.update(dict.fromkeys(there, names[broker]))
             return there
 
         try:
-            await self._planes.walk([id], ask)
-        except BrokerUnavailable:
-            return None
-        return found[0] if found else None
+            while self._asked:
+                await asyncio.sleep(0)  # for those who ask in the same turn of the loop
+                ids = list(itertools.islice(self._asked, _MOST_ASKED))
+                found.clear()
+                with suppress(BrokerError):
+                    await self._planes.walk(ids, ask)
+                for id in ids:
+                    self._asked.pop(id).set_result(found.get(id))
+        finally:
+            self._looking = None
 
     async def _wait_everywhere(self, id: UUID, timeout_s: float | None) -> QueuedJob:
         """Those that are away are asked again and again, unless none can be asked."""
@@ -123,5 +146,11 @@ class Waits:
 
     async def close(self) -> None:
         """Let those who still wait know that nobody looks any more."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        while self._asked:
+            _, answer = self._asked.popitem()
+            answer.set_exception(BrokerUnavailable("the application was closed during a wait"))
         for finishes in self._finishes.values():
             await finishes.close()

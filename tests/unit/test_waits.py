@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
 from chancy.broker import PreparedJob
 from chancy.clock import SystemClock
-from chancy.errors import BrokerUnavailable, WaitTimeout
+from chancy.errors import BrokerUnavailable, StatementFailed, WaitTimeout
+from chancy.job import QueuedJob
 from chancy.planes import Planes
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
@@ -66,6 +68,58 @@ async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_hist
     await planes.all["postgres"].push([wanted])
     await planes.all["postgres"].cancel([wanted.id])
     assert (await waiting).state is State.CANCELLED
+
+
+async def test_many_who_begin_to_wait_are_answered_by_few_looks(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [job() for _ in range(2_500)]
+    await planes.all["memory"].push(wanted)
+    await planes.all["memory"].cancel([one.id for one in wanted])
+    looks: list[int] = []
+    get = planes.all["memory"].get
+
+    async def counted(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        looks.append(len(ids))
+        return await get(ids)
+
+    monkeypatch.setattr(planes.all["memory"], "get", counted)
+    found = await asyncio.gather(*(waits.wait(one.id, 30) for one in wanted))
+    assert all(one.state is State.CANCELLED for one in found)
+    assert len(looks) <= 10
+
+
+async def test_a_look_that_fails_leaves_those_who_wait(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.waits._DOUBT_S", 0.01)
+    failed = asyncio.Event()
+    wanted = job()
+    await planes.all["memory"].push([wanted])
+    planes.pushed("memory", [wanted.id])
+    get = planes.all["memory"].get
+    calls = itertools.count()
+
+    async def full(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        if next(calls) == 0:  # the look with which the wait begins
+            return await get(ids)
+        failed.set()
+        raise StatementFailed("OOM", sqlstate="53200")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planes.all["memory"], "get", full)
+        waiting = asyncio.create_task(waits.wait(wanted.id, 10))
+        await asyncio.wait_for(failed.wait(), 10)
+    await planes.all["memory"].cancel([wanted.id])
+    assert (await waiting).state is State.CANCELLED
+
+
+async def test_who_waits_at_the_end_is_told(planes: Planes, waits: Waits) -> None:
+    waiting = asyncio.create_task(waits.wait(uuid.uuid4(), 10))
+    await asyncio.sleep(0)
+    await waits.close()
+    with pytest.raises(BrokerUnavailable, match="closed during a wait"):
+        await waiting
 
 
 async def test_who_waits_where_it_was_pushed_waits_no_longer_than_asked(
