@@ -1,6 +1,7 @@
-"""The thread that renews the leases of a worker, and hears what is wanted of its services.
+"""The threads that renew the leases of a worker, hear what is wanted, and give up in time.
 
-It is a thread so that a service which computes for long does not lose its lease for that.
+They are threads so that a service which computes for long does not lose its lease for that. The
+one that gives up never speaks to Redis: no answer that hangs makes it late.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Held:
 class Keeper:
     """Renews leases five times in each, all in one script.
 
-    Of a lease that could not be renewed the last fifth is left to its copy for stopping.
+    Of a lease that could not be renewed the last fifth is left to its copy for stopping, whatever
+    the renewal waits for by then.
 
     :param ledger: with a link that waits for an answer no longer than `patience_s`.
     """
@@ -50,9 +52,13 @@ class Keeper:
         self._every_s = ledger.lease_s / 5
         self._held: dict[str, Held] = {}
         self._asked: set[str] = set()
-        self._lock = threading.Lock()
+        #: Guards what is held and asked for; notified of a lease that may be the first to end.
+        self._lock = threading.Condition()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="service leases", daemon=True)
+        self._threads = (
+            threading.Thread(target=self._serve, name="service leases", daemon=True),
+            threading.Thread(target=self._watch, name="service lease ends", daemon=True),
+        )
         self._last: str | None = None
         self._away = False
 
@@ -62,17 +68,22 @@ class Keeper:
         return lease_s / 5
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """End the thread; blocks for a quarter of a second, or for as long as an answer takes."""
+        """End the threads; blocks for a quarter of a second, or for as long as an answer takes."""
         self._closing.set()
-        self._thread.join()
+        with self._lock:
+            self._lock.notify()
+        for thread in self._threads:
+            thread.join()
 
     def hold(self, held: Held) -> None:
         """Renew a lease from now on."""
         with self._lock:
             self._held[held.id] = held
+            self._lock.notify()
 
     def drop(self, id: str, token: str) -> None:
         """Renew it no more."""
@@ -86,7 +97,7 @@ class Keeper:
         with self._lock:
             self._asked.add(id)
 
-    # The thread
+    # The thread that speaks to Redis
 
     def _serve(self) -> None:
         due = time.monotonic() + self._every_s
@@ -114,7 +125,6 @@ class Keeper:
             else:
                 backoff.reset()
                 self._tell_back()
-            self._expire()
 
     def _listen(self, due: float) -> set[str]:
         """Wait for nudges, until the next renewal at most; the ids that were named."""
@@ -148,14 +158,6 @@ class Keeper:
                 if answer:
                     one.want(answer, asked)
 
-    def _expire(self) -> None:
-        """Give up what could not be renewed, before another may have it."""
-        edge = time.monotonic() + self._every_s
-        with self._lock:
-            over = [one for one in self._held.values() if one.until <= edge]
-        for one in over:
-            self._lose(one)
-
     def _lose(self, held: Held) -> None:
         self.drop(held.id, held.token)
         held.lose()
@@ -169,3 +171,26 @@ class Keeper:
         if self._away:
             self._away = False
             logger.info("service_leases_renewed_again owner=%s", self._ledger.owner)
+
+    # The thread that does not
+
+    def _watch(self) -> None:
+        """Give up what could not be renewed, before another may have it."""
+        while not self._closing.is_set():
+            for one in self._over():
+                try:
+                    self._lose(one)
+                except Exception:
+                    # Of the others, too, it is to be told.
+                    logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
+
+    def _over(self) -> list[Held]:
+        """Wait for the next lease that comes to its last fifth; those that have."""
+        with self._lock:
+            edge = time.monotonic() + self._every_s
+            over = [one for one in self._held.values() if one.until <= edge]
+            if not over and not self._closing.is_set():
+                # A renewal meanwhile only makes it look once too often.
+                first = min((one.until for one in self._held.values()), default=None)
+                self._lock.wait(None if first is None else first - edge)
+            return over
