@@ -141,7 +141,11 @@ class Workflows(Plugin):
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         ends = self._notes.ends(batch)
         if ends:
-            await tx.fetch(*advancing(tx.schema, ends))
+            try:
+                await tx.fetch(*advancing(tx.schema, ends))
+            except BaseException:
+                self._notes.not_told(ends)
+                raise
             self._notes.told(ends)
 
     def settled(self, batch: Sequence[Settlement]) -> None:

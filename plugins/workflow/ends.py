@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -21,6 +22,8 @@ MAX_MESSAGE = 1_000
 MAX_NOTED = 20_000
 #: Of those that were told, two batches of the broker.
 MAX_TOLD = 2_000
+#: Characters of the results of those that the hook failed to tell; the oldest are given up first.
+MAX_UNTOLD = 64 * 1024**2
 
 
 class Place(NamedTuple):
@@ -85,6 +88,9 @@ class Notes:
         self._noted: dict[UUID, Noted] = {}
         # Those that were told last: a batch is told again if its answer was lost.
         self._told: dict[UUID, Noted] = {}
+        # How those were to end of which the hook failed to tell.
+        self._untold: dict[UUID, End] = {}
+        self._untold_size = 0
 
     def __len__(self) -> int:
         return len(self._noted)
@@ -118,8 +124,29 @@ class Notes:
             noted = self._noted.pop(end.job, None)
             if noted is not None:
                 self._told[end.job] = noted
+            self._tell(end.job)
         while len(self._told) > MAX_TOLD:
             self._told.pop(next(iter(self._told)))
+
+    def not_told(self, ends: Iterable[End]) -> None:
+        """These could not be written; whether they were settled is to be seen. A queue that keeps
+        no finished jobs says nothing then of those that succeeded."""
+        for end in ends:
+            if end.job in self._noted:
+                self._tell(end.job)
+                self._untold[end.job] = end
+                self._untold_size += len(end.result or "")
+        while self._untold_size > MAX_UNTOLD or len(self._untold) > MAX_NOTED:
+            self._tell(next(iter(self._untold)))
+
+    def untold(self, id: UUID) -> End | None:
+        """How one was to end of which the hook failed to tell."""
+        return self._untold.get(id)
+
+    def _tell(self, id: UUID) -> None:
+        end = self._untold.pop(id, None)
+        if end is not None:
+            self._untold_size -= len(end.result or "")
 
     def settled(self, batch: Iterable[Settlement]) -> list[End]:
         """The ends of steps among settlements that were stored in no transaction. Those that go on
@@ -134,10 +161,15 @@ class Notes:
     def forget(self, ids: Iterable[UUID]) -> None:
         for id in ids:
             self._noted.pop(id, None)
+            self._tell(id)
 
-    def older(self, than: float) -> dict[UUID, Place]:
-        """Those that were noted before."""
-        return {id: one.place for id, one in self._noted.items() if one.at < than}
+    def older(self, than: float, most: int) -> dict[UUID, Noted]:
+        """Up to so many of those that were noted before, those first that were given the longest
+        ago. They stay until they are told or forgotten."""
+        given = dict(islice(((id, one) for id, one in self._noted.items() if one.at < than), most))
+        for id in given:  # to the end
+            self._noted[id] = self._noted.pop(id)
+        return given
 
 
 def end_of(

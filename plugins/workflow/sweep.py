@@ -13,6 +13,7 @@ from chancy.plugins.workflow.elsewhere import Elsewhere
 from chancy.plugins.workflow.ends import End, Notes, Place, end_of, gone, order
 from chancy.plugins.workflow.flows import Flows
 from chancy.plugins.workflow.store import statement, store_of
+from chancy.states import State
 
 logger = logging.getLogger("chancy.workflows")
 
@@ -24,6 +25,9 @@ WINDOW_S = 86_400.0
 PATIENCE_S = 1.0
 #: And seconds after which one is forgotten whose job is not here: the sweep finds its end.
 ELSEWHERE_S = 60.0
+#: Attempts that the worker asks after at once: where settlements are seconds behind, most are about
+#: to be told.
+ASKED = 1_000
 #: Steps of one statement that takes ends, or deletes.
 BATCH = 500
 #: Statements of one turn that delete.
@@ -31,6 +35,7 @@ _MOST_BATCHES = 100
 #: Workflows of one turn that end, or begin to undo.
 _TURNED = 100
 
+_RUNNING = int(State.RUNNING)
 #: One row of ``sql/missed.sql`` by position.
 _FLOW, _LIVE, _MISSED, _STATE = 4, 5, 6, 7
 
@@ -64,20 +69,27 @@ class Sweep:
         steps have ended by it. Those of other brokers, of which nothing is known here, may yet be
         settled there."""
         now = self._clock.monotonic()
-        waiting, old = self._notes.older(now - PATIENCE_S), self._notes.older(now - ELSEWHERE_S)
+        waiting = self._notes.older(now - PATIENCE_S, ASKED)
         ended = 0
         ids = list(waiting)
         for at in range(0, len(ids), BATCH):
             some = ids[at : at + BATCH]
-            rows = await self._fetch("settled", some)
-            ends = [
-                end_of(waiting[id], id, state, result, message, kind)
-                for id, state, result, message, kind in rows
-                if state
-            ]
+            rows = {row[0]: row for row in await self._fetch("settled", some)}
+            over: list[UUID] = []
+            ends: list[End] = []
+            for id in some:
+                row, end = rows.get(id), self._notes.untold(id)
+                if row is not None and State(row[1]).final:
+                    ends.append(end_of(waiting[id].place, *row))
+                elif row is None and end is not None:
+                    ends.append(end)
+                # One that runs, as far as the table knows, is about to be settled from here.
+                elif waiting[id].at >= now - ELSEWHERE_S if row is None else row[1] == _RUNNING:
+                    continue
+                over.append(id)
             if ends:
                 await self._flows.advance(sorted(ends, key=order))
-            self._notes.forget({row[0] for row in rows}.union(id for id in some if id in old))
+            self._notes.forget(over)
             ended += len(ends)
         return ended
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from chancy import Chancy, ConfigurationError, Queue, Settlement, State, Worker, current_job, job
@@ -36,7 +38,13 @@ class Failing(Workflows):
     """Its hook fails; the service beside it is as it is."""
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        await tx.fetch("select 1 / 0")
+        class Refusing:
+            schema = tx.schema
+
+            async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
+                return await tx.fetch("select 1 / 0")
+
+        await super().settling(Refusing(), batch)
 
 
 class Deaf(Workflows):
@@ -50,12 +58,33 @@ def sweep_of(chancy: Chancy, keep_days: float | None = None) -> Sweep:
     return Sweep(chancy.broker, SystemClock(), Notes(), keep_days=keep_days)
 
 
-async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str) -> None:
+@pytest.mark.parametrize("keep", [True, False])
+async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str, keep: bool) -> None:
     flows = Failing(sweep_s=3600)
-    async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, chain("w", steps.mark.job(), steps.mark.job()))
-        assert await reference.result(20) == "mark 2"
-    assert steps.ran == ["mark", "mark 2"]
+    queue = Queue(name="async", executor="async", keep_finished=keep)
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.double.job(4), "four").add(steps.double.job(From("four")), "end")
+    flow.add(steps.once.job(), "bad", after="end", on_failure="ignore")
+    async with working(flows_dsn, flows, queue=queue) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(20) is WorkflowState.SUCCEEDED
+        end = await reference.step("end")
+        assert end is not None
+        assert (end.state, end.result) == (StepState.SUCCEEDED, 16)
+
+
+async def test_what_is_settled_late_is_heard_by_the_hook(flows_dsn: str) -> None:
+    """The row of a job is locked, so that its settlement takes longer than the service waits."""
+    flows = Workflows(sweep_s=3600)
+    queue = Queue(name="async", executor="async", keep_finished=False)
+    async with working(flows_dsn, flows, queue=queue) as chancy:
+        reference = await flows.push(chancy, chain("w", steps.held.job()))
+        await eventually(lambda: steps.ran == ["held"])
+        with psycopg.connect(flows_dsn) as connection:
+            connection.execute("select from chancy.jobs for update")
+            steps.gate.set()
+            await asyncio.sleep(2.5)
+        assert await reference.result(10) == "held"
 
 
 @job(queue="async")

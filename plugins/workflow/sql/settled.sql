@@ -1,6 +1,6 @@
--- What became of jobs: state 0 while they are not finished, and no row if they are gone.
+-- What became of jobs: their states, those of jobs that are not finished too, and no row if they are gone.
 -- Index: the primary key of jobs, finished_jobs_id. No locks. Safe to repeat.
-select u.id, coalesce(f.state, 0), f.result::text, f.errors -> -1 ->> 'message',
+select u.id, coalesce(j.state, f.state), f.result::text, f.errors -> -1 ->> 'message',
   f.errors -> -1 -> 'types' ->> 0
 from unnest($1::uuid[]) as u (id)
 left join {schema}.jobs as j on j.id = u.id
