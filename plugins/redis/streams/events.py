@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.escape import Escaped, cancelled
 from chancy.plugins.redis.streams.event import Event
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.protocols import Item, Middleware, Place
@@ -66,6 +67,10 @@ class Chain:
             except Exception as raised:
                 if raised is not error:
                     instead = instead or raised
+            except asyncio.CancelledError:
+                if cancelled():
+                    raise
+                instead = instead or Escaped("a middleware")
         if instead is not None:
             raise instead
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.child import Child
+from chancy.plugins.redis.streams.escape import Escaped, cancelled
 from chancy.plugins.redis.streams.events import Chain, Events
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.processor import Processor
@@ -66,6 +67,11 @@ class Invocation:
             await function(events)
         except Exception as error:
             failure = error
+        except asyncio.CancelledError as error:
+            if cancelled():
+                raise
+            failure = Escaped("the processor")
+            failure.__cause__ = error
         finally:
             # Interrupted, it ends as if there were no more events: that is no failure.
             try:

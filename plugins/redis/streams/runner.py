@@ -161,14 +161,16 @@ class Runner:
         task.add_done_callback(lambda task: self._ended(lane, task))
 
     def _ended(self, lane: Lane[Any], task: asyncio.Task[End]) -> None:
-        if task.cancelled() or self._lanes.get(lane.number) is not lane:
+        interrupted = task.cancelled() and lane.closing
+        if interrupted or self._lanes.get(lane.number) is not lane:
             return
-        if task.exception() is not None:
+        # A processor may cancel its own task: without this nobody would work on the partition.
+        if task.cancelled() or task.exception() is not None:
             logger.error(
                 "stream_consumer_failed processor=%s partition=%d",
                 self._processor.id,
                 lane.number,
-                exc_info=task.exception(),
+                exc_info=None if task.cancelled() else task.exception(),
             )
             lane.lose()
         elif task.result() is End.HALTED:

@@ -96,10 +96,12 @@ class Sender(Generic[R]):
             await flight.begin(self._flush(gathering.rest(), [], timeout_s))
             await flight.land()
         except Exception as error:
+            # What follows a batch that failed is not sent: what is there is counted from the first.
             with suppress(Exception):  # the first error tells more
-                await flight.land()
-                await flight.begin(self._flush(gathering.rest(), [], timeout_s))
-                await flight.land()
+                if not flight.failed:
+                    await flight.land()
+                    await flight.begin(self._flush(gathering.rest(), [], timeout_s))
+                    await flight.land()
             error.add_note(f"{flight.sent:,} records were sent")
             raise
         finally:
@@ -144,6 +146,7 @@ class _Flight:
 
     def __init__(self, progress: Progress | None) -> None:
         self.sent = 0
+        self.failed = False
         self._progress = progress
         self._task: asyncio.Task[int] | None = None
 
@@ -159,6 +162,9 @@ class _Flight:
             count = await task
         except asyncio.CancelledError:
             task.cancel()
+            raise
+        except Exception:
+            self.failed = True
             raise
         self.sent += count
         if count and self._progress is not None:

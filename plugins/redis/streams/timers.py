@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.leader import LeaderGate
+from chancy.plugins.redis.streams.escape import cancelled
 from chancy.plugins.redis.streams.link import Link
 
 if TYPE_CHECKING:
@@ -172,7 +173,9 @@ class Timers:
         """Run it once; False if it failed, which is logged."""
         try:
             await duty.work()
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelled():
+                raise
             kind = type(duty).__name__.lower()
             logger.exception("stream_duty_failed kind=%s name=%s", kind, duty.name)
             return False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams import batch
 from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.batch import StreamFull
 from chancy.plugins.redis.streams.link import Link
@@ -84,3 +86,19 @@ async def test_another_codec_is_no_reason_to_refuse(alone: Link) -> None:
     await changed.send(*orders(2))
     assert await every(changed) == [[1, 2]]
     assert await alone.command("HGET", changed.keys.meta, "codec") == b"msgpack"
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_nothing_is_sent_behind_a_batch_that_failed(
+    link: Link, monkeypatch: pytest.MonkeyPatch, threaded: bool
+) -> None:
+    """What was sent is a beginning of what was given, and counted: so it can be gone on from."""
+    monkeypatch.setattr(batch, "CHUNK", 2)
+    stream = declare(link, partitions=2, size=2)
+    await link.command("XGROUP", "CREATE", stream.keys.log(0), "p", "0", "MKSTREAM")
+    made = orders(0, 2, 4, 6, 1)
+    send = partial(stream.sync_send_many, made, timeout_s=0.02)
+    with pytest.raises(StreamFull) as failed:
+        await (asyncio.to_thread(send) if threaded else stream.send_many(made, timeout_s=0.02))
+    assert failed.value.__notes__ == ["2 records were sent"]
+    assert await every(stream) == [[0, 2], []]
