@@ -88,6 +88,7 @@ class RedisBroker:
 
     async def open(self) -> None:
         await self.link.open()
+        self._claims.open()
 
     async def close(self) -> None:
         await self._watch.close()

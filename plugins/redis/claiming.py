@@ -6,15 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from chancy.attempt import Claim, Settlement
+from chancy.clock import Backoff
 from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.identity import new_ids
 from chancy.plugins.redis import records
-from chancy.plugins.redis.desk import Desk
+from chancy.plugins.redis.desk import PATIENCE_S, Desk
 from chancy.plugins.redis.link import Link
 from chancy.states import State
 
@@ -28,6 +30,8 @@ _LEASES = 64
 #: Claims without an answer that are remembered: the workers of a process times their queues.
 _MOST_UNKNOWN = 1_000
 _NO_LEASE = UUID(int=0)
+#: Seconds at the most until claims that could not be given back are given back again.
+_AGAIN_S = 5.0
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class Claims:
         self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_Unknown]] = {}
         self._returns: set[asyncio.Task[None]] = set()
+        self._closed = asyncio.Event()
         #: Where workers wait for what is pushed, while `attended` is set.
         self.desk = Desk(self._give_back)
         self.attended = False
@@ -63,12 +68,13 @@ class Claims:
             return given
         if self._unknown and (found := await self._recover(queue, worker_id)):
             return found
-        lease = self._lease()
-        began = time.monotonic()
         claims: list[Claim] = []
         missed: list[Claim] = []
+        lease, began = _NO_LEASE, 0.0
         try:
             while len(claims) < limit:
+                # One for each script: what one has given is known, whatever becomes of the next.
+                lease, began = self._lease(), time.monotonic()
                 most = min(MOST, limit - len(claims))
                 given, fresh = await self._ask(queue, worker_id, lease, most)
                 missed += given
@@ -76,7 +82,7 @@ class Claims:
                 if len(fresh) < most:
                     break
         except BaseException as error:
-            self.desk.keep(missed)
+            self.desk.keep([*missed, *claims])
             if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
                 unknown = self._unknown.setdefault((worker_id, queue), [])
                 if len(unknown) < _MOST_UNKNOWN:
@@ -114,26 +120,48 @@ class Claims:
             self.desk.keep(missed)
             waiting = self.desk.fetch(worker_id, queue, _MOST_UNKNOWN)
             if waiting:
-                await self._return(waiting)
+                # Once: whoever leaves does not wait for the server. What it keeps is rescued.
+                await self._settle_back(waiting)
         self.desk.forget(worker_id)
 
+    def open(self) -> None:
+        """Give back from now on what nobody fetches."""
+        self._closed = asyncio.Event()
+
     async def close(self) -> None:
-        """Let what is being given back be given back."""
+        """Let what is being given back be given back, if the server takes it at once. The rest
+        stays claimed until its worker is taken for dead."""
+        self._closed.set()
         if self._returns:
             await asyncio.wait(self._returns)
 
     def _give_back(self, claims: Sequence[Claim]) -> None:
+        if self._closed.is_set():
+            return
         task = asyncio.create_task(self._return(claims), name="chancy redis claims given back")
         self._returns.add(task)
         task.add_done_callback(self._returns.discard)
 
     async def _return(self, claims: Sequence[Claim]) -> None:
+        """Nobody can fetch them any more: after an error they may be with another worker."""
+        backoff, closed = Backoff(base_s=PATIENCE_S, cap_s=_AGAIN_S), self._closed
+        while not await self._settle_back(claims) and not closed.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(backoff.next_s()):
+                    await closed.wait()
+                    return
+
+    async def _settle_back(self, claims: Sequence[Claim]) -> bool:
+        """Whether the server took them back. Repeated, it changes nothing of what it took."""
         back = [Settlement(one.id, one.lease, State.PENDING, refund=True) for one in claims]
         try:
-            await self._link.run("settle", *self._kept, *map(records.settled, back))
+            for at in range(0, len(back), MOST):
+                some = map(records.settled, back[at : at + MOST])
+                await self._link.run("settle", *self._kept, *some)
         except BrokerError as error:
             logger.warning("claims_not_given_back jobs=%d error=%s", len(claims), error)
-            self.desk.keep(claims)
+            return False
+        return True
 
     def _lease(self) -> UUID:
         if not self._leases:

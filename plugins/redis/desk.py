@@ -67,10 +67,10 @@ class Desk:
 
     def keep(self, claims: Sequence[Claim]) -> None:
         """Have claims of one worker and queue wait for the next one that fetches them."""
-        for claim in claims:
-            place = self._place(claim.worker_id, claim.queue)
-            place.waiting.append(claim)
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._expire, place, claim)
+        if claims:
+            place = self._place(claims[0].worker_id, claims[0].queue)
+            place.waiting += claims
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._expire, place, claims)
 
     def fetch(self, worker_id: UUID, queue: str, limit: int) -> list[Claim]:
         """What waits."""
@@ -117,11 +117,15 @@ class Desk:
             place = self._places[worker_id, queue] = _Place()
         return place
 
-    def _expire(self, place: _Place, claim: Claim) -> None:
-        if claim in place.waiting:
-            place.waiting.remove(claim)
-            logger.info("claim_given_back queue=%s job=%s", claim.queue, claim.id)
-            self._give_back([claim])
+    def _expire(self, place: _Place, claims: Sequence[Claim]) -> None:
+        waiting = set(place.waiting)
+        left = [claim for claim in claims if claim in waiting]
+        if left:
+            gone = set(left)
+            place.waiting = [claim for claim in place.waiting if claim not in gone]
+            for claim in left:
+                logger.info("claim_given_back queue=%s job=%s", claim.queue, claim.id)
+            self._give_back(left)
 
 
 def _note(place: _Place, claim: Claim) -> bool:
