@@ -38,6 +38,10 @@ _LINGER_S = 30.0
 _PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
 
 
+class Gone(JobError):
+    """A job that was there is not any more: this broker has not kept what became of it."""
+
+
 class _Wanted:
     """A job that somebody waits for."""
 
@@ -141,7 +145,7 @@ class Finishes:
             elif job is None and wanted.seen:
                 self._end(
                     id,
-                    error=JobError(
+                    error=Gone(
                         f"job {id} is gone: its queue does not keep finished jobs, so what "
                         "became of it cannot be known"
                     ),

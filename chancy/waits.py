@@ -11,7 +11,7 @@ from uuid import UUID
 from chancy.broker import Broker
 from chancy.clock import Clock
 from chancy.errors import BrokerError, BrokerUnavailable
-from chancy.finishes import Finishes
+from chancy.finishes import Finishes, Gone
 from chancy.job import QueuedJob
 from chancy.planes import Planes
 
@@ -59,11 +59,14 @@ class Waits:
                     await asyncio.wait([waiting, doubting], return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     doubting.cancel()
-                if waiting.done():
+                gone = waiting.done() and isinstance(waiting.exception(), Gone)
+                if waiting.done() and not gone:
                     return waiting.result()
                 found = await self._find(id)
                 if found is not None and found != name:
                     break
+                if gone:
+                    return waiting.result()
                 pause_s = min(2 * pause_s, _LONGEST_DOUBT_S)
         finally:
             waiting.cancel()

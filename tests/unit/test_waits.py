@@ -11,7 +11,7 @@ import pytest
 
 from chancy.broker import PreparedJob
 from chancy.clock import SystemClock
-from chancy.errors import BrokerUnavailable, StatementFailed, WaitTimeout
+from chancy.errors import BrokerUnavailable, JobError, StatementFailed, WaitTimeout
 from chancy.job import QueuedJob
 from chancy.planes import Planes
 from chancy.states import State
@@ -68,6 +68,28 @@ async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_hist
     await planes.all["postgres"].push([wanted])
     await planes.all["postgres"].cancel([wanted.id])
     assert (await waiting).state is State.CANCELLED
+
+
+async def test_what_its_broker_lost_before_it_told_is_found_in_the_history(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.finishes._LOOK_S", 0.01)
+    wanted, lost = job(), job()
+    await planes.all["memory"].push([wanted, lost])
+    planes.pushed("memory", [wanted.id, lost.id])
+    get, seen = planes.all["memory"].get, set[uuid.UUID]()
+
+    async def forgetful(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        first = [id for id in ids if id not in seen]
+        seen.update(ids)
+        return await get(first)
+
+    monkeypatch.setattr(planes.all["memory"], "get", forgetful)
+    await planes.all["postgres"].push([wanted])
+    await planes.all["postgres"].cancel([wanted.id])
+    assert (await waits.wait(wanted.id, 10)).state is State.CANCELLED
+    with pytest.raises(JobError, match="does not keep finished jobs"):
+        await waits.wait(lost.id, 10)
 
 
 async def test_many_who_begin_to_wait_are_answered_by_few_looks(
