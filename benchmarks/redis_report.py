@@ -28,6 +28,11 @@ _RATIOS = (
     "start p50 ms",
     "start from call p50 ms",
 )
+_LEFT_OUT = (
+    "A ratio is the median of those of rounds in which both figures are above 0, with how many of"
+    " them there are if some were left out; –: none. A start that came before its push had returned"
+    " has a time below 0."
+)
 
 Round = Mapping[str, Mapping[str, Any]]
 
@@ -62,7 +67,11 @@ def _cell(values: Sequence[float], digits: int) -> str:
 
 
 def _ratios(rounds: Sequence[Round], systems: Sequence[RedisSystem]) -> Iterable[str]:
-    """Of the same round each, then the median."""
+    """Of the same round each, then the median.
+
+    A start may come before its push returns, and has a negative time then: of such no ratio is
+    given.
+    """
     yield "| chancy ÷ | " + " | ".join(_RATIOS) + " |"
     yield "|---|" + "---|" * len(_RATIOS)
     for system in systems:
@@ -73,8 +82,15 @@ def _ratios(rounds: Sequence[Round], systems: Sequence[RedisSystem]) -> Iterable
         ]
         if system is CHANCY or not pairs:
             continue
-        cells = [
-            f"{statistics.median(ours[name] / theirs[name] for ours, theirs in pairs):.2f}"
-            for name in _RATIOS
-        ]
+        cells = [_ratio([(ours[name], theirs[name]) for ours, theirs in pairs]) for name in _RATIOS]
         yield f"| {system.package} {system.version} | " + " | ".join(cells) + " |"
+    yield ""
+    yield _LEFT_OUT
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> str:
+    found = [ours / theirs for ours, theirs in pairs if ours > 0 and theirs > 0]
+    if not found:
+        return "–"
+    of = "" if len(found) == len(pairs) else f" ({len(found)} of {len(pairs)})"
+    return f"{statistics.median(found):.2f}{of}"
