@@ -44,7 +44,14 @@ if TYPE_CHECKING:
     from chancy.options import AsyncOptions, ProcessOptions, ThreadOptions
     from chancy.plugin import Plugin, Runtime
     from chancy.queue import Queue
-    from chancy.reference import Reference, References, as_completed, gather
+    from chancy.reference import (
+        Reference,
+        References,
+        as_completed,
+        gather,
+        sync_as_completed,
+        sync_gather,
+    )
     from chancy.states import State
     from chancy.unique import Unique
     from chancy.worker.worker import Worker
@@ -102,6 +109,8 @@ __all__ = [
     "current_job",
     "gather",
     "job",
+    "sync_as_completed",
+    "sync_gather",
 ]
 
 _MODULES = {
@@ -156,6 +165,8 @@ _MODULES = {
     "as_completed": "chancy.reference",
     "current_job": "chancy.context",
     "gather": "chancy.reference",
+    "sync_as_completed": "chancy.reference",
+    "sync_gather": "chancy.reference",
 }
 
 

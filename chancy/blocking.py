@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 from uuid import UUID
@@ -37,7 +38,7 @@ class BlockingStore(Protocol):
 class BlockingWait(Protocol):
     """What waits for jobs: `chancy.postgres.background.Background`, or what stands in."""
 
-    def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
+    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]: ...
     def close(self) -> None: ...
 
 
@@ -135,9 +136,22 @@ class BlockingCalls:
 
         The first such call of an application starts a thread, which listens for all of them.
         """
+        waiting = self.sync_begin_wait(id, timeout_s)
+        try:
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()
+            raise
+
+    def sync_begin_wait(self, id: UUID, timeout_s: float | None = None) -> Future[QueuedJob]:
+        """Begin what `sync_wait_for` does, and return at once.
+
+        The future gives the job or raises what `wait_for` does. Its ``cancel`` ends the wait. Its
+        callbacks run in the thread that listens, and must not wait for anything.
+        """
         if self._background is None:
             raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
-        return self._background.wait(id, timeout_s)
+        return self._background.begin(id, timeout_s)
 
     def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         """`declare` for code without an event loop."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from queue import SimpleQueue
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
@@ -23,6 +26,7 @@ class Source(Protocol):
     async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
     def sync_get_job(self, id: UUID) -> QueuedJob | None: ...
     def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob: ...
+    def sync_begin_wait(self, id: UUID, timeout_s: float | None = None) -> Future[QueuedJob]: ...
     def read_result(self, job: QueuedJob) -> Any: ...
 
 
@@ -33,7 +37,7 @@ class Reference(Generic[R_co]):
     applications that are used ``with Chancy(dsn)``.
     """
 
-    __slots__ = ("_source", "created", "id")
+    __slots__ = ("created", "id", "source")
 
     if not TYPE_CHECKING:  # as in `Job`
         __class_getitem__ = classmethod(GenericAlias)
@@ -42,7 +46,8 @@ class Reference(Generic[R_co]):
         self.id = id
         #: False: the push met a job with the same unique key, and this is that one.
         self.created = created
-        self._source = source
+        #: The application that is asked.
+        self.source = source
 
     def __repr__(self) -> str:
         return f"Reference({self.id})"
@@ -55,7 +60,7 @@ class Reference(Generic[R_co]):
 
     async def get(self) -> QueuedJob | None:
         """The job as it is now; None if there is none (not committed, pruned, or not kept)."""
-        return await self._source.get_job(self.id)
+        return await self.source.get_job(self.id)
 
     async def status(self) -> State | None:
         """The state of the job now; None if there is none."""
@@ -71,7 +76,7 @@ class Reference(Generic[R_co]):
         :raises JobError: it was there and is gone: its queue does not keep finished jobs.
         :raises BrokerError: the store was away at the beginning. Later outages are outlasted.
         """
-        return await self._source.wait_for(self.id, timeout_s)
+        return await self.source.wait_for(self.id, timeout_s)
 
     async def result(self, timeout_s: float | None = None) -> R_co:
         """Wait until the job is finished, and give what its function returned.
@@ -83,20 +88,20 @@ class Reference(Generic[R_co]):
         :raises JobCancelled: it was cancelled.
         :raises WaitTimeout, JobError, BrokerError: as `wait` does.
         """
-        result: R_co = self._source.read_result(await self.wait(timeout_s))
+        result: R_co = self.source.read_result(await self.wait(timeout_s))
         return result
 
     def sync_get(self) -> QueuedJob | None:
         """`get` for code without an event loop."""
-        return self._source.sync_get_job(self.id)
+        return self.source.sync_get_job(self.id)
 
     def sync_wait(self, timeout_s: float | None = None) -> QueuedJob:
         """`wait` for code without an event loop."""
-        return self._source.sync_wait_for(self.id, timeout_s)
+        return self.source.sync_wait_for(self.id, timeout_s)
 
     def sync_result(self, timeout_s: float | None = None) -> R_co:
         """`result` for code without an event loop."""
-        result: R_co = self._source.read_result(self.sync_wait(timeout_s))
+        result: R_co = self.source.read_result(self.sync_wait(timeout_s))
         return result
 
 
@@ -208,3 +213,56 @@ async def as_completed(
             task.cancel()
         if waiting:
             await asyncio.wait(waiting)
+
+
+def sync_gather(references: Iterable[Reference[R]], timeout_s: float | None = None) -> list[R]:
+    """`gather` for code without an event loop.
+
+    All are waited for at once, in the thread that the application has for that.
+    """
+    asked = list(references)
+    results: dict[int, R] = {}
+    with closing(_sync_ends(asked, timeout_s)) as ends:
+        for at, job in ends:
+            results[at] = asked[at].source.read_result(job)
+    return [results[at] for at in range(len(asked))]
+
+
+def sync_as_completed(
+    references: Iterable[Reference[R]], timeout_s: float | None = None
+) -> Generator[Reference[R]]:
+    """`as_completed` for code without an event loop.
+
+        for reference in sync_as_completed(references):
+            print(reference.sync_result())
+
+    The waits begin with the first step. Who stops earlier ends those that are left by ``close()``,
+    or by dropping the last name of the iterator.
+    """
+    asked = list(references)
+    with closing(_sync_ends(asked, timeout_s)) as ends:
+        for at, _ in ends:
+            yield asked[at]
+
+
+def _sync_ends(
+    asked: Sequence[Reference[Any]], timeout_s: float | None
+) -> Generator[tuple[int, QueuedJob]]:
+    """The jobs as they end, each with the place of its reference."""
+    waits: list[Future[QueuedJob]] = []
+    ended: SimpleQueue[int] = SimpleQueue()  # at most one entry for each reference
+
+    def begin(at: int, one: Reference[Any]) -> None:
+        wait = one.source.sync_begin_wait(one.id, timeout_s)
+        waits.append(wait)
+        wait.add_done_callback(lambda _: ended.put(at))
+
+    try:
+        for at, one in enumerate(asked):
+            begin(at, one)
+        for _ in asked:
+            at = ended.get()
+            yield at, waits[at].result()
+    finally:
+        for wait in waits:
+            wait.cancel()

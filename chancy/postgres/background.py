@@ -46,13 +46,13 @@ class Background(Generic[B]):
         self._pid = 0
         self._made: tuple[B, Finishes] | None = None
 
-    def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
-        """Wait until a job is finished; see `chancy.reference.Reference.wait`."""
+    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
+        """Begin to wait until a job is finished; see `chancy.reference.Reference.wait`."""
 
         async def work(broker: B, finishes: Finishes) -> QueuedJob:
             return await finishes.wait(id, timeout_s)
 
-        return self.run(work)
+        return self._submit(self._run(work))
 
     def run(self, work: Callable[[B, Finishes], Awaitable[T]]) -> T:
         """Have something done in the loop, and wait for it."""

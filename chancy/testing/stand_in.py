@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -100,8 +100,13 @@ class SandboxStore:
     def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         return at_once(self._broker.declare(queue, upsert=upsert))
 
-    def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
-        return _to_its_end(self._finish(id))
+    def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
+        ended: Future[QueuedJob] = Future()
+        try:
+            ended.set_result(_to_its_end(self._finish(id)))
+        except Exception as error:
+            ended.set_exception(error)
+        return ended
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -6,8 +6,9 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -18,15 +19,19 @@ from chancy import (
     JobCancelled,
     JobFailed,
     Queue,
+    Reference,
     State,
+    WaitTimeout,
     Worker,
     as_completed,
     gather,
+    sync_as_completed,
+    sync_gather,
 )
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.retry import Never, Retry
 from tests import jobs
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_sync
 
 #: Nobody looks by itself for so long: what comes sooner was told.
 SELDOM = Queue(name="async", executor="async", poll_interval_s=60)
@@ -154,8 +159,9 @@ async def test_a_role_that_may_only_read_polls(
 # Without an event loop
 
 
-def test_threads_wait_on_one_session(dsn: str) -> None:
-    """In an application without a loop, whose jobs a worker in another thread runs."""
+@contextmanager
+def working(dsn: str) -> Generator[None]:
+    """A worker in another thread."""
     stop = threading.Event()
     ready = threading.Event()
 
@@ -172,6 +178,18 @@ def test_threads_wait_on_one_session(dsn: str) -> None:
     worker.start()
     try:
         assert ready.wait(20)
+        yield
+    finally:
+        stop.set()
+        worker.join()
+
+
+def listens() -> bool:
+    return any(one.name == "chancy waiting" for one in threading.enumerate())
+
+
+def test_threads_wait_on_one_session(dsn: str) -> None:
+    with working(dsn):
         with Chancy(dsn) as chancy:
             references = chancy.sync_push_many(jobs.note.job(number) for number in range(40))
             with ThreadPoolExecutor(8) as threads:
@@ -182,12 +200,79 @@ def test_threads_wait_on_one_session(dsn: str) -> None:
             with pytest.raises(JobFailed, match="no"):
                 failing.sync_result(20)
         assert asked(dsn, LISTENERS) == 0
-        assert not [one for one in threading.enumerate() if one.name == "chancy waiting"]
-    finally:
-        stop.set()
-        worker.join()
+        assert not listens()
+
+
+def test_one_thread_waits_for_many(dsn: str) -> None:
+    """Without a thread for each of them."""
+    with working(dsn), Chancy(dsn) as chancy:
+        references = chancy.sync_push_many(jobs.note.job(number) for number in range(1_000))
+        before = threading.active_count()
+        assert sync_gather(references, timeout_s=30) == list(range(1_000))
+        assert threading.active_count() <= before + 1
+        assert asked(dsn, LISTENERS) == 1
+        later = chancy.sync_push(jobs.note.job.with_run_at(1.0)("later"))
+        first = chancy.sync_push(jobs.note.job("first"))
+        completed = sync_as_completed([later, first], timeout_s=20)
+        assert [one.sync_result() for one in completed] == ["first", "later"]
+        failing = chancy.sync_push(jobs.fail.job("no"))
+        never = chancy.sync_push(jobs.note.job.with_run_at(3600)("never"))
+        with pytest.raises(JobFailed, match="no"):
+            sync_gather([never, failing])
+        chancy.sync_push(jobs.note.job(1)).sync_result(20)
+        eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
+
+
+@pytest.mark.parametrize("way", ["closed", "timed out"])
+def test_who_gives_up_on_many_leaves_nobody_waiting(dsn: str, way: str) -> None:
+    with Chancy(dsn) as chancy:
+        chancy.sync_declare(SELDOM)
+        many = [chancy.sync_push(jobs.note.job.with_run_at(3600)(number)) for number in range(20)]
+        done = chancy.sync_push(jobs.note.job(0))
+        with psycopg.connect(dsn) as session:
+            cancel = f"select * from chancy.cancel(array['{done.id}'::uuid])"
+            session.execute(cancel.encode())
+        timeout_s = 0.5 if way == "timed out" else None
+        completed = sync_as_completed([*many, done], timeout_s)
+        assert next(completed) == done
+        if way == "closed":
+            eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 20)
+            completed.close()
+        else:
+            with pytest.raises(WaitTimeout, match=r"is scheduled after 0\.5 s"):
+                next(completed)
+        eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
+        with pytest.raises(WaitTimeout):
+            sync_gather(many, timeout_s=0.1)
+        eventually_sync(lambda: asked(dsn, "select count(*) from chancy.awaited") == 0)
+
+
+def test_an_application_that_is_closed_ends_the_waits_for_many(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Chancy(dsn) as chancy:
+        chancy.sync_declare(SELDOM)
+        first, *rest = (chancy.sync_push(jobs.note.job(number)) for number in range(20))
+        with working(dsn):
+            first.sync_wait(20)
+            sync_gather(rest, 20)
+        late = [chancy.sync_push(jobs.note.job.with_run_at(3600)(n)) for n in range(20)]
+        completed = sync_as_completed([first, *late])
+        assert next(completed) == first
+    with pytest.raises(BrokerUnavailable, match="the application was closed"):
+        next(completed)
+    abandoned = sync_as_completed([first, *late])
+    with chancy:
+        assert next(abandoned) == first
+        eventually_sync(lambda: asked(dsn, LISTENERS) == 1)
+    abandoned.close()
+    assert not listens()
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
 
 
 def test_sync_waiting_needs_an_open_application(dsn: str) -> None:
     with pytest.raises(ConfigurationError, match="the sync_… calls need"):
         Chancy(dsn).sync_wait_for(uuid.uuid4())
+    nowhere: Reference[object] = Reference(uuid.uuid4(), Chancy(dsn))
+    with pytest.raises(ConfigurationError, match="the sync_… calls need"):
+        sync_gather([nowhere])

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Generator
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from typing_extensions import TypedDict, Unpack
 
-from chancy import Chancy, Job, JobFactory, QueuedJob, Reference, as_completed, gather, job
+from chancy import (
+    Chancy,
+    Job,
+    JobFactory,
+    QueuedJob,
+    Reference,
+    as_completed,
+    gather,
+    job,
+    sync_as_completed,
+    sync_gather,
+)
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams import BlockingEvents, Events, Halt, Record, Stream, Streams
 from chancy.reference import References
@@ -94,6 +105,8 @@ async def references(chancy: Chancy) -> None:
     assert_type(chancy.sync_push_many([add.job(1)]), References[int])
     assert_type(await gather(many), list[datetime])
     assert_type(as_completed(many), AsyncIterator[Reference[datetime]])
+    assert_type(sync_gather(many), list[datetime])
+    assert_type(sync_as_completed(many), Generator[Reference[datetime], None, None])
     mixed: list[Job[Any]] = [add.job(1), send.job("a")]
     await chancy.push_many(mixed)
 

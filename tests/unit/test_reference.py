@@ -6,90 +6,22 @@ import asyncio
 import pickle
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from chancy.errors import InvalidResult, JobCancelled, JobError, JobFailed, WaitTimeout
-from chancy.job import QueuedJob
-from chancy.reference import Reference, References, as_completed, gather, result_of
+from chancy.reference import (
+    Reference,
+    References,
+    as_completed,
+    gather,
+    result_of,
+)
 from chancy.signature import Signature
 from chancy.states import State
-from tests.waiting import eventually
-
-AT = datetime(2030, 1, 1, tzinfo=UTC)
-OOPS = {"types": ["shop.Oops", "builtins.ValueError"], "message": "no", "trace": "line 1"}
-
-
-def queued(
-    job_id: UUID, state: State, result: object = None, *errors: Mapping[str, Any]
-) -> QueuedJob:
-    return QueuedJob(
-        id=job_id,
-        func="shop.work",
-        arguments={},
-        queue="default",
-        priority=0,
-        state=state,
-        attempt=1,
-        max_attempts=3,
-        crashes=0,
-        run_at=None,
-        worker_id=None,
-        meta={},
-        errors=errors,
-        result=result,
-        pushed_at=AT,
-        claimed_at=None,
-        finished_at=AT if state.final else None,
-        stop_asked_at=None,
-        limits=(),
-    )
-
-
-class Shelf:
-    """Jobs that end when a test says so."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[UUID, QueuedJob] = {}
-        self.waits: dict[UUID, asyncio.Future[QueuedJob]] = {}
-        self.signatures: dict[str, Signature] = {}
-
-    def reference(self) -> Reference[Any]:
-        return Reference(uuid.uuid4(), self)
-
-    def end(
-        self, reference: Reference[Any], state: State, result: object = None, *errors: Any
-    ) -> None:
-        job = queued(reference.id, state, result, *errors)
-        self.jobs[reference.id] = job
-        if reference.id in self.waits:
-            self.waits[reference.id].set_result(job)
-
-    async def waited_for(self, reference: Reference[Any]) -> None:
-        await eventually(lambda: reference.id in self.waits)
-
-    async def get_job(self, id: UUID) -> QueuedJob | None:
-        return self.jobs.get(id)
-
-    async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
-        if id in self.jobs:
-            return self.jobs[id]
-        if timeout_s == 0:
-            raise WaitTimeout("not yet")
-        self.waits[id] = asyncio.get_running_loop().create_future()
-        return await self.waits[id]
-
-    def sync_get_job(self, id: UUID) -> QueuedJob | None:
-        return self.jobs.get(id)
-
-    def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
-        return self.jobs[id]
-
-    def read_result(self, job: QueuedJob) -> Any:
-        return result_of(job, self.signatures.get(job.func))
+from tests.unit.shelf import AT, OOPS, Shelf, queued
 
 
 @pytest.fixture
