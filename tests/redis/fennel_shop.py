@@ -75,7 +75,7 @@ def odd_failure() -> None:
     raise Unprintable(object())
 
 
-@app.task(retries=2)
+@app.task(retries=5)
 def die(file: str) -> None:
     note(file)
     os._exit(99)

@@ -80,7 +80,7 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
         assert [text for text, _ in shop.notes("notes")] == ["begun", "begun", "done"]
         with pytest.raises(TaskFailed, match=r"Lost|Crash"):
             deadly.get(40)
-    assert len(shop.notes("died")) == 3, "two retries"
+    assert len(shop.notes("died")) == 3, "three crashes end it, whatever its retries"
 
 
 @pytest.mark.row("F34", "F36")
