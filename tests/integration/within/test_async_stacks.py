@@ -10,7 +10,7 @@ import pytest
 
 from chancy import Chancy, JobFilter, Queue, Worker
 from tests import jobs
-from tests.integration.within.stacks import ASYNC_STACKS, AsyncStack, sqlstate
+from tests.integration.within.stacks import ASYNC_STACKS, AsyncStack, assert_told, sqlstate
 from tests.waiting import eventually
 
 
@@ -58,7 +58,7 @@ async def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: AsyncStack
 async def test_a_commit_wakes_a_worker(
     chancy: Chancy, stack: AsyncStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within milliseconds: the quickest of ten, since a busy machine may let one wait."""
+    """Within milliseconds; a busy machine may let one or two of ten wait."""
     # For a second after a notice a worker looks often, and would find what none told of.
     monkeypatch.setattr("chancy.worker.puller._LADDER_S", ())
     took = []
@@ -72,7 +72,7 @@ async def test_a_commit_wakes_a_worker(
             committed = time.monotonic()
             await eventually(lambda: len(jobs.noted) > number, timeout=5)  # noqa: B023
             took.append(float(str(jobs.noted[-1])) - committed)
-    assert min(took) < 0.02
+    assert_told(took)
 
 
 async def test_a_savepoint_takes_its_jobs_along(chancy: Chancy, stack: AsyncStack) -> None:

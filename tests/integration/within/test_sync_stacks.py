@@ -13,7 +13,7 @@ import pytest
 
 from chancy import Chancy, Queue, Worker
 from tests import jobs
-from tests.integration.within.stacks import SYNC_STACKS, SyncStack, sqlstate
+from tests.integration.within.stacks import SYNC_STACKS, SyncStack, assert_told, sqlstate
 from tests.waiting import eventually, eventually_sync
 
 Opened = Callable[[str], AbstractContextManager[SyncStack]]
@@ -102,7 +102,7 @@ def test_many_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
 async def test_a_commit_wakes_a_worker(
     dsn: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within milliseconds: the quickest of ten, since a busy machine may let one wait."""
+    """Within milliseconds; a busy machine may let one or two of ten wait."""
     # For a second after a notice a worker looks often, and would find what none told of.
     monkeypatch.setattr("chancy.worker.puller._LADDER_S", ())
     jobs.noted.clear()
@@ -126,4 +126,4 @@ async def test_a_commit_wakes_a_worker(
             await eventually(lambda: worker.listening)
             await asyncio.to_thread(push)
     began = [float(str(at)) for at in jobs.noted]
-    assert min(at - before for at, before in zip(began, committed, strict=True)) < 0.02
+    assert_told([at - before for at, before in zip(began, committed, strict=True)])
