@@ -11,6 +11,7 @@ import ctypes
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,8 @@ from tests import leftovers
 #: Seconds until a server that does not come up is given up.
 _PATIENCE_S = 20.0
 _SLOTS = 16_384
+#: From the port of a node to that of its bus, unless another is given.
+_BUS = 10_000
 
 
 def server_binary() -> str:
@@ -184,7 +187,7 @@ class RedisClusterServers:
                 slots = range(at * share, min(_SLOTS, (at + 1) * share))
                 command_sync(client, "CLUSTER ADDSLOTS", *slots)
                 if node is not first:
-                    bus = first.settings.get("cluster-port", str(first.port + 10_000))
+                    bus = first.settings.get("cluster-port", str(first.port + _BUS))
                     command_sync(client, "CLUSTER MEET", "127.0.0.1", first.port, bus)
         # A node takes two seconds before it first calls the cluster sound.
         for node in self.nodes:
@@ -223,9 +226,21 @@ def _make_cluster() -> RedisClusterServers:
     told = subprocess.run([nodes[0].binary, "--version"], capture_output=True, check=True).stdout
     for node in nodes:
         # The default, port + 10,000, may be taken. Redis 6 knows no other.
-        if b" v=6" not in told:
+        if b" v=6" in told:
+            node.port = _port_below_a_free_one(_BUS)
+        else:
             node.settings["cluster-port"] = str(free_port())
     return RedisClusterServers(nodes)
+
+
+def _port_below_a_free_one(distance: int) -> int:
+    """A port that is free, as is the one so far above it, where no client is given one by then."""
+    while True:
+        port = free_port()
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port + distance))
+            if port + distance < 32_768:
+                return port
 
 
 @pytest.fixture(scope="session")
