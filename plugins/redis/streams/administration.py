@@ -115,6 +115,12 @@ def lag(
                 f"{one.parked_id}: {shown(one.parked)}",
                 err=True,
             )
+        if one.halted is not None:
+            click.echo(
+                f"chancy: {one.stream} {one.processor}: partition {one.partition} is halted by its "
+                f"worker: {shown(one.halted)}",
+                err=True,
+            )
 
 
 async def _reports(stream: Stream[Any], processor: str | None) -> list[PartitionReport]:
@@ -128,6 +134,7 @@ _SUMMED = (
     "partitions",
     "owned",
     "parked",
+    "halted",
     "lag",
     "pending",
     "oldest s",
@@ -181,6 +188,7 @@ def _sums(found: Sequence[PartitionReport]) -> list[Sequence[object]]:
             len(parts),
             sum(one.owner is not None for one in parts),
             sum(one.parked is not None for one in parts),
+            sum(one.halted is not None for one in parts),
             sum(one.length if one.lag < 0 else one.lag for one in parts),
             sum(one.pending for one in parts),
             f"{max(one.idle_s for one in parts):.1f}" if any(p.pending for p in parts) else None,
@@ -240,9 +248,9 @@ def _numbers(numbers: Sequence[int]) -> str:
 def resume(
     line: CommandLine, stream: str, processor: str, only: tuple[int, ...], json_: bool
 ) -> None:
-    """Lift the quarantine of partitions. The event that failed comes first again.
+    """Let parked and halted partitions go on. The event that failed comes first again.
 
-    Exits 1 if none was parked.
+    Exits 1 if there were none.
 
     \b
     Example:
@@ -253,6 +261,6 @@ def resume(
     if json_:
         line.script({str(number): error for number, error in lifted.items()})
     else:
-        line.table(("partition", "was parked by"), list(lifted.items()))
+        line.table(("partition", "was stopped by"), list(lifted.items()))
     if not lifted:
-        refuse(f"no partition of {stream} is parked for {processor}")
+        refuse(f"no partition of {stream} is parked or halted for {processor}")

@@ -105,7 +105,7 @@ class Consumer:
     async def _give_up(self, policy: Last, error: Exception) -> End | None:
         match policy:
             case Halt():
-                self._halt(policy)
+                self._halt(policy, error)
                 return End.HALTED
             case Quarantine():
                 return await self._park(error)
@@ -119,8 +119,9 @@ class Consumer:
                     await self._bury(error)
                 return None
 
-    def _halt(self, policy: Halt) -> None:
+    def _halt(self, policy: Halt, error: Exception) -> None:
         self._lane.put_back()
+        self._lane.halted = described(error)
         logger.critical(
             "partition_halted processor=%s partition=%d: nothing of it is worked on until the "
             "next owner, the next start, or `chancy redis stream resume`",

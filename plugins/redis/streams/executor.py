@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 from chancy.clock import Backoff
@@ -126,9 +127,9 @@ class Executor:
                 self.processor.options.lease_s,
             )
 
-    def _heard(self, reason: str) -> None:
+    def _heard(self, reason: str, only: Collection[int] | None) -> None:
         if reason == "resume":
-            self.runner.resume()
+            self.runner.resume(only)
         else:
             self.runner.changed.set()
 
@@ -149,6 +150,7 @@ class Executor:
                     if self.runner.leaving:
                         return
                     await self._membership.change("join")
+                self._ownership.begun()
                 self._joining.clear()
                 backoff.reset()
                 logger.warning("processor_joined_again processor=%s", self.processor.id)

@@ -30,6 +30,7 @@ class PartitionReport:
     :ivar epoch: how often the partition has had a new owner.
     :ivar parked: why it is in quarantine; None if it is not.
     :ivar parked_id: the event that failed.
+    :ivar halted: why its owner works on nothing of it (`Halt`); None if it does.
     :ivar dead: dead letters of ``Ignore(keep=True)`` and `Retry`.
     :ivar dropped: events that senders dropped from the full partition, for all processors.
     :ivar lost: events that were dropped while the processor was at them.
@@ -49,6 +50,7 @@ class PartitionReport:
     epoch: int
     parked: str | None
     parked_id: str | None
+    halted: str | None
     dead: int
     dropped: int
     lost: int
@@ -141,9 +143,10 @@ class Inspection:
         ]
 
     async def resume(self, partitions: Iterable[int] | None = None) -> Mapping[int, str]:
-        """Lift the quarantine; gives the errors of the partitions that were parked.
+        """Let parked and halted partitions go on; gives the errors by which they were stopped.
 
-        The event that failed comes first again. Its workers begin at once.
+        The event that failed comes first again. Its workers begin at once. A worker that could not
+        tell Redis of a halt yet goes on, too, and is not among those given.
 
         :param partitions: only of these; of all unless given.
         """
@@ -156,13 +159,13 @@ class Inspection:
                     f"and no {number}"
                 )
         replies = await self._ask(
-            wanted, "resume", lambda number: (stream.keys.park(number, name),), ()
+            wanted,
+            "resume",
+            lambda number: (stream.keys.park(number, name), stream.keys.own(number, name)),
+            (),
         )
-        lifted = {
-            number: _text(reply[2] or b"") for number, reply in replies.items() if reply is not None
-        }
-        # Workers that have halted go on, too.
-        await self._tell("resume")
+        lifted = {number: _text(reply[0]) for number, reply in replies.items() if reply is not None}
+        await self._tell("resume", () if partitions is None else wanted)
         return lifted
 
     async def reset(self, start: str = "0") -> tuple[int, Sequence[Busy]]:
@@ -187,9 +190,12 @@ class Inspection:
         await self._tell("plan")
         return forgotten, busy
 
-    async def _tell(self, reason: str) -> None:
+    async def _tell(self, reason: str, partitions: Iterable[int] = ()) -> None:
+        """Tell the workers; of no partitions in particular, of all."""
         ctl = self._stream.keys.ctl(self._processor)
-        await self._stream.link.command("XADD", ctl, "MAXLEN", "~", 256, "*", "reason", reason)
+        only = ",".join(map(str, partitions))
+        fields = ("reason", reason, *(("partitions", only) if only else ()))
+        await self._stream.link.command("XADD", ctl, "MAXLEN", "~", 256, "*", *fields)
 
     async def _ask(
         self, numbers: Iterable[int], script: str, keys: Any, args: Sequence[Any]
@@ -207,7 +213,7 @@ class Inspection:
 
     def _read(self, number: int, reply: Reply) -> PartitionReport:
         length, lag, pending, first, idle_ms, owner, left_ms, epoch = reply[:8]
-        at, parked_id, error, dead, dropped, lost, dead_dropped = reply[8:]
+        at, parked_id, error, dead, dropped, lost, dead_dropped, halted = reply[8:]
         return PartitionReport(
             stream=self._stream.name,
             processor=self._processor,
@@ -222,6 +228,7 @@ class Inspection:
             epoch=int(epoch or 0),
             parked=_text(error or b"") if at else None,
             parked_id=_text(parked_id) if parked_id else None,
+            halted=_text(halted) if halted else None,
             dead=int(dead),
             dropped=int(dropped or 0),
             lost=int(lost or 0),

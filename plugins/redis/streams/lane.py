@@ -62,6 +62,8 @@ class Lane(Generic[R]):
         self.closing = False
         self.lost = False
         self.starving = False
+        #: What its policy has halted it by.
+        self.halted = ""
         #: Asks the fetcher to look at this lane; of the fetcher, in the loop.
         self.poke: Callable[[Lane[R]], None] = _nobody
         #: Set when nothing more is handed out.
@@ -72,6 +74,7 @@ class Lane(Generic[R]):
         self.mirror: Callable[[float], None] = _nowhere
         self._arrived = asyncio.Event()
         self._asked = False
+        self._flushing = False
         self._loop = loop
 
     # For the processor's side, in the loop or in a thread
@@ -88,10 +91,13 @@ class Lane(Generic[R]):
     def finish_some(self, count: int) -> None:
         """Acknowledge the first ones of those that were taken."""
         taken, acked = self.taken, self.acked
-        if not acked and count:
-            self._loop.call_soon_threadsafe(self._flush_soon)
         for _ in range(count):
             acked.append(taken.popleft().xid)
+        # Behind the append, and undone before they are passed on: from a thread, a look whether
+        # there were some before could see those that are just being taken, and ask nobody.
+        if count and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon_threadsafe(self._flush_soon)
         if len(self.buffer) <= self.low and not self._asked:
             self._asked = True
             self._loop.call_soon_threadsafe(self._ask)
@@ -183,6 +189,7 @@ class Lane(Generic[R]):
             self._loop.call_later(FLUSH_S, self._flush)
 
     def _flush(self) -> None:
+        self._flushing = False
         self.flush = True
         self.poke(self)
 

@@ -44,6 +44,15 @@ class Ownership:
         self._group = processor.name
         self._member = member
         self._options = processor.options
+        self._start = processor.options.start
+
+    def begun(self) -> None:
+        """The processor has begun long ago, though Redis may have lost all that says so.
+
+        What is in a log has come meanwhile: ``start="$"`` must not leave it out.
+        """
+        if self._start == "$":
+            self._start = "0"
 
     async def acquire(self, numbers: Collection[int]) -> Mapping[int, Claim]:
         """Try to take partitions: those that are free, whose lease has ended, or that are ours.
@@ -62,7 +71,7 @@ class Ownership:
                         self._keys.park(number, self._group),
                         self._keys.stat(number),
                     ),
-                    (self._group, self._member, lease_ms, self._options.start),
+                    (self._group, self._member, lease_ms, self._start),
                 )
                 for number in numbers
             ]
@@ -126,6 +135,13 @@ class Ownership:
             (self._group, self._member, lane.epoch, xid, described(error), *lane.acked),
         )
         return bool(parked == 1)
+
+    async def halt(self, lane: Lane[Any], why: str) -> bool:
+        """Say that a partition is halted here, or, with no reason, that it goes on."""
+        told = await self._link.call(
+            "halt", (self._own(lane.number),), (self._member, lane.epoch, why)
+        )
+        return bool(told == 1)
 
     async def bury(self, lane: Lane[Any], ids: Sequence[str], error: BaseException) -> int | None:
         """Make events dead letters, which acknowledges them; None if the partition was not ours.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.consumer import Consumer, End
 from chancy.plugins.redis.streams.fetcher import Fetcher
+from chancy.plugins.redis.streams.halts import Halts
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.membership import Membership, Plan
 from chancy.plugins.redis.streams.meter import Meter
+from chancy.plugins.redis.streams.overdue import Overdue
 from chancy.plugins.redis.streams.ownership import Busy, Ownership, Parked
 from chancy.plugins.redis.streams.processor import Processor
 from chancy.plugins.redis.streams.waiter import Waiter
@@ -40,13 +41,11 @@ class Runner:
         self._leaving: dict[int, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[End]] = set()
         self._hurried = False
-        self._waits_since: dict[int, float] = {}
-        self._alarmed: set[int] = set()
+        self._overdue = Overdue(processor)
         self._retry_s: float | None = None
         #: Partitions that are quarantined for this processor, as far as this worker has seen.
         self.parked: set[int] = set()
-        #: Partitions whose policy has halted them here.
-        self.halted: set[int] = set()
+        self._halts = Halts(ownership)
         self._returning: list[Lane[Any]] = []
         self._acquiring = asyncio.Lock()
         #: Nothing more is acquired.
@@ -60,6 +59,11 @@ class Runner:
     def lanes(self) -> Sequence[Lane[Any]]:
         """The lanes that are owned now. From any thread."""
         return list(self._lanes.values())
+
+    @property
+    def halted(self) -> Collection[int]:
+        """Partitions whose policy has halted them here."""
+        return self._halts.numbers
 
     async def serve(self) -> None:
         """Follow the plan until cancelled."""
@@ -102,10 +106,7 @@ class Runner:
             for number in sorted(assigned)
             if number not in self._lanes and number not in self._leaving
         ]
-        for number in list(self._waits_since):
-            if number not in wanted:
-                del self._waits_since[number]
-                self._alarmed.discard(number)
+        self._overdue.keep(wanted)
         async with self._acquiring:
             if wanted and not self.leaving:
                 await self._acquire(wanted)
@@ -148,7 +149,7 @@ class Runner:
 
     def _begin(self, lane: Lane[Any]) -> None:
         self.parked.discard(lane.number)
-        self._waits_since.pop(lane.number, None)
+        self._overdue.end(lane.number)
         self._lanes[lane.number] = lane
         self._fetcher.add(lane)
         self._consume(lane)
@@ -174,7 +175,7 @@ class Runner:
             )
             lane.lose()
         elif task.result() is End.HALTED:
-            self.halted.add(lane.number)
+            self._halts.add(lane)
             return
         elif task.result() is End.PARKED:
             self.parked.add(lane.number)
@@ -183,27 +184,17 @@ class Runner:
 
     def _wait_for(self, number: int, left_s: float) -> None:
         """Its owner may be gone, or hand it over in a moment: it will say so."""
-        now = time.monotonic()
-        since = self._waits_since.setdefault(number, now)
-        if now - since > self._processor.options.alarm_s and number not in self._alarmed:
-            self._alarmed.add(number)
-            logger.error(
-                "partition_not_handed_over processor=%s partition=%d waited_s=%.0f: "
-                "another worker holds it, although the plan gives it to this one",
-                self._processor.id,
-                number,
-                now - since,
-            )
+        self._overdue.wait(number)
         soon_s = min(max(left_s, _SOON_S), _LATE_S)
         self._retry_s = soon_s if self._retry_s is None else min(self._retry_s, soon_s)
 
-    def resume(self) -> None:
-        """Let halted partitions go on, and look whether quarantines were lifted."""
-        for number in list(self.halted):
-            self.halted.discard(number)
-            lane = self._lanes.get(number)
-            if lane is not None and not lane.over:
-                self._consume(lane)
+    def resume(self, only: Collection[int] | None = None) -> None:
+        """Let halted partitions go on, and look whether quarantines were lifted.
+
+        :param only: of these partitions; None: of all.
+        """
+        for lane in self._halts.lift(self._lanes, only):
+            self._consume(lane)
         self.changed.set()
 
     # Giving up
@@ -237,7 +228,7 @@ class Runner:
             )
             consumer.cancel()
             await asyncio.wait([consumer])
-        self.halted.discard(lane.number)
+        self._halts.drop(lane)
         await self._fetcher.drop(lane)
         if lane.lost:
             self._lanes.pop(lane.number, None)

@@ -291,7 +291,7 @@ async def test_a_parked_partition_is_shown_and_resumed(run: Run, streams: Stream
         assert "orders bill: partition 1 is parked at" in said.err
         assert "ValueError: five" in said.err
         said = await asyncio.to_thread(run, "resume", "orders", "bill", "--partition", 2, code=1)
-        assert "no partition of orders is parked for bill" in said.err
+        assert "no partition of orders is parked or halted for bill" in said.err
         said = await asyncio.to_thread(run, "resume", "orders", "bill", "--partition", 9, code=2)
         broken = False
         said = await asyncio.to_thread(run, "resume", "orders", "bill", "--json")

@@ -13,12 +13,17 @@ local found = redis.call('HMGET', own, 'owner', 'until')
 if found[1] and found[1] ~= member and tonumber(found[2]) > now then
   return {'busy', tonumber(found[2]) - now}
 end
+-- A group that was lost had read some of it: what came meanwhile must not be left out.
+if start == '$' and redis.call('HEXISTS', own, 'epoch') == 1 then
+  start = '0'
+end
 local made = redis.pcall('XGROUP', 'CREATE', log, group, start, 'MKSTREAM')
 if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then
   return made
 end
 local epoch = redis.call('HINCRBY', own, 'epoch', 1)
 redis.call('HSET', own, 'owner', member, 'until', now + lease_ms)
+redis.call('HDEL', own, 'halted')
 -- As many as former owners had in memory, hundreds; the loop ends with them.
 local consumer = 'e' .. epoch
 redis.call('XGROUP', 'CREATECONSUMER', log, group, consumer)

@@ -1,8 +1,14 @@
--- Lift the quarantine of a partition. Safe to repeat.
--- KEYS park
--- {at, id, error} of what was parked | false: it was not
-local found = redis.call('HMGET', KEYS[1], 'at', 'xid', 'error')
-if redis.call('DEL', KEYS[1]) == 0 then
-  return false
+-- Lift the quarantine of a partition, and the note that its owner has halted it. Safe to repeat.
+-- KEYS park own
+-- {error} of what was parked or halted | false: it was neither
+--@include _now
+local park, own = KEYS[1], KEYS[2]
+local found = redis.call('HGET', park, 'error')
+local held = redis.call('HMGET', own, 'owner', 'until', 'halted')
+local halted = held[1] and tonumber(held[2] or 0) > now_ms() and held[3]
+local parked = redis.call('DEL', park) == 1
+redis.call('HDEL', own, 'halted')
+if parked then
+  return {found or ''}
 end
-return found
+return halted and {halted}

@@ -1,0 +1,65 @@
+"""The partitions that a policy has halted in this worker, as Redis is told for people to see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.lane import Lane
+from chancy.plugins.redis.streams.ownership import Ownership
+
+#: Seconds until Redis is told again when it was away.
+_AGAIN_S = 1.0
+
+
+class Halts:
+    """What is halted here. Only this worker decides by it; what Redis knows is for commands."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+        self.numbers: set[int] = set()
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def add(self, lane: Lane[Any]) -> None:
+        """A lane is halted, by what its ``halted`` says."""
+        self.numbers.add(lane.number)
+        self._tell(lane)
+
+    def drop(self, lane: Lane[Any]) -> None:
+        """A lane is given up: its next owner begins."""
+        self.numbers.discard(lane.number)
+
+    def lift(
+        self, lanes: Mapping[int, Lane[Any]], only: Collection[int] | None
+    ) -> Sequence[Lane[Any]]:
+        """Those that go on now.
+
+        :param only: of these numbers; None: all.
+        """
+        lifted = []
+        for number in sorted(self.numbers if only is None else self.numbers & set(only)):
+            self.numbers.discard(number)
+            lane = lanes.get(number)
+            if lane is not None and not lane.over:
+                lifted.append(lane)
+                self._tell(lane)
+        return lifted
+
+    def _tell(self, lane: Lane[Any]) -> None:
+        task = asyncio.create_task(self._say(lane), name=f"halt {lane.number}")
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _say(self, lane: Lane[Any]) -> None:
+        """Until Redis knows what holds, which may have changed on the way."""
+        while not lane.over:
+            halted = lane.number in self.numbers
+            try:
+                await self._ownership.halt(lane, lane.halted if halted else "")
+            except BrokerError:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if halted == (lane.number in self.numbers):
+                return

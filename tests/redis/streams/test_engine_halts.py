@@ -1,0 +1,150 @@
+"""Halted partitions: how they go on, and how not; and what must not be left out or behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection
+from typing import Any
+
+from chancy.plugins.redis.streams.control import Control
+from chancy.plugins.redis.streams.event import Event
+from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.inspection import Inspection
+from chancy.plugins.redis.streams.lane import Lane
+from chancy.plugins.redis.streams.policy import Halt
+from tests.redis.streams.fleet import Fleet, Order, fleet
+from tests.waiting import eventually
+
+
+def failing(crew: Fleet, bad: set[int]) -> None:
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            if order.seq in bad:
+                raise ValueError(f"event {order.seq}")
+            crew.note(worker, events, order)
+
+    crew.handler = handle
+
+
+def _no_decode(_: Any) -> Order:
+    raise AssertionError("nothing is decoded")
+
+
+async def halted(crew: Fleet) -> dict[int, str]:
+    reports = await Inspection(crew.orders, "handle").report()
+    return {one.partition: one.halted for one in reports if one.halted is not None}
+
+
+async def test_a_resume_lets_go_on_what_it_names_and_shows_by_what_it_was_stopped(
+    place: dict[str, Any],
+) -> None:
+    async with fleet(**place, partitions=3, options={"policy": Halt()}) as crew:
+        bad = {0, 1}
+        failing(crew, bad)
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 6, keys=3)
+        both = {0: "ValueError: event 0", 1: "ValueError: event 1"}
+
+        async def shown(wanted: dict[int, str]) -> bool:
+            return await halted(crew) == wanted
+
+        await eventually(lambda: shown(both))
+        look = Inspection(crew.orders, "handle")
+        assert await look.resume([2]) == {}
+        bad.clear()
+        assert await look.resume([1]) == {1: "ValueError: event 1"}
+        await eventually(lambda: crew.numbers[-2:] == [1, 4])
+        assert worker.executor.runner.halted == {0}
+        await eventually(lambda: shown({0: "ValueError: event 0"}))
+        assert await look.resume() == {0: "ValueError: event 0"}
+        await eventually(lambda: crew.numbers[-2:] == [0, 3])
+        assert await halted(crew) == {}
+
+
+async def test_the_next_owner_begins_what_was_halted(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=1, options={"policy": Halt()}) as crew:
+        bad = {0}
+        failing(crew, bad)
+        first = await crew.start()
+        await crew.send(0, 2)
+
+        async def shown() -> bool:
+            return bool(await halted(crew))
+
+        await eventually(shown)
+        await crew.stop(first)
+        assert await halted(crew) == {}
+        bad.clear()
+        await crew.start()
+        await eventually(lambda: crew.numbers == [0, 1])
+        assert await halted(crew) == {}
+
+
+async def test_a_resume_of_old_is_not_heard_again_when_a_connection_was_lost(
+    redis_url: str,
+) -> None:
+    async with fleet(redis_url, partitions=3) as crew:
+        heard: list[tuple[str, Collection[int] | None]] = []
+        worker = await crew.start()
+        await eventually(crew.settled)
+        link = crew.orders.link
+        control = Control(link, worker.executor.processor, lambda *one: heard.append(one))
+        task = asyncio.create_task(control.serve("0-0"))
+        look = Inspection(crew.orders, "handle")
+        await look.resume()
+        await eventually(lambda: ("resume", None) in heard)
+        count = len(heard)
+        await link.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await eventually(lambda: len(heard) > count)  # plans are looked at again
+        await look.resume([2])
+        await eventually(lambda: ("resume", {2}) in heard)
+        assert heard.count(("resume", None)) == 1
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_what_comes_after_a_group_was_lost_is_not_left_out(redis_url: str) -> None:
+    async with fleet(redis_url, partitions=1, options={"start": "$"}) as crew:
+        await crew.send(0, 1)
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(1, 1)
+        await eventually(lambda: crew.numbers == [1])
+        await crew.stop(worker)
+        await crew.orders.link.command("XGROUP", "DESTROY", crew.orders.keys.log(0), "handle")
+        await crew.send(2, 1)
+        await crew.start()
+        await eventually(lambda: 2 in crew.numbers)
+
+
+async def test_what_comes_after_all_data_was_lost_is_not_left_out(redis_url: str) -> None:
+    async with fleet(redis_url, partitions=2, options={"start": "$", "lease_s": 1.0}) as crew:
+        await crew.send(0, 2)
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.orders.link.command("FLUSHALL")
+        await crew.send(2, 2)
+        await eventually(lambda: sorted(crew.numbers) == [2, 3])
+
+
+async def test_what_is_acknowledged_while_others_are_passed_on_is_passed_on_too() -> None:
+    """A thread acknowledges just as the loop takes what was acknowledged before."""
+    loop = asyncio.get_running_loop()
+    lane = Lane[Order](0, 1, loop.time() + 60, prefetch=8, pending=0, last="0-0", loop=loop)
+    poked: list[Lane[Order]] = []
+    lane.poke = poked.append
+
+    class Meanwhile(deque[Event[Order]]):
+        def popleft(self) -> Event[Order]:
+            lane.acked.clear()
+            return super().popleft()
+
+    lane.acked.append("1-0")
+    lane.taken = Meanwhile([Event(0, "2-0", (), False, _no_decode)])
+    lane.low = 0
+    lane.buffer.append(Event(0, "3-0", (), False, _no_decode))
+    lane.finish()
+    await eventually(lambda: lane.flush and poked == [lane])
+    assert list(lane.acked) == ["2-0"]
