@@ -194,6 +194,34 @@ async def test_of_a_frozen_worker_and_its_successor_one_wins(errands: Errands) -
     assert len(runners(errands.book)) == 6
 
 
+async def test_what_a_frozen_idle_worker_is_given_is_run_once(errands: Errands) -> None:
+    """It waits, and a push gives it a job that it hears of when another has run it."""
+    made = long_errand.job(book=str(errands.book), seconds=0.0)
+    parked = "{chancy:jobs:0}:parked:errands"
+    for turn in range(1, 4):
+        with closing(errands.server.client()) as client, errands.worker() as frozen:
+            client.delete(parked)
+            await ready(frozen)
+            await eventually(lambda: client.exists(parked))
+            frozen.send_signal(signal.SIGSTOP)
+            reference = await errands.chancy.push(made)
+            given = await errands.chancy.get_job(reference.id)
+            assert given is not None
+            assert given.state is State.RUNNING
+            with errands.worker() as other:
+                await ready(other)
+                # A job that has crashed is run in a process of its own.
+                done = await reference.wait(20)
+                assert done.result == runners(errands.book)[-1] != frozen.pid
+            frozen.send_signal(signal.SIGCONT)
+            last = await errands.chancy.push(made)
+            assert (await last.wait(20)).state is State.SUCCEEDED
+            after = await errands.chancy.get_job(reference.id)
+            assert after is not None
+            assert (after.crashes, after.attempt) == (1, 1)
+            assert len(runners(errands.book)) == 2 * turn, "nothing ran twice"
+
+
 async def test_nothing_is_lost_in_a_black_hole(errands: Errands) -> None:
     """For five seconds nothing gets through between Redis and one of two workers."""
     with Proxy("127.0.0.1", errands.server.port) as proxy:
