@@ -17,6 +17,7 @@ import httpx
 import psycopg
 import pytest
 
+from chancy import State
 from chancy.embedded.ports import free_port
 from tests.architecture.sources import ROOT
 from tests.integration.command import Started, command, environment, started
@@ -130,6 +131,44 @@ def test_an_order_is_written_with_its_job_and_shows_its_result(shop: Shop) -> No
         eventually_sync(lambda: shop.show(id) == done, timeout=30)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(30) == 0, running.log
+
+
+KEPT = """
+DATABASES["default"] |= {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
+"""
+#: Django's sessions have no name; the worker's own have, and this one.
+END_SESSIONS = """
+select count(pg_terminate_backend(pid)) from pg_stat_activity
+where datname = current_database() and backend_type = 'client backend'
+  and application_name = '' and pid != pg_backend_pid()
+"""
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["closed after each job", "kept"])
+def test_jobs_of_django_outlast_the_end_of_their_sessions(
+    tmp_path: Path, dsn: str, kept: bool
+) -> None:
+    """As a restart of the database ends them."""
+    cwd = Path(shutil.copytree(ROOT / "examples" / DJANGO.folder, tmp_path / DJANGO.folder))
+    if kept:
+        with (cwd / "shop" / "settings.py").open("a") as settings:
+            settings.write(KEPT)
+    # One thread, so that both orders are its own.
+    jobs = cwd / "shop" / "jobs.py"
+    jobs.write_text(jobs.read_text().replace('"thread"', '"thread", concurrency=1'))
+    worker = command("worker", "--app", DJANGO.application, "--processes", "1")
+    with served(DJANGO, cwd, dsn) as shop, started(worker, cwd=cwd, env={"CHANCY_DSN": dsn}):
+        for ended in (False, True):
+            assert shop.order().status_code == 201, shop.web.log
+            eventually_sync(lambda: shop.rows[1] == 0)
+            if not ended:
+                with psycopg.connect(dsn) as connection:
+                    found = connection.execute(END_SESSIONS).fetchone()
+                assert found is not None
+                assert bool(found[0]) or not kept
+    with psycopg.connect(dsn) as connection:
+        done = connection.execute("select attempt, state from chancy.finished_jobs").fetchall()
+    assert done == [(1, State.SUCCEEDED)] * 2
 
 
 def waits(dsn: str) -> bool:
