@@ -38,14 +38,19 @@ async def take(name: str, seconds: float = 0.0) -> str:
 
 ARGUMENTS = '{"name": "sql"}'
 TICK = take.job(name="tick", seconds=1.2)
-CRON = Cron(Entry("often", "* * * * * *", TICK, overlap=Overlap.SKIP), poll_s=0.2)
 
 
 @pytest.fixture
-async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
+def cron() -> Cron:
+    """One for each database: it stores its entries once in the life of a process."""
+    return Cron(Entry("often", "* * * * * *", TICK, overlap=Overlap.SKIP), poll_s=0.2)
+
+
+@pytest.fixture
+async def chancy(dsn: str, redis_url: str, cron: Cron) -> AsyncIterator[Chancy]:
     began.clear()
     at_once.clear()
-    plugins = [RedisPlugin(url=redis_url), Leadership(lease_s=1.0), CRON]
+    plugins = [RedisPlugin(url=redis_url), Leadership(lease_s=1.0), cron]
     async with Chancy(
         dsn, queues=[FAST], plugins=plugins, pool_size=3, no_default_plugins=True
     ) as made:
@@ -53,7 +58,9 @@ async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
         yield made
 
 
-async def test_ticks_run_beside_jobs_of_redis_and_do_not_overlap(chancy: Chancy) -> None:
+async def test_ticks_run_beside_jobs_of_redis_and_do_not_overlap(
+    chancy: Chancy, cron: Cron
+) -> None:
     """One job of the queue at a time, wherever it is; a tick is left out while one runs."""
     async with Worker(chancy):
         await eventually(lambda: began.count("tick") == 1)
@@ -61,7 +68,7 @@ async def test_ticks_run_beside_jobs_of_redis_and_do_not_overlap(chancy: Chancy)
         for reference in references:
             assert await reference.result(20) == "pushed"
         await eventually(lambda: began.count("tick") == 2, timeout=20)
-        fired = await CRON.history(chancy, "often")
+        fired = await cron.history(chancy, "often")
     assert {one.skipped for one in fired} >= {None, "overlap"}, "1.2 s each second"
     assert max(at_once) == 1
 

@@ -93,7 +93,11 @@ def test_values_and_many_results(shop: Shop) -> None:
         late = [foo.delay(1.0) for _ in range(2)]
         done, pending = wait(late, timeout=0.1)
         assert (len(done), len(pending)) == (0, 2)
-        found = gather([results[0], shop.program.fail.delay("baz"), *late], task_timeout=0.5)
+        failed = shop.program.fail.delay("baz")
+        with pytest.raises(TaskFailed):
+            failed.get()
+        late = [foo.delay(30.0) for _ in range(2)]
+        found = gather([results[0], failed, *late], task_timeout=0.5)
         assert found[0] == "123"
         assert [type(one) for one in found[1:]] == [TaskFailed, Timeout, Timeout]
     with pytest.raises(InvalidArguments, match="unexpected keyword argument 'no'"):
