@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from chancy.broker import SqlStore
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, BrokerUnavailable, ChancyError, ConfigurationError
+from chancy.errors import BrokerError, ChancyError, ConfigurationError
 from chancy.plugin import Runtime
 from chancy.plugins.redis.rounds import Rounds
 from chancy.plugins.redis.scripts import Value
@@ -138,9 +138,7 @@ class EventRelay:
         pauses = self._pauses.setdefault(row.place, Backoff(base_s=_SOON_S, cap_s=_LATE_S))
         pause_s = pauses.next_s()
         self._stopped[row.place] = time.monotonic() + pause_s
-        passing = isinstance(error, StreamFull | BrokerUnavailable)
-        logger.log(
-            logging.WARNING if passing else logging.ERROR,
+        logger.warning(
             "stream_relay_waits stream=%s partition=%d next_try_s=%.1f error=%s",
             row.stream,
             row.partition,
