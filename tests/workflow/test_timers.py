@@ -18,6 +18,7 @@ from chancy.plugins.workflow import (
     Workflows,
     WorkflowState,
 )
+from chancy.plugins.workflow.store import statement, store_of
 from chancy.plugins.workflow.timers import Timers
 from tests.waiting import eventually
 from tests.workflow import steps
@@ -133,6 +134,27 @@ async def test_a_wait_begins_anew_when_a_failed_workflow_goes_on(flows_dsn: str)
         assert execute(flows_dsn, TIMERS) == [("go", 1)]
         await reference.signal("go", "somebody")
         assert await reference.result(10) == {"bad": "bad", "go": "somebody"}
+
+
+async def test_a_timer_that_was_due_while_its_workflow_had_failed_begins_anew(
+    flows_dsn: str,
+) -> None:
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad").wait_for("go", timeout_s=3600)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        store = store_of(chancy.broker)
+        execute(flows_dsn, DUE)
+        # As the leader does, and somebody retries the workflow meanwhile.
+        (due,) = await store.fetch(statement("due", store.schema), 10)
+        assert not due[-1]
+        assert await flows.reference(chancy, reference.id).retry() == 1
+        await store.fetch(statement("rung", store.schema), *([one] for one in due[:3]))
+        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert await Timers(chancy.broker).turn() == 0
 
 
 async def test_included_and_added_waits_have_their_timers(flows_dsn: str) -> None:
