@@ -65,6 +65,12 @@ insert into chancy.workflows_timers
 select md5('w' || n)::uuid, 's5', 1, now() + (n %% 100) * interval '1 day' - interval '1 minute'
 from generate_series(%(first)s::int, %(last)s::int) as n
 """
+#: Those that have failed, one in three of them since yesterday.
+FAILED = """
+insert into chancy.workflows (id, name, state, steps, finished_at)
+select md5('f' || n)::uuid, 'failed', 5, 10, now() - (n %% 3) * interval '1 day'
+from generate_series(%(first)s::int, %(last)s::int) as n
+"""
 
 
 @pytest.fixture
@@ -74,8 +80,8 @@ def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         yield made
 
 
-def pages(connection: psycopg.Connection[Any], name: str, *parameters: object) -> int:
-    """The pages that a call looks at. Undone."""
+def planned(connection: psycopg.Connection[Any], name: str, *parameters: object) -> Any:
+    """The plan of a call, with what it came to. Undone."""
     cursor = psycopg.RawCursor(connection)
     text = statement(name, "chancy")
     with connection.transaction(force_rollback=True):
@@ -83,8 +89,19 @@ def pages(connection: psycopg.Connection[Any], name: str, *parameters: object) -
         row = cursor.execute(explained.encode(), parameters).fetchone()
     assert row is not None
     (plans,) = row
-    plan = (plans if isinstance(plans, list) else json.loads(plans))[0]["Plan"]
+    return (plans if isinstance(plans, list) else json.loads(plans))[0]["Plan"]
+
+
+def pages(connection: psycopg.Connection[Any], name: str, *parameters: object) -> int:
+    """The pages that a call looks at."""
+    plan = planned(connection, name, *parameters)
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def widest(plan: Any) -> float:
+    """The most rows that any part of a plan gave."""
+    own = float(plan["Actual Rows"]) * float(plan["Actual Loops"])
+    return max(own, *(widest(one) for one in plan.get("Plans", ())), 0.0)
 
 
 def ends(connection: psycopg.Connection[Any], wanted: str) -> list[object]:
@@ -138,17 +155,19 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, int]:
 @pytest.mark.timeout(240)
 def test_workflows_at_every_size(connection: psycopg.Connection[Any]) -> None:
     connection.execute("alter table chancy.workflows_steps set (autovacuum_enabled = off)")
-    for fill in (CHAINS, JOINS, AWAY):
+    for fill in (CHAINS, JOINS, AWAY, FAILED):
         connection.execute(fill.encode(), {"first": 1, "last": 5_000})
     connection.execute(FAN.encode(), {"width": 50_000})
     few = measured(connection)
-    for fill in (CHAINS, JOINS, AWAY):
+    for fill in (CHAINS, JOINS, AWAY, FAILED):
         connection.execute(fill.encode(), {"first": 5_001, "last": 95_000})
     connection.execute(
         "vacuum analyze chancy.workflows_steps, chancy.workflows, chancy.workflows_away, "
         "chancy.workflows_timers"
     )
     many = measured(connection)
+    swept = planned(connection, "missed", None, None, BATCH, 86_400.0)
+    assert widest(swept) <= 20 * BATCH, json.dumps(swept)
     for what, count in many.items():
         # Indexes are higher then: a page or two for each row.
         assert count <= few[what] * 2 + 4 * BATCH, (

@@ -13,11 +13,13 @@ with flows as materialized (
   order by w.id
   limit $3::int)
   union all
-  select w.id, w.state, w.undoing
+  (select w.id, w.state, w.undoing
   from {schema}.workflows as w
   where w.finished_at > now() - $4::float8 * interval '1 second'
     and w.state in (5, 6)
-    and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')),
+    and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
+  order by w.id
+  limit $3::int)),
 seen as materialized (
   select s.*, w.state as flow, w.undoing
   from (select * from flows order by id limit $3::int) as w
