@@ -124,7 +124,7 @@ class WorkflowReference:
         :param step: run this step and all behind it again, too, whatever became of them.
         :returns: how many steps are run again.
         :raises PushError: there is no such workflow or step, it cannot be retried as it is, or some
-            of these steps run.
+            of these steps run yet, or of a cancelled one any step that was asked to stop.
         """
         count = await self._flows.retry(self.id, step)
         if count is None:
@@ -135,7 +135,10 @@ class WorkflowReference:
             label = "gone" if found is None else found.state.label
             raise PushError(f"workflow {self.id} is {label}, and cannot be retried as it is")
         if count == -2:
-            raise PushError(f"workflow {self.id}: some of these steps run: wait, or cancel it")
+            raise PushError(
+                f"workflow {self.id}: some of these steps run yet: wait until they have ended, or "
+                "cancel it"
+            )
         return count
 
     def _signature(self, func: str) -> Signature | None:

@@ -40,7 +40,8 @@ class Untold:
                 wake.set()
 
     async def tell(self, flows: Flows, clock: Clock) -> None:
-        """Tell what there is, until cancelled."""
+        """Tell what there is, until cancelled. What cannot be told in a way that nobody has thought
+        of is left to the sweep."""
         backoff = Backoff(base_s=0.2, cap_s=5.0)
         wake = asyncio.Event()
         self._wakes.add(wake)
@@ -59,6 +60,9 @@ class Untold:
                         error,
                     )
                     await clock.sleep(pause_s)
+                except Exception:
+                    logger.warning("workflow_steps_left most=%d", _BATCH, exc_info=True)
+                    await clock.sleep(backoff.next_s())
                 else:
                     wake.clear()
                     await wake.wait()
@@ -69,6 +73,6 @@ class Untold:
         some = [self._ends.pop(id) for id in list(self._ends)[:_BATCH]]
         try:
             await flows.advance_each(sorted(some, key=order), alone=False)
-        except BaseException:
+        except (BrokerError, asyncio.CancelledError):
             self.add(some)
             raise

@@ -9,7 +9,6 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-  perform set_config('idle_in_transaction_session_timeout', '10s', true);
   if p_alone or exists (
     select from {schema}.workflows w where w.id = any (p_ids) and w.state <> 1) then
     perform from {schema}.workflows w where w.id = any (p_ids) order by w.id for no key update;

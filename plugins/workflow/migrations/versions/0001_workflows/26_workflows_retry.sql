@@ -1,6 +1,7 @@
 -- Runs what has failed or was cancelled again, with fresh attempts, and with p_step that step and all
 -- behind it. Gives how many steps; null: there is no such workflow or step; -1: it cannot be
--- retried as it is; -2: some of these steps run.
+-- retried as it is; -2: some of these steps run, or,
+-- of a cancelled workflow, any.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself; these steps,
 -- their joins. Not to be repeated: it would run them once more.
 create function {schema}.workflows_retry(p_id uuid, p_step text) returns int
@@ -37,8 +38,9 @@ begin
   from {schema}.workflows_steps s
   where s.workflow_id = p_id and (s.name in (select b.name from behind b)
     or s.state in (5, 6) and (s.undoes is not null) = v_flow.undoing);
+  -- What was asked to stop would end as cancelled, and fail the workflow that goes on.
   if exists (select from {schema}.workflows_steps s
-    where s.workflow_id = p_id and s.name = any (v_names) and s.state = 0
+    where s.workflow_id = p_id and s.state = 0 and (v_flow.state = 6 or s.name = any (v_names))
       and (exists (select from {schema}.jobs j where j.id = s.job_id)
         or exists (select from {schema}.workflows_away a
           where a.workflow_id = p_id and a.job_id = s.job_id))) then
