@@ -176,6 +176,7 @@ async def test_each_step_ends_once_whoever_dies(
             assert state is WorkflowState.SUCCEEDED
             assert {one.state.value for one in steps} <= {"succeeded", "ignored"}
     assert unlucky <= len(pushed) // 10
+    assert seconds < 10 or fleet.killed + fleet.frozen > 0
     assert execute(flows_dsn, "select id from chancy.jobs") == []
     assert execute(flows_dsn, "select job_id from chancy.workflows_away") == []
     missing = (
