@@ -215,5 +215,6 @@ def full(stream: Target[R], parts: Sequence[Part], waited_s: float) -> StreamFul
         f"the stream {stream.name} has no room in the partition{'s'[: len(parts) > 1]} {numbers} "
         f"after {waited_s:g} s: {stream.size:,} events there are not acknowledged by every "
         "processor. Nothing of what was left was sent there; add workers, raise size of the "
-        "stream, remove processors that are no more, or declare it with full='drop_oldest'"
+        "stream, forget processors that are no more (`chancy redis stream forget`), or declare it "
+        "with full='drop_oldest'"
     )

@@ -82,6 +82,20 @@ class Busy:
     lease_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was forgotten of a processor.
+
+    :ivar partitions: those that had something of it.
+    :ivar pending: events that it had read and not acknowledged.
+    :ivar letters: dead letters.
+    """
+
+    partitions: int
+    pending: int
+    letters: int
+
+
 class Inspection:
     """Looks at one processor of a stream. The processor need not be declared here.
 
@@ -189,6 +203,28 @@ class Inspection:
         ]
         await self._tell("plan")
         return forgotten, busy
+
+    async def forget(self) -> Forgotten:
+        """Forget the processor: its groups, quarantines, dead letters and members.
+
+        The stream keeps nothing for it any more. Workers that still have it begin it anew.
+        """
+        keys, name, link = self._stream.keys, self._processor, self._stream.link
+        for key in (keys.members(name), keys.plan(name), keys.ctl(name)):
+            await link.command("DEL", key)
+        replies = await self._ask(
+            range(self._stream.partitions),
+            "forget",
+            lambda number: (
+                keys.log(number),
+                keys.own(number, name),
+                keys.park(number, name),
+                keys.dead(number, name),
+                keys.stat(number),
+            ),
+            (name,),
+        )
+        return Forgotten(*(sum(counts) for counts in zip(*replies.values(), strict=True)))
 
     async def _tell(self, reason: str, partitions: Iterable[int] = ()) -> None:
         """Tell the workers; of no partitions in particular, of all."""

@@ -1,0 +1,60 @@
+"""``chancy redis stream forget``: what a processor that is no more has left behind."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from chancy.plugin import CommandLine
+from chancy.plugins.redis.streams.declared import PROCESSOR, STREAM, as_json, declared, refuse, run
+from chancy.plugins.redis.streams.inspection import Inspection
+
+
+@click.command()
+@STREAM
+@PROCESSOR
+@click.option("--force", is_flag=True, help="Although workers have it, or had it when they died.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@as_json
+@click.pass_obj
+def forget(
+    line: CommandLine, stream: str, processor: str, force: bool, yes: bool, json_: bool
+) -> None:
+    """Forget a processor that is no more: how far it was, and its dead letters.
+
+    Until then the stream keeps for it what it has not acknowledged, and is full in the end. Workers
+    that have it although it is forced begin it anew. Exits 1 if there are such workers, or there
+    is no such processor.
+
+    \b
+    Example:
+      chancy redis stream forget orders bill
+    """
+    target = declared(stream)
+    look = Inspection(target, processor)
+    reports, found = run(target, look.report), run(target, look.members)
+    alive = [one for one in found if one.lease_s > 0]
+    if alive and not force:
+        refuse(
+            f"{len(alive)} workers have the processor {processor} of {stream}: stop them, wait "
+            f"{max(one.lease_s for one in alive):.0f} s if they were killed, or give --force"
+        )
+    if not yes:
+        click.confirm(
+            f"the processor {processor} of {stream} is forgotten, with "
+            f"{sum(one.pending for one in reports):,} pending events and "
+            f"{sum(one.dead for one in reports):,} dead letters. Go on?",
+            abort=True,
+            err=True,
+        )
+    gone = run(target, look.forget)
+    if json_:
+        line.script(asdict(gone))
+    else:
+        line.line(
+            f"{gone.partitions} partitions forgotten, with {gone.pending:,} pending events and "
+            f"{gone.letters:,} dead letters"
+        )
+    if not gone.partitions and not found:
+        refuse(f"there is nothing of a processor {processor} of {stream}")
