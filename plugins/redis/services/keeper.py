@@ -80,10 +80,14 @@ class Keeper:
             thread.join()
 
     def hold(self, held: Held) -> None:
-        """Renew a lease from now on."""
+        """Renew a lease from now on; whoever held one of the same id has lost it."""
         with self._lock:
+            before = self._held.get(held.id)
             self._held[held.id] = held
             self._lock.notify()
+        if before is not None:
+            # A server that took over without its last words gives out what runs here.
+            before.lose()
 
     def drop(self, id: str, token: str) -> None:
         """Renew it no more."""
