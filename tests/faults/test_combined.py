@@ -218,6 +218,7 @@ def killed(
     return live_through
 
 
+@pytest.mark.chaos
 async def test_workers_killed_all_the_time_lose_nothing(
     killed: Callable[..., Awaitable[None]],
 ) -> None:

@@ -70,7 +70,7 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     ("processes", "function", "rescued"),
     [
         pytest.param(1, watched.backtrack, False, id="busy, under a supervisor"),
-        pytest.param(0, watched.backtrack, True, id="busy, alone"),
+        pytest.param(0, watched.backtrack, True, id="busy, alone", marks=pytest.mark.chaos),
         pytest.param(1, watched.doze, True, id="stuck, under a supervisor"),
     ],
 )

@@ -125,6 +125,7 @@ def wait_for_more(book: Book) -> None:
     eventually_sync(lambda: book.count("end").total() > ended + 5, timeout=30)
 
 
+@pytest.mark.chaos
 def test_one_key_of_fifty_producers_is_held_by_one_job_at_a_time(
     dsn: str, book: Book, start_worker: StartWorker, producers: Producers, looks: Looks
 ) -> None:

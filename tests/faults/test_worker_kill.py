@@ -42,7 +42,12 @@ async def kill(dsn: str, worker: WorkerProcess, book: Book, toll: Toll) -> None:
 
 
 @pytest.mark.parametrize(
-    ("executor", "seconds"), [("async", 0.02), ("process", 0.0), ("thread", 0.002)]
+    ("executor", "seconds"),
+    [
+        pytest.param("async", 0.02, marks=pytest.mark.chaos),
+        ("process", 0.0),
+        pytest.param("thread", 0.002, marks=pytest.mark.chaos),
+    ],
 )
 async def test_killed_workers_lose_none_of_ten_thousand_jobs(
     chancy: Chancy,

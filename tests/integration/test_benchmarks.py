@@ -124,6 +124,7 @@ def test_a_quick_run_reports_every_case_beside_its_limits(tmp_path: Path) -> Non
         assert re.search(rf"^\| {re.escape(figure)} \|", done.stdout, re.MULTILINE), figure
 
 
+@pytest.mark.chaos
 def test_a_given_server_is_left_as_it_was(dsn: str, tmp_path: Path) -> None:
     before = _schemas(dsn)
     file = tmp_path / "figures.json"
@@ -173,7 +174,9 @@ def test_an_unknown_system_is_refused() -> None:
     assert "there is no system 'nobody': choose of chancy, " in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.chaos)]
+)
 def test_an_interrupted_run_leaves_nothing_behind(dsn: str, number: signal.Signals) -> None:
     before, leftovers = _schemas(dsn), _leftovers()
     # 30 seconds of pushes: the signal comes while the worker runs.

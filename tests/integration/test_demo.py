@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import psycopg
+import pytest
 
 from chancy.cli.demo import jobs, modules
 from tests.integration.command import Answer, alone, command, started
@@ -36,6 +37,7 @@ def test_the_demo_on_a_private_server(tmp_path: Path) -> None:
     assert answer.err == ""
 
 
+@pytest.mark.chaos
 def test_the_demo_on_a_server_of_yours_twice_and_nothing_else_is_touched(
     tmp_path: Path, dsn: str
 ) -> None:

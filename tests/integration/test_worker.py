@@ -133,7 +133,9 @@ async def test_the_end_gives_running_jobs_back_without_an_attempt(chancy: Chancy
 async def test_a_worker_declared_dead_begins_anew_and_its_settlement_is_stale(
     chancy: Chancy, dsn: str
 ) -> None:
-    async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=5) as worker:
+    async with Worker(
+        chancy, heartbeat_s=0.1, heartbeat_timeout_s=5, shutdown_timeout_s=0.5
+    ) as worker:
         first_id = worker.worker_id
         reference = await chancy.push(jobs.wait_for_ever.job())
         await eventually(jobs.started.is_set)

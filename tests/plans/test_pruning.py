@@ -81,6 +81,7 @@ def _explain(
     return functions.buffers(plan)
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(240)
 def test_steps_of_the_pruner_at_every_size(connection: psycopg.Connection[Any]) -> None:
     check(connection, "nothing")

@@ -58,6 +58,7 @@ def check(connection: psycopg.Connection[Any], label: str) -> dict[str, int]:
     return pages
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(240)
 def test_steps_of_raising_at_every_size(connection: psycopg.Connection[Any]) -> None:
     check(connection, "nothing")

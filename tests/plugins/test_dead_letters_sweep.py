@@ -222,6 +222,7 @@ from generate_series(1, %s) as n
 """
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(180)
 def test_what_it_asks_is_served_by_indexes_at_every_size(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
