@@ -23,6 +23,10 @@ from chancy.plugins.redis.streams.runner import Runner
 logger = logging.getLogger("chancy.redis.streams")
 
 
+#: Seconds between two lines of the log that say what was done.
+_COUNT_S = 60.0
+
+
 class Executor:
     """One member of the group of a processor: heartbeat, maintenance, control and runner.
 
@@ -86,6 +90,7 @@ class Executor:
             group.create_task(control.serve(last), name="control")
             group.create_task(maintenance.serve(), name="maintenance")
             group.create_task(self._rejoin(), name="rejoin")
+            group.create_task(self._count(), name="count")
             # A fleet that starts at once settles with one plan.
             await asyncio.sleep(self.processor.options.join_delay_s)
             group.create_task(self.runner.serve(), name="runner")
@@ -113,7 +118,12 @@ class Executor:
             self.runner.hurry()
             await self.runner.release_all()
             raise
-        logger.info("processor_left processor=%s member=%s", self.processor.id, self.member)
+        logger.info(
+            "processor_left processor=%s member=%s %s",
+            self.processor.id,
+            self.member,
+            self.runner.meter,
+        )
 
     async def _say_so(self) -> None:
         try:
@@ -126,6 +136,22 @@ class Executor:
                 error,
                 self.processor.options.lease_s,
             )
+
+    async def _count(self) -> None:
+        """Say once a minute what was done, if there was anything."""
+        said = ""
+        while True:
+            await asyncio.sleep(_COUNT_S)
+            runner = self.runner
+            now = f"halted={len(runner.halted)} parked={len(runner.parked)} {runner.meter}"
+            if now != said:
+                said = now
+                logger.info(
+                    "processor_counts processor=%s partitions=%d %s",
+                    self.processor.id,
+                    len(runner.lanes),
+                    now,
+                )
 
     def _heard(self, reason: str, only: Collection[int] | None) -> None:
         if reason == "resume":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(slots=True)
@@ -26,3 +26,7 @@ class Meter:
     fenced: int = 0
     gone: int = 0
     rebalances: int = 0
+
+    def __str__(self) -> str:
+        """For logs: ``read=3 acked=3 …``."""
+        return " ".join(f"{name}={count}" for name, count in asdict(self).items())

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
+import pytest
+
+from chancy.plugins.redis.streams import executor
 from chancy.plugins.redis.streams.control import Control
 from chancy.plugins.redis.streams.event import Event
 from chancy.plugins.redis.streams.events import Events
@@ -148,3 +151,24 @@ async def test_what_is_acknowledged_while_others_are_passed_on_is_passed_on_too(
     lane.finish()
     await eventually(lambda: lane.flush and poked == [lane])
     assert list(lane.acked) == ["2-0"]
+
+
+async def test_what_was_done_is_counted_in_the_log(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executor, "_COUNT_S", 0.02)
+    caplog.set_level("INFO", "chancy.redis.streams")
+    counts = "read=3 acked=2 failed=1 dead=0 fenced=0 gone=0 rebalances=1"
+    async with fleet(redis_url, partitions=2, options={"policy": Halt()}) as crew:
+        failing(crew, {2})
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 3, keys=2)
+        line = f"processor_counts processor=orders/handle partitions=2 halted=1 parked=0 {counts}"
+        await eventually(lambda: line in caplog.text)
+        assert caplog.text.count(line) == 1, "what has not changed is not said again"
+        await crew.stop(worker)
+        member = worker.executor.member
+        assert (
+            f"processor_left processor=orders/handle member={member} read=3 acked=2" in caplog.text
+        )
