@@ -24,7 +24,7 @@ ASKED = 1_000
 BATCHES = 1_000
 #: Jobs of one statement that takes ends, or deletes.
 BATCH = 500
-#: Statements of one turn that delete.
+#: Statements of one turn that delete, of each kind: 50,000 batches.
 _MOST_BATCHES = 100
 
 
@@ -119,15 +119,13 @@ class Sweep:
         if self._keep_days is None:
             return 0
         age_s = self._keep_days * 86_400.0
+        forgotten = 0
+        # By turns, as both look at the oldest ones only.
         for _ in range(_MOST_BATCHES):
             ((jobs,),) = await self._fetch("forget_jobs", age_s, 10 * BATCH)
-            if jobs < 10 * BATCH:
-                break
-        forgotten = 0
-        for _ in range(_MOST_BATCHES):
             ((count,),) = await self._fetch("forget", age_s, BATCH)
             forgotten += count
-            if count < BATCH:
+            if not jobs and not count:
                 break
         if forgotten:
             logger.info("batches_forgotten count=%d", forgotten)

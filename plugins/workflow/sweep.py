@@ -30,7 +30,7 @@ ELSEWHERE_S = 60.0
 ASKED = 1_000
 #: Steps of one statement that takes ends, or deletes.
 BATCH = 500
-#: Statements of one turn that delete.
+#: Statements of one turn that delete, of each kind: 50,000 workflows.
 _MOST_BATCHES = 100
 #: Workflows of one turn that end, or begin to undo.
 _TURNED = 100
@@ -136,15 +136,13 @@ class Sweep:
         if self._keep_days is None:
             return 0
         age_s = self._keep_days * 86_400.0
+        forgotten = 0
+        # By turns, as both look at the oldest ones only.
         for _ in range(_MOST_BATCHES):
             ((steps,),) = await self._fetch("forget_steps", age_s, 10 * BATCH)
-            if steps < 10 * BATCH:
-                break
-        forgotten = 0
-        for _ in range(_MOST_BATCHES):
             ((count,),) = await self._fetch("forget", age_s, BATCH)
             forgotten += count
-            if count < BATCH:
+            if not steps and not count:
                 break
         if forgotten:
             logger.info("workflows_forgotten count=%d", forgotten)

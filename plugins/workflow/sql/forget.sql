@@ -1,19 +1,24 @@
--- Forgets workflows without steps that ended over $1 seconds ago, up to $2 of them. Gives how many.
+-- Forgets workflows without steps that ended over $1 seconds ago, up to $2 of the oldest 1,000. Gives
+-- how many.
 -- Index: workflows_finished, the primary keys. Locks: what it deletes, skipping locked rows.
 -- Safe to repeat.
 with gone as (
   delete from {schema}.workflows as w
   using (
     select o.id
-    from {schema}.workflows as o
-    where o.finished_at < now() - $1::float8 * interval '1 second'
-      and not exists (
-        select
-        from {schema}.workflows_steps as s
-        where s.workflow_id = o.id)
-    order by o.finished_at
+    from (
+      select w.id
+      from {schema}.workflows as w
+      where w.finished_at < now() - $1::float8 * interval '1 second'
+      order by w.finished_at
+      limit 1000) as w
+    join {schema}.workflows as o on o.id = w.id
+    where not exists (
+      select
+      from {schema}.workflows_steps as s
+      where s.workflow_id = w.id)
     limit $2::int
-    for update skip locked) as l
+    for update of o skip locked) as l
   where w.id = l.id
   returning w.id),
 joins as (
