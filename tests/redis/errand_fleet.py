@@ -17,6 +17,8 @@ import redis
 
 from chancy import Chancy, State
 from chancy.broker import SqlStore
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.desk import Desk
 from chancy.plugins.redis.link import SCRIPTS, Link
 from tests.redis.errands import QUEUE
 
@@ -55,8 +57,14 @@ async def ready(process: Process) -> None:
 
 def arm() -> None:
     """Kill this process at a call of a script: ``FATAL=claim:before:2`` before the second one is
-    sent, ``claim:after:2`` when Redis has run it and before anybody here knows."""
+    sent, ``claim:after:2`` when Redis has run it and before anybody here knows; ``hear:after:1``
+    when the first job was given to it, and has not been fetched."""
     name, moment, number = os.environ["FATAL"].split(":")
+    if name == "hear":
+        arm_desk(moment, int(number))
+        return
+    if name == "recover":
+        lose_a_claim()
     assert name in SCRIPTS
     left, run = [int(number)], Link.run
 
@@ -72,6 +80,35 @@ def arm() -> None:
         return answer
 
     setattr(Link, "run", fatal)  # noqa: B010 - its arguments are named otherwise
+
+
+def arm_desk(moment: str, number: int) -> None:
+    left, hear = [number], Desk.hear
+
+    def fatal(self: Desk, payload: bytes) -> str | None:
+        left[0] -= 1
+        if left[0] == 0 and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = hear(self, payload)
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    setattr(Desk, "hear", fatal)  # noqa: B010
+
+
+def lose_a_claim() -> None:
+    """Have the answer of the first claim that gives jobs be lost."""
+    run, lost = Link.run, [False]
+
+    async def lose(self: Link, script: str, *args: str | bytes | int | float) -> object:
+        answer = await run(self, script, *args)
+        if script == "claim" and not lost[0] and isinstance(answer, list) and len(answer) > 1:
+            lost[0] = True
+            raise BrokerUnavailable("the answer was lost")
+        return answer
+
+    setattr(Link, "run", lose)  # noqa: B010
 
 
 # Sums

@@ -37,7 +37,8 @@ pytestmark = pytest.mark.chaos
 
 #: After which a worker of these is taken for dead.
 TIMEOUT_S = 1.0
-#: Where a worker dies: scripts that change jobs, and that tell Postgres of them.
+#: Where a worker dies: scripts that change jobs, and that tell Postgres of them; and as it hears
+#: of a job that a push gave it.
 BOUNDARIES = (
     ("claim:before:2", "claim:after:2"),
     ("settle:before:2", "settle:after:2"),
@@ -45,6 +46,9 @@ BOUNDARIES = (
     ("orphans:before:1", "orphans:after:1"),
     ("unarchived:after:1", "archived:before:1"),
     ("register:after:1", "archived:after:1"),
+    ("hear:before:1", "hear:after:1"),
+    ("note:before:1", "note:after:1"),
+    ("recover:before:1", "recover:after:1"),
 )
 
 
@@ -76,6 +80,11 @@ class Errands:
         else:
             references = await self.chancy.push_many(made)
         self.ids += [one.id for one in references]
+
+    async def push_one(self) -> None:
+        """Alone: a worker that waits is given it."""
+        made = errand.job(book=str(self.book), number=len(self.ids))
+        self.ids.append((await self.chancy.push(made)).id)
 
     async def end(self, timeout: float = 30.0) -> None:
         """Let one worker do what is left, and look at the sums."""
@@ -122,6 +131,7 @@ async def test_a_kill_at_every_script_loses_nothing(errands: Errands) -> None:
                 await errands.push(3)
                 await errands.push(2, delay_s=0.1)
                 await asyncio.sleep(0.1)
+                await errands.push_one()
             assert one.returncode == other.returncode == -signal.SIGKILL
         with closing(errands.server.client()) as client:
             assert balanced(client) == len(errands.ids), (first, second)
