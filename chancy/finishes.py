@@ -12,13 +12,8 @@ from uuid import UUID
 from chancy.broker import Broker
 from chancy.clock import Backoff, Clock
 from chancy.errors import (
-    BrokerError,
-    BrokerUnavailable,
-    ChancyError,
-    JobError,
-    StatementFailed,
-    WaitTimeout,
-)
+    BrokerError, BrokerUnavailable, ChancyError, JobError, StatementFailed, WaitTimeout,
+)  # fmt: skip
 from chancy.job import QueuedJob
 from chancy.notice import Kind, Notice, Subscription, Topic
 
@@ -39,7 +34,7 @@ _PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
 
 
 class Gone(JobError):
-    """A job that was there is not any more: this broker has not kept what became of it."""
+    """A job is not there any more, and this broker has not kept what became of it."""
 
 
 class _Wanted:
