@@ -12,8 +12,13 @@ from uuid import UUID
 from chancy.broker import Broker
 from chancy.clock import Backoff, Clock
 from chancy.errors import (
-    BrokerError, BrokerUnavailable, ChancyError, JobError, StatementFailed, WaitTimeout,
-)  # fmt: skip
+    BrokerError,
+    BrokerUnavailable,
+    ChancyError,
+    JobError,
+    StatementFailed,
+    WaitTimeout,
+)
 from chancy.job import QueuedJob
 from chancy.notice import Kind, Notice, Subscription, Topic
 
@@ -138,13 +143,8 @@ class Finishes:
             if job is not None and job.state.final:
                 self._end(id, found=job)
             elif job is None and wanted.seen:
-                self._end(
-                    id,
-                    error=Gone(
-                        f"job {id} is gone: its queue does not keep finished jobs, so what "
-                        "became of it cannot be known"
-                    ),
-                )
+                why = "its queue does not keep finished jobs, so what became of it cannot be known"
+                self._end(id, error=Gone(f"job {id} is gone: {why}"))
             else:
                 wanted.found = job
                 wanted.seen = wanted.seen or job is not None
