@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -16,6 +18,11 @@ from chancy.states import State
 KEY = "workflow"
 #: How the meta of a job of a step looks, as jsonb is written.
 _MARK = f'"{KEY}": {{'
+#: The meta of the job of a step that has no other, as jsonb is written: read in 0.9 µs, as JSON in 5.
+_USUAL = re.compile(
+    r'\{"workflow": \{"id": "([0-9a-f-]{36})", "run": ([0-9]{1,9}), "step": "([^"\\]+)"\}\}'
+)
+_uuid = functools.lru_cache(maxsize=128)(UUID)
 #: Characters of the message of a failure that stay with the step.
 MAX_MESSAGE = 1_000
 #: Steps of which this process has seen the attempt end, and not yet what was made of it; at most.
@@ -59,6 +66,9 @@ def place_of(meta: str | None) -> Place | None:
     """The step that a job with this meta is; None if it is none, or says nonsense."""
     if meta is None or _MARK not in meta:
         return None
+    if (usual := _USUAL.fullmatch(meta)) is not None:
+        id, run, step = usual.groups()
+        return Place(_uuid(id), step, int(run), False)
     try:
         data = json.loads(meta)
         said = data[KEY]
@@ -132,7 +142,10 @@ class Notes:
         """These could not be written; whether they were settled is to be seen. A queue that keeps
         no finished jobs says nothing then of those that succeeded."""
         for end in ends:
-            if end.job in self._noted:
+            # One of them was told before, if the commit failed then.
+            noted = self._noted.get(end.job) or self._told.pop(end.job, None)
+            if noted is not None:
+                self._noted[end.job] = noted
                 self._tell(end.job)
                 self._untold[end.job] = end
                 self._untold_size += len(end.result or "")

@@ -22,7 +22,7 @@ from chancy.plugins.workflow import (
     WorkflowState,
     chain,
 )
-from chancy.plugins.workflow.ends import MAX_NOTED, Notes, place_of
+from chancy.plugins.workflow.ends import Notes
 from chancy.plugins.workflow.sweep import Sweep
 from chancy.settling import Transaction
 from chancy.testing.clock import ManualClock
@@ -248,18 +248,6 @@ async def test_what_another_broker_has_yet_to_settle_is_remembered_for_a_while(
         clock.advance(61)
         assert await sweep.ask() == 0
         assert len(notes) == 0
-
-
-def test_notes_are_bounded_and_take_no_nonsense() -> None:
-    for meta in (
-        None, "{}", '{"workflow": {}}', '{"workflow": {"id": 1, "step": "a", "run": 1}}',
-        '{"workflow": {"id": "x", "step": "a", "run": 1}}', '{"workflow": {', '["workflow": {]',
-    ):  # fmt: skip
-        assert place_of(meta) is None
-    said = {"id": str(UUID(int=5)), "run": 2, "step": 'a "b'}
-    good = json.dumps({"workflow": said, "x": 1})
-    assert place_of(good) == (UUID(int=5), 'a "b', 2, False)
-    assert MAX_NOTED == 20_000
 
 
 @pytest.mark.parametrize("given", [{"keep_days": 0}, {"sweep_s": 0}, {"sweep_s": 1e9}])

@@ -1,0 +1,45 @@
+"""What a worker remembers of steps that have ended in it."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+
+from chancy import Settlement, State
+from chancy.attempt import Returned
+from chancy.plugins.workflow.ends import MAX_NOTED, Notes, place_of
+from tests.unit.test_judge import claimed
+
+
+def test_notes_are_bounded_and_take_no_nonsense() -> None:
+    for meta in (
+        None, "{}", '{"workflow": {}}', '{"workflow": {"id": 1, "step": "a", "run": 1}}',
+        '{"workflow": {"id": "x", "step": "a", "run": 1}}', '{"workflow": {', '["workflow": {]',
+    ):  # fmt: skip
+        assert place_of(meta) is None
+    said = {"id": str(UUID(int=5)), "run": 2, "step": 'a "b'}
+    good = json.dumps({"workflow": said, "x": 1})
+    assert place_of(good) == (UUID(int=5), 'a "b', 2, False)
+    assert MAX_NOTED == 20_000
+
+
+def test_ends_that_were_not_told_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.ends.MAX_UNTOLD", 10)
+    notes, meta = Notes(), {"workflow": {"id": str(UUID(int=1)), "step": "a", "run": 1}}
+    claims = [claimed(meta=json.dumps(meta)) for _ in range(3)]
+    for claim in claims:
+        notes.note(claim, Returned("1"), 0)
+        settled = Settlement(claim.id, claim.lease, State.SUCCEEDED, result="12345")
+        ends = notes.ends([settled])
+        # The commit failed, and so did the hook when the batch was settled again.
+        notes.told(ends)
+        assert notes.untold(claim.id) is None
+        notes.not_told(ends)
+        assert notes.untold(claim.id) == ends[0]
+    assert len(notes) == 3
+    assert [notes.untold(one.id) is None for one in claims] == [True, False, False]
+    notes.forget(one.id for one in claims)
+    assert len(notes) == 0
+    assert all(notes.untold(one.id) is None for one in claims)
