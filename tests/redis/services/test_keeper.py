@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+import pytest
+
 from chancy.plugins.redis.services.keeper import Held, Keeper
 from chancy.plugins.redis.services.ledger import Ledger, Taken
 from tests.proxy import Proxy
@@ -18,6 +20,7 @@ _LEASE_S = 2.0
 _PHASES = 10
 
 
+@pytest.mark.row("P37")
 def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
     own_redis: Callable[..., RedisServer],
 ) -> None:
