@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from chancy import Chancy, State
+from chancy import Chancy, Job, State
 from chancy.options import ExecutorName
 from tests.faults import payments, tables
 from tests.faults.book import Book
@@ -28,34 +29,47 @@ def raised(folder: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """Where a job is frozen, and what its transaction raises once it goes on."""
+
+    executor: ExecutorName
+    #: Of payments.TRANSACTIONS; without one it is psycopg without an event loop.
+    library: str = ""
+    pause: str
+    error: str = "LeaseLost"
+
+    def job(self, dsn: str, folder: Path) -> Job[None]:
+        if not self.library:
+            return payments.pay.job(dsn=dsn, folder=str(folder), number=7, pause=self.pause)
+        return payments.pay_async.job(dsn=dsn, folder=str(folder), number=7, library=self.library)
+
+
+FREEZES = [
+    Freeze(executor="thread", pause="before"),
+    Freeze(executor="process", pause="before"),
+    # The server has ended its session: the rescuer waits for that, and nobody for the frozen.
+    Freeze(executor="thread", pause="after", error="IdleInTransactionSessionTimeout"),
+    Freeze(executor="async", library="asyncpg", pause="before"),
+    Freeze(executor="async", library="AsyncSession", pause="before"),
+]
+
+
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
-    ("executor", "pause", "error"),
-    [
-        ("thread", "before", "LeaseLost"),
-        ("process", "before", "LeaseLost"),
-        # The server has ended its session: the rescuer waits for that, and nobody for the frozen.
-        ("thread", "after", "IdleInTransactionSessionTimeout"),
-    ],
+    "freeze", FREEZES, ids=lambda one: f"{one.executor} {one.library or 'psycopg'} {one.pause}"
 )
 async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_have_it(
-    chancy: Chancy,
-    dsn: str,
-    tmp_path: Path,
-    start_worker: StartWorker,
-    executor: ExecutorName,
-    pause: str,
-    error: str,
+    chancy: Chancy, dsn: str, tmp_path: Path, start_worker: StartWorker, freeze: Freeze
 ) -> None:
     """SIGSTOP between what a job writes and its commit, until another worker has finished it."""
-    zombie = start_worker(dsn, executor=executor, concurrency=1)
+    zombie = start_worker(dsn, executor=freeze.executor, concurrency=1)
     zombie.wait_until_ready()
-    job = payments.pay.job(dsn=dsn, folder=str(tmp_path), number=7, pause=pause)
-    reference = await chancy.push(job)
-    await eventually((tmp_path / pause).exists)
+    reference = await chancy.push(freeze.job(dsn, tmp_path))
+    await eventually((tmp_path / freeze.pause).exists)
     zombie.signal(signal.SIGSTOP)
     await eventually(lambda: zombie.stopped)
-    rescuer = start_worker(dsn, executor=executor, concurrency=1)
+    rescuer = start_worker(dsn, executor=freeze.executor, concurrency=1)
     rescuer.wait_until_ready()
 
     async def finished() -> bool:
@@ -66,9 +80,10 @@ async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_hav
     paid = tables.ask(dsn, "select number, attempt from payments")
     assert paid == [(7, 1)]
     (tmp_path / "go").touch()
-    if executor != "process":  # a child was not frozen; the worker, once it goes on, kills it
+    # A child was not frozen; the worker, once it goes on, kills it.
+    if freeze.executor != "process":
         zombie.signal(signal.SIGCONT)
-    await eventually(lambda: raised(tmp_path) == error, timeout=20)
+    await eventually(lambda: raised(tmp_path) == freeze.error, timeout=20)
     zombie.signal(signal.SIGCONT)
     # What the zombie wrote is rolled back; what the other one wrote stays.
     assert tables.ask(dsn, "select number, attempt from payments") == paid
