@@ -223,8 +223,13 @@ class Streams(Duties):
         if not running:
             return
         told = asyncio.create_task((ending or asyncio.Event()).wait(), name="ending")
+        left = {told, *running}
         try:
-            await asyncio.wait({told, *running}, return_when=asyncio.FIRST_COMPLETED)
+            # Startup tasks end, and the processors go on without them.
+            while left != {told} and not told.done():
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                if any(task.cancelled() or task.exception() for task in done):
+                    break
         finally:
             try:
                 await _end(running, early=told.done())

@@ -1,4 +1,4 @@
-"""What a processor or a duty lets escape that is no Exception: it must not end them silently."""
+"""What must not end processors and duties silently: cancellations of others, and ends of others."""
 
 from __future__ import annotations
 
@@ -133,3 +133,21 @@ async def test_a_timer_goes_on_after_a_cancellation_that_escapes(
     task.cancel()
     await asyncio.wait([task])
     assert "stream_duty_failed kind=timer name=tick" in caplog.text
+
+
+async def test_processors_go_on_when_the_startup_tasks_have_ended(redis_url: str) -> None:
+    """And nothing else is declared that would keep them company."""
+    async with fleet(redis_url, partitions=1) as crew:
+        worker = await crew.start()
+        done = asyncio.Event()
+
+        @worker.streams.task()
+        async def warm() -> None:
+            done.set()
+
+        await done.wait()
+        await eventually(crew.settled)
+        await crew.send(0, 3)
+        await eventually(lambda: crew.numbers == [0, 1, 2])
+        assert worker.task is not None
+        assert not worker.task.done()

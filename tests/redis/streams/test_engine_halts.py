@@ -167,8 +167,8 @@ async def test_what_was_done_is_counted_in_the_log(
         line = f"processor_counts processor=orders/handle partitions=2 halted=1 parked=0 {counts}"
         await eventually(lambda: line in caplog.text)
         assert caplog.text.count(line) == 1, "what has not changed is not said again"
-        await crew.stop(worker)
         member = worker.executor.member
+        await crew.stop(worker)
         assert (
             f"processor_left processor=orders/handle member={member} read=3 acked=2" in caplog.text
         )
