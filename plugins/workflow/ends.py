@@ -18,9 +18,10 @@ from chancy.states import State
 KEY = "workflow"
 #: How the meta of a job of a step looks, as jsonb is written.
 _MARK = f'"{KEY}": {{'
-#: The meta of the job of a step that has no other, as jsonb is written: read in 0.9 µs, as JSON in 5.
+#: Meta with nothing else in it, as jsonb is written: read in 0.9 µs, as JSON in 2.9.
 _USUAL = re.compile(
-    r'\{"workflow": \{"id": "([0-9a-f-]{36})", "run": ([0-9]{1,9}), "step": "([^"\\]+)"\}\}'
+    r'\{"workflow": \{"id": "([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})", "run": ([0-9]{1,9}), '
+    r'"step": "([^"\\]+)"\}\}'
 )
 _uuid = functools.lru_cache(maxsize=128)(UUID)
 #: Characters of the message of a failure that stay with the step.
