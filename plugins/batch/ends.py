@@ -141,7 +141,13 @@ class Notes:
     def not_told(self, ends: Iterable[End]) -> None:
         """These could not be written; whether they were settled is to be seen."""
         noted, aged = self._noted, self._aged
-        self.failed.update((id, s) for _, id, s in ends if id in noted or id in aged)
+        for _, id, state in ends:
+            # One of them was told before, if the commit failed then.
+            place = self._told.pop(id, None) or self._before.pop(id, None)
+            if place is not None:
+                noted[id] = place
+            if id in noted or id in aged:
+                self.failed[id] = state
 
     def forget(self, ids: Iterable[UUID]) -> None:
         for id in ids:

@@ -9,6 +9,8 @@ import pytest
 
 from chancy import Settlement, State
 from chancy.attempt import Returned
+from chancy.plugins.batch.ends import Notes as BatchNotes
+from chancy.plugins.batch.ends import Place as BatchPlace
 from chancy.plugins.workflow.ends import MAX_NOTED, Notes, place_of
 from tests.unit.test_judge import claimed
 
@@ -43,3 +45,13 @@ def test_ends_that_were_not_told_are_kept_within_bounds(monkeypatch: pytest.Monk
     notes.forget(one.id for one in claims)
     assert len(notes) == 0
     assert all(notes.untold(one.id) is None for one in claims)
+
+
+def test_a_batch_keeps_what_was_told_before_the_commit_failed() -> None:
+    notes, id = BatchNotes(), UUID(int=5)
+    notes.note(id, BatchPlace(UUID(int=1), None))
+    ends = notes.ends([Settlement(id, UUID(int=6), State.SUCCEEDED)])
+    notes.told(ends)
+    assert len(notes) == 0
+    notes.not_told(ends)
+    assert (len(notes), notes.failed) == (1, {id: int(State.SUCCEEDED)})
