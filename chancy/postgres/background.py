@@ -10,7 +10,11 @@ from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
+from chancy.errors import BrokerUnavailable
 from chancy.job import QueuedJob
+
+#: Seconds for which the end of the thread waits for what it has cancelled.
+_END_S = 5.0
 
 T = TypeVar("T")
 
@@ -72,7 +76,12 @@ class Background(Generic[B]):
 
     def _submit(self, work: Awaitable[T]) -> Future[T]:
         async def awaited() -> T:
-            return await work
+            try:
+                return await work
+            except asyncio.CancelledError:
+                if self._loop is not asyncio.get_running_loop():
+                    raise BrokerUnavailable("the application was closed during a wait") from None
+                raise
 
         return asyncio.run_coroutine_threadsafe(awaited(), self._running())
 
@@ -104,3 +113,9 @@ class Background(Generic[B]):
             broker, finishes = made
             await finishes.close()
             await broker.close()
+        # Who has not come so far as to wait, since the broker is still being opened.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=_END_S)
