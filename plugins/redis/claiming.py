@@ -96,7 +96,7 @@ class Claims:
         self, queue: str, worker_id: UUID, lease: UUID, most: int
     ) -> tuple[list[Claim], list[Claim]]:
         """What was given and did not come, and what is claimed now."""
-        came = self.desk.came(worker_id, queue)
+        came, sent = self.desk.came(worker_id, queue), time.monotonic()
         answer: list[Any] = await self._link.run(
             "claim",
             queue,
@@ -108,8 +108,9 @@ class Claims:
             *came,
         )
         self.desk.told(worker_id, queue, came)
-        at = 1 + 2 * answer[0]
-        return self.desk.missed(_claims(answer[1:at])), _claims(answer[at:])
+        self.desk.skew = sent - float(answer[1])
+        at = 2 + 2 * answer[0]
+        return self.desk.missed(_claims(answer[2:at])), _claims(answer[at:])
 
     async def leave(self, worker_id: UUID) -> None:
         """Give back what a worker that leaves was given last, and drop what is remembered of it."""

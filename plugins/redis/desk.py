@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ logger = logging.getLogger("chancy.redis")
 #: Seconds after which a job that no claim has fetched from the desk goes back: its queue is no
 #: longer served here, or has no room.
 PATIENCE_S = 0.25
+#: Seconds after which what arrives is not taken: who was frozen or cut off may have lost it to
+#: another, and asks. Far below any time after which a worker is taken for dead.
+LATE_S = 0.5
 _WORKER, _ID = 16, 32
 #: Workers of a process, those that were declared dead too, times their queues.
 _MOST_PLACES = 1_000
@@ -51,15 +55,23 @@ class Desk:
     def __init__(self, give_back: Callable[[Sequence[Claim]], None]) -> None:
         self._give_back = give_back
         self._places: dict[tuple[UUID, str], _Place] = {}
+        #: Seconds of our clock less those of the server's, or a little less; None: not known yet.
+        self.skew: float | None = None
         #: Names it on the server.
         self.name = uuid.uuid4().hex.encode()
 
     def hear(self, payload: bytes) -> str | None:
-        """Take what was published; the queue whose worker is to fetch it, None if it is not new."""
+        """Take what was published; the queue whose worker is to claim, None if it is not new.
+
+        What comes late is left for the claim to ask for.
+        """
         claim = records.claim(payload[_WORKER:_ID], payload[_ID:])
         place = self._places.get((claim.worker_id, claim.queue))
-        if place is None or _moment(claim.lease.bytes)[0] <= place.known:
+        given_at = _moment(claim.lease.bytes)[0]
+        if place is None or given_at <= place.known:
             return None
+        if self.skew is None or time.monotonic() - self.skew - given_at > LATE_S:
+            return claim.queue
         if not _note(place, claim):
             return None
         self.keep([claim])

@@ -238,6 +238,28 @@ async def test_what_is_no_job_is_ignored(
     assert [one.id for one in await bench.claim()] == [job]
 
 
+@pytest.mark.parametrize("rescued", [False, True])
+async def test_what_is_heard_late_is_asked_for(
+    bench: Bench, listening: Listening, monkeypatch: pytest.MonkeyPatch, rescued: bool
+) -> None:
+    """A worker that was frozen hears of a job that another may have by now."""
+    assert await bench.claim() == []
+    monkeypatch.setattr("chancy.plugins.redis.desk.LATE_S", -60.0)
+    [job] = await bench.push(prepared())
+    await woken(listening)
+    if not rescued:
+        assert [claim.id for claim in await bench.claim()] == [job]
+        return
+    [orphan] = await bench.broker.orphans(silent_s=0.0, limit=10)
+    back = settlement(orphan, State.PENDING)._replace(refund=True, crashed=True)
+    assert await bench.settle(back) == frozenset()
+    other = Bench(bench.broker)
+    await other.prepare()
+    [claim] = await other.claim()
+    assert (claim.id, claim.crashes) == (job, 1)
+    assert await bench.claim() == []
+
+
 async def test_a_desk_that_is_heard_through_a_replica_is_given_nothing(
     own_redis: Callable[..., RedisServer],
 ) -> None:

@@ -1,6 +1,6 @@
 -- Take pending jobs: ARGV queue, worker, lease, limit, desk, whether to wait there (1, or 0), and
 -- what was given at the desk before, each as the lease and id in one text.
--- Gives a number, and then id and record, one after the other: first of as many jobs as the number
+-- Gives a number and the clock, and then id and record, one after the other: first of as many jobs as the number
 -- says that were given at the desk, and of which nobody has said that they came; then of those that
 -- are claimed now, in the order in which they are to run.
 --@include _record
@@ -8,7 +8,7 @@
 local queue, worker, lease, limit, desk = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local MOST_PARKED = 1000
 local parked, given = tag .. ':parked:' .. queue, tag .. ':given:' .. worker .. queue
-local found = {0}
+local found = {0, string.format('%.6f', now)}
 redis.call('ZREM', parked, worker .. desk)
 if redis.call('EXISTS', given) == 1 then
   for at = 7, #ARGV do redis.call('SREM', given, ARGV[at]) end
