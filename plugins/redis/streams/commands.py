@@ -15,7 +15,7 @@ from chancy.plugins.redis.streams.bar import Bar
 from chancy.plugins.redis.streams.codec import RecordCoding
 from chancy.plugins.redis.streams.declared import STREAM, STREAMS, as_json, declared, run
 from chancy.plugins.redis.streams.lines import Lines
-from chancy.plugins.redis.streams.remains import forget
+from chancy.plugins.redis.streams.remains import dead, forget
 from chancy.plugins.redis.streams.sending import PATIENCE_S
 from chancy.plugins.redis.streams.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
@@ -37,7 +37,7 @@ def stream_commands(streams: Streams) -> click.Group:
         """
         context.meta[STREAMS] = streams
 
-    for one in (send, sendmany, reset, lag, members, resume, forget):
+    for one in (send, sendmany, reset, lag, members, resume, dead, forget):
         group.add_command(one)
     return group
 

@@ -72,7 +72,7 @@ class DeadLetters(Generic[R]):
     Of a batch it writes every event. If the write fails, nothing is acknowledged, and the events
     come again. So pair it with a policy that goes on, such as ``Ignore()``; and expect an event
     twice where a worker dies between the write and the acknowledgement. ``Ignore(keep=True)`` does
-    both in one step, to a log that only the command line reads.
+    both in one step, to a log that `chancy redis stream dead` shows.
 
     ``sink`` is that stream, ``dead.<source>``, with one partition; a processor may work on it. Its
     records are `Dead`; those of a source with primitive records are what they were.

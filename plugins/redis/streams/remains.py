@@ -1,7 +1,8 @@
-"""``chancy redis stream forget``: what a processor that is no more has left behind."""
+"""``chancy redis stream forget|dead``: what a processor has left behind."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 
 import click
@@ -9,6 +10,7 @@ import click
 from chancy.plugin import CommandLine
 from chancy.plugins.redis.streams.declared import PROCESSOR, STREAM, as_json, declared, refuse, run
 from chancy.plugins.redis.streams.inspection import Inspection
+from chancy.plugins.redis.streams.letters import letters
 
 
 @click.command()
@@ -58,3 +60,33 @@ def forget(
         )
     if not gone.partitions and not found:
         refuse(f"there is nothing of a processor {processor} of {stream}")
+
+
+@click.command()
+@STREAM
+@PROCESSOR
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@as_json
+@click.pass_obj
+def dead(line: CommandLine, stream: str, processor: str, limit: int, json_: bool) -> None:
+    """Show the dead letters of a processor: the newest of each partition.
+
+    They are those of its policy, Ignore(keep=True) or Retry; those of the middleware DeadLetters
+    are in a stream.
+
+    \b
+    Example:
+      chancy redis stream dead orders bill
+    """
+    target = declared(stream)
+    found = run(target, lambda: letters(target, processor, limit))
+    if json_:
+        line.script([asdict(one) for one in found])
+        return
+    line.table(
+        ("partition", "id", "failed at", "error", "record"),
+        [
+            (one.partition, one.id, one.failed_at, one.error, json.dumps(one.record))
+            for one in found
+        ],
+    )

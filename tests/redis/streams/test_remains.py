@@ -54,6 +54,10 @@ async def test_a_processor_that_is_no_more_is_forgotten(streams: Streams) -> Non
     await streams.link.command("XGROUP", "CREATE", stream.keys.log(0), "ship", "$")
     with pytest.raises(StreamFull, match="chancy redis stream forget"):
         await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0.05)
+    (letter,) = (await asyncio.to_thread(run, "dead", "orders", "bill", "--json")).json
+    assert letter["record"] == {"order_id": 0, "note": ""}
+    assert (letter["partition"], letter["error"]) == (0, "ValueError: never")
+    assert "ValueError: never" in (await asyncio.to_thread(run, "dead", "orders", "bill")).out
     asked = await forget(code=1)
     assert "is forgotten, with 0 pending events and 1 dead letters. Go on?" in asked.err
     assert (await forget("--yes", "--json")).json == {"partitions": 4, "pending": 0, "letters": 1}
@@ -82,3 +86,21 @@ async def left(link: Link) -> AsyncIterator[str]:
         for key in (keys.own(number, "bill"), keys.park(number, "bill"), keys.dead(number, "bill")):
             if await link.command("EXISTS", key):
                 yield key
+
+
+async def test_a_dead_letter_that_cannot_be_read_is_shown_as_it_is(streams: Streams) -> None:
+    run = runner(streams.link.settings)
+    (stream, _) = streams.streams
+    fields = ("data", b"\xff{", "_xid", "5-1", "_error", "E: no", "_at", 1_000)
+    for number in (1, 2):
+        await streams.link.command("XADD", stream.keys.dead(number, "bill"), "*", *fields)
+    words = ("dead", "orders", "bill", "--json", "--limit", 1)
+    assert (await asyncio.to_thread(run, *words)).json == [
+        {
+            "partition": 1,
+            "id": "5-1",
+            "failed_at": "1970-01-01T00:00:01.000+00:00",
+            "error": "E: no",
+            "record": {"data": "\\xff{"},
+        }
+    ]
