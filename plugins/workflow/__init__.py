@@ -113,7 +113,7 @@ class Workflows(Plugin):
                     "workflows_joins": "select, insert",
                     "workflows_signals": "select",
                     "workflows_away": "select, insert",
-                    "workflows_timers": "select, insert",
+                    "workflows_timers": "select, insert, update",
                 }
             },
             core_grants={Kind.PRODUCER: {"queues": "select (name, broker)"}},

@@ -65,7 +65,13 @@ def forget(
 @click.command()
 @STREAM
 @PROCESSOR
-@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Letters of each partition, at most.",
+)
 @as_json
 @click.pass_obj
 def dead(line: CommandLine, stream: str, processor: str, limit: int, json_: bool) -> None:
