@@ -33,13 +33,14 @@ from chancy.homes import check_move
 from chancy.hooks import Hooks
 from chancy.intake import Intake, chunks
 from chancy.job import Job, QueuedJob, R
+from chancy.opening import Opening
 from chancy.plugin import BrokerContext, Plugin
 from chancy.postgres import schema as tables
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.component import Component
 from chancy.postgres.drivers.base import Connection
 from chancy.queue import Queue
-from chancy.reference import Reference, References, reference_to, result_of
+from chancy.reference import Reference, References, checked, reference_to, result_of
 from chancy.registry import Registry
 from chancy.routing import RoutedBroker
 
@@ -62,8 +63,7 @@ class Chancy(BlockingCalls):
     :param max_payload: bytes that the arguments, the meta, or the result of a job may take.
     :param driver: ``asyncpg`` or ``psycopg``.
     :param pool_size: sessions for callers, at most; see `chancy.postgres.broker.PostgresBroker`.
-    :param broker: instead of Postgres, for tests.
-    :param clock: instead of this machine's, for tests.
+    :param broker: instead of Postgres, and ``clock`` instead of this machine's: for tests.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Chancy(BlockingCalls):
         broker: Broker | None = None,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__()
         self._dsn = dsn or os.environ.get("CHANCY_DSN")
         self.schema = schema
         self.queues = tuple(queues)
@@ -102,8 +103,9 @@ class Chancy(BlockingCalls):
             clock=self.clock,
             max_payload=max_payload,
         )
-        self._assembly = Assembly(self.hooks.brokers(context), self.clock, self.queues)
+        self._assembly = Assembly(self.hooks, context, self.queues)
         self.broker, self._finishes = self._assembly.make(self.control)
+        self._opening = Opening(self.broker, self._finishes)
         self._instead: StandIn | None = None
         self.hooks.check_broker(self.control)
         for queue in self.queues:
@@ -117,7 +119,7 @@ class Chancy(BlockingCalls):
         return self._dsn
 
     async def __aenter__(self) -> Self:
-        await self.broker.open()
+        await self._opening.enter()
         return self
 
     async def __aexit__(
@@ -126,8 +128,7 @@ class Chancy(BlockingCalls):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._finishes.close()
-        await self.broker.close()
+        await self._opening.leave()
 
     # Pushing
 
@@ -177,18 +178,18 @@ class Chancy(BlockingCalls):
 
     async def get_job(self, id: UUID) -> QueuedJob | None:
         """A job, finished or not; None if there is none."""
-        return (await self.broker.get([id])).get(id)
+        return (await self.broker.get([checked(id)])).get(id)
 
     async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
         """Wait until a job is finished; see `chancy.reference.Reference.wait`."""
-        return await self._finishes.wait(id, timeout_s)
+        return await self._finishes.wait(checked(id), timeout_s)
 
     def read_result(self, job: QueuedJob) -> Any:
         """What the function of a finished job returned: see `Reference.result`."""
         return result_of(job, self.registry.known(job.func))
 
     async def get_jobs(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        return await self.broker.get(ids)
+        return await self.broker.get([checked(id) for id in ids])
 
     async def find_jobs(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         """Jobs by a filter, newest first."""
@@ -196,15 +197,15 @@ class Chancy(BlockingCalls):
 
     async def cancel(self, *ids: UUID) -> Mapping[UUID, Cancellation]:
         """Cancel jobs that wait and ask running ones to stop."""
-        return await self.broker.cancel(ids)
+        return await self.broker.cancel([checked(id) for id in ids])
 
     async def hurry(self, *ids: UUID) -> frozenset[UUID]:
         """Let scheduled jobs run now, retries too; gives the ids of those that were scheduled."""
-        return await self.broker.hurry(ids)
+        return await self.broker.hurry([checked(id) for id in ids])
 
     async def why(self, id: UUID) -> Sequence[Reason]:
         """Say why a job has not run, or is not finished; what weighs most comes first."""
-        return await diagnose(self.broker, id, lambda job: self.hooks.why_held(self, job))
+        return await diagnose(self.broker, checked(id), lambda job: self.hooks.why_held(self, job))
 
     async def counts(self) -> Mapping[str, QueueCounts]:
         return await self.broker.counts()
@@ -266,17 +267,16 @@ class Chancy(BlockingCalls):
 
     @contextmanager
     def replaced(self, by: StandIn) -> Generator[None]:
-        """Use something else instead of the database for a while. For tests, which
-        `chancy.testing.sandbox` makes easy."""
-        before = self.broker, self.clock, self._finishes, self._sync, self._background
-        control, self.control = self.control, by.broker
-        self.broker, self.clock, self._finishes = by.broker, by.clock, by.finishes
+        """Use something else instead of the database for a while; see `chancy.testing.sandbox`."""
+        before = vars(self).copy()
+        self.control = self.broker = by.broker
+        self.clock, self._finishes = by.clock, by.finishes
+        self._opening = Opening(by.broker, by.finishes)
         self._sync, self._background, self._instead = by.store, by.waiting, by
         try:
             yield
         finally:
-            self.broker, self.clock, self._finishes, self._sync, self._background = before
-            self._instead, self.control = None, control
+            vars(self).update(before)
 
     # For the calls without an event loop
 

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from chancy.blocking import BlockingStore, BlockingWait
-from chancy.broker import BlockingPush, BlockingWithin, Broker, PreparedJob
+from chancy.broker import BlockingPush, BlockingWithin, Broker, PreparedJob, SqlStore
 from chancy.clock import Clock
 from chancy.errors import BrokerError, PushError
 from chancy.finishes import Finishes
 from chancy.homes import Homes
+from chancy.hooks import Hooks
 from chancy.job import QueuedJob
+from chancy.plugin import BrokerContext
 from chancy.postgres.background import Background
 from chancy.postgres.background import Finishes as BackgroundFinishes
 from chancy.queue import DEFAULT_BROKER, Queue
-from chancy.routing import routed
+from chancy.routing import RoutedBroker, RoutedSqlBroker
 from chancy.sorting import Sorting, check_part
 from chancy.waits import Waits
 
@@ -46,15 +48,14 @@ class StandIn:
 class Assembly:
     """Makes what an application works on, once for its event loop and once for its threads.
 
-    :param planes: what makes the brokers of plugins. Without any nothing is routed.
+    :param hooks: have what makes the brokers of plugins. Without any nothing is routed.
     :param queues: of the application.
     """
 
-    def __init__(
-        self, planes: Mapping[str, Callable[[], Broker]], clock: Clock, queues: Iterable[Queue]
-    ) -> None:
-        self._planes = planes
-        self._clock = clock
+    def __init__(self, hooks: Hooks, context: BrokerContext, queues: Iterable[Queue]) -> None:
+        self._planes = hooks.brokers(context)
+        self._check = hooks.check_queue
+        self._clock = context.clock
         self._queues = tuple(queues)
 
     def make(self, control: Broker) -> tuple[Broker, Waiting]:
@@ -62,7 +63,8 @@ class Assembly:
         if not self._planes:
             return control, Finishes(control, self._clock)
         planes = {name: make() for name, make in self._planes.items()}
-        broker = routed(control, planes, self._clock, self._queues)
+        kind = RoutedSqlBroker if isinstance(control, SqlStore) else RoutedBroker
+        broker = kind(control, planes, self._clock, self._queues, self._check)
         return broker, Waits(broker.planes, self._clock)
 
     def make_blocking(

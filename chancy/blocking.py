@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -15,7 +16,7 @@ from chancy.job import Job, QueuedJob
 from chancy.postgres import schema as tables
 from chancy.postgres.component import Component
 from chancy.queue import Queue
-from chancy.reference import Reference, References, reference_to
+from chancy.reference import Reference, References, checked, reference_to
 
 R = TypeVar("R")
 
@@ -48,11 +49,18 @@ class BlockingCalls:
     They may be made from any number of threads.
     """
 
-    _sync: BlockingStore | None = None
-    _background: BlockingWait | None = None
+    def __init__(self) -> None:
+        self._sync: BlockingStore | None = None
+        self._background: BlockingWait | None = None
+        # How many blocks are inside, of all threads.
+        self._inside = 0
+        self._door = threading.Lock()
 
     def __enter__(self) -> Self:
-        self._sync, self._background = self._open_blocking()
+        with self._door:
+            if not self._inside:
+                self._sync, self._background = self._open_blocking()
+            self._inside += 1
         return self
 
     def __exit__(
@@ -61,8 +69,12 @@ class BlockingCalls:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        broker, self._sync = self._sync, None
-        background, self._background = self._background, None
+        with self._door:
+            self._inside -= 1
+            if self._inside:
+                return
+            broker, self._sync = self._sync, None
+            background, self._background = self._background, None
         if background is not None:
             background.close()
         if broker is not None:
@@ -129,7 +141,7 @@ class BlockingCalls:
 
     def sync_get_job(self, id: UUID) -> QueuedJob | None:
         """`get_job` for code without an event loop."""
-        return self._sync_broker.get(id)
+        return self._sync_broker.get(checked(id))
 
     def sync_wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
         """`wait_for` for code without an event loop.
@@ -151,7 +163,7 @@ class BlockingCalls:
         """
         if self._background is None:
             raise ConfigurationError("the sync_… calls need `with Chancy(dsn) as chancy:`")
-        return self._background.begin(id, timeout_s)
+        return self._background.begin(checked(id), timeout_s)
 
     def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         """`declare` for code without an event loop."""

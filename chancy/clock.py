@@ -46,6 +46,13 @@ class SystemClock:
         return True
 
 
+def told_to_end() -> bool:
+    """Whether this task itself is being cancelled. If not, a CancelledError that it met is the
+    end of something that it awaited, and a failure like any other."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Backoff:
     """Full-jitter exponential back-off: uniform between 0 and ``base · 2^n``, capped.
 

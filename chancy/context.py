@@ -266,7 +266,8 @@ class JobContext:
         place = self._outside.completion
         if place is None:
             raise ConfigurationError(
-                "complete_in() needs jobs that are kept in Postgres, and run by a worker"
+                "complete_in() needs jobs that are kept in Postgres, and run by a worker: no other "
+                "broker offers settling in a transaction"
             )
         completion = place.find()
         text = None

@@ -179,6 +179,14 @@ class BrokerUnavailable(BrokerError):
         return True
 
 
+class NotOpen(BrokerUnavailable):
+    """Nobody has opened the broker, or it was closed: nothing was sent."""
+
+    @property
+    def retryable(self) -> bool:
+        return False
+
+
 # Classes and codes after which the same statement may succeed: a serialization failure or
 # deadlock (40), resources (53), a lock or statement timeout (55P03, 57014), an operator's
 # intervention (57P), an I/O error of the server (58), and plans made stale by a migration

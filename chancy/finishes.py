@@ -10,7 +10,7 @@ from itertools import islice
 from uuid import UUID
 
 from chancy.broker import Broker
-from chancy.clock import Backoff, Clock
+from chancy.clock import Backoff, Clock, told_to_end
 from chancy.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -115,6 +115,7 @@ class Finishes:
             await asyncio.wait([pump])
         for id in tuple(self._wanted):
             self._end(id, error=BrokerUnavailable("the application was closed during a wait"))
+        self._stir = asyncio.Event()  # of the next event loop
 
     # What became of the jobs
 
@@ -266,10 +267,13 @@ class Finishes:
                     await self._receive(subscription)
                 finally:
                     await subscription.close()
-            except ChancyError as error:
-                if self._hears or not backoff.failures:
-                    logger.warning("listening_failed polling=true error=%s", error)
-                self._hears = False
+            except (Exception, asyncio.CancelledError) as error:
+                heard, self._hears = self._hears, False
+                if isinstance(error, asyncio.CancelledError) and told_to_end():
+                    raise
+                if heard or not backoff.failures:
+                    trace = not isinstance(error, ChancyError)  # of what nobody has foreseen
+                    logger.warning("listening_failed polling=true error=%s", error, exc_info=trace)
                 await self._clock.sleep(backoff.next_s())
 
     def _resume(self) -> None:

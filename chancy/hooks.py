@@ -16,7 +16,7 @@ from chancy.leader import LeaderGate, Unelected
 from chancy.names import check_broker_name
 from chancy.plugin import Application, BrokerContext, Panel, Plugin, Runtime, Surrounding
 from chancy.postgres.component import ordered
-from chancy.queue import DEFAULT_BROKER
+from chancy.queue import DEFAULT_BROKER, Queue
 from chancy.settling import Inside
 
 logger = logging.getLogger("chancy.hooks")
@@ -93,6 +93,17 @@ class Hooks:
                 raise ConfigurationError(
                     f"the plugin {plugin.get_identifier()!r} requires {_listed(missing)} of the "
                     f"broker; {type(broker).__name__} offers {_listed(offered)}"
+                )
+
+    def check_queue(self, queue: Queue, broker: Broker) -> None:
+        """Raise `ConfigurationError` unless the broker of a queue offers what plugins require."""
+        offered = broker.capabilities
+        for plugin in self.plugins:
+            missing = plugin.requires_for(queue) - offered
+            if missing:
+                raise ConfigurationError(
+                    f"queue {queue.name!r}: the plugin {plugin.get_identifier()!r} requires "
+                    f"{_listed(missing)} of its broker; {queue.broker!r} offers {_listed(offered)}"
                 )
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:

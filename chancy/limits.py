@@ -44,7 +44,7 @@ class Limit:
             case LimitType.TIME:
                 low, high, unit = 0.001, MAX_TIME_S, "seconds"
             case LimitType.MEMORY:
-                low, high, unit = float(MIN_MEMORY_BYTES), float(2**62), "bytes"
+                low, high, unit = float(MIN_MEMORY_BYTES), float(2**62), "bytes (32 MiB and more)"
             case _:
                 assert_never(self.type)
         value: object = self.value

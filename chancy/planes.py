@@ -46,10 +46,12 @@ class Planes:
                 await self.ready(name)
 
     async def close(self) -> None:
-        for name, plane in self.others.items():
-            self._shut.add(name)
-            await plane.close()
-        await self.control.close()
+        self._shut.update(self.others)
+        self._opening = {name: asyncio.Lock() for name in self.others}  # of the next event loop
+        try:
+            await asyncio.gather(*(plane.close() for plane in self.others.values()))
+        finally:
+            await self.control.close()
 
     async def ready(self, name: str) -> Broker:
         """A broker by its name, open. Raises `BrokerUnavailable`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -23,6 +23,7 @@ from chancy.job import Job, QueuedJob
 from chancy.leader import LeaderGate
 from chancy.names import shown
 from chancy.postgres.component import Migrations
+from chancy.queue import Queue
 from chancy.reference import Reference
 from chancy.registry import Registry
 from chancy.settling import Transaction
@@ -87,9 +88,9 @@ class Application(Protocol):
     def clock(self) -> Clock: ...
 
     @property
-    def registry(self) -> Registry:
-        """Which functions it has."""
-        ...
+    def registry(self) -> Registry: ...
+    @property
+    def max_payload(self) -> int: ...
 
     async def push(
         self, job: Job, *, within: object | None = None, validate: bool = True
@@ -156,10 +157,7 @@ class Panel:
 
 
 class Plugin:
-    """Base of all plugins.
-
-    The keyword parameters of the constructor are the settings of a plugin.
-    """
+    """Base of all plugins; the keyword parameters of its constructor are the settings of one."""
 
     #: A model that checks settings from files, if the annotations of the constructor do not say
     #: enough. Its fields are those parameters.
@@ -167,7 +165,7 @@ class Plugin:
 
     @classmethod
     def get_identifier(cls) -> str:
-        """The name a plugin is known by. A plugin replaces a default one of the same name."""
+        """The name a plugin is known by; it replaces a default one of the same name."""
         return f"{cls.__module__}.{cls.__qualname__}"
 
     def get_dependencies(self) -> Sequence[str]:
@@ -177,6 +175,10 @@ class Plugin:
     def requires(self) -> frozenset[Capability]:
         """What the broker must offer. Checked at start."""
         return frozenset()
+
+    def requires_for(self, queue: Queue) -> frozenset[Capability]:
+        """What the broker of a queue must offer. Checked when it is declared, and served."""
+        return self.requires() - {Capability.SQL}
 
     def migrations(self) -> Migrations | None:
         """The history of the tables that this plugin owns; None: it owns none.
@@ -189,8 +191,7 @@ class Plugin:
     def commands(self) -> Sequence[click.Command]:
         """Commands below ``chancy``, most often one group that has the name of the plugin.
 
-        They get ``--app``, ``--dsn`` and so on; ``@click.pass_obj`` hands them a `CommandLine`.
-        Import click in here, so that a worker need not.
+        They get ``--app`` …; ``@click.pass_obj`` gives them a `CommandLine`. Import click inside.
         """
         return ()
 
@@ -198,14 +199,23 @@ class Plugin:
         """What a dashboard can show of this plugin."""
         return ()
 
+    def choose(self, processors: Collection[str]) -> Collection[str]:
+        """Let `serve` run only these (``chancy worker --processors``); gives all that it could."""
+        return ()
+
+    @property
+    def exit_code(self) -> int:
+        """What ``chancy worker`` exits with when a plugin has it end; 0 if not."""
+        return 0
+
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         """Other places than Postgres for the jobs of a queue, ``Queue("mail", broker=NAME)``.
 
         By their names: 1 to 48 of ``a-z 0-9 _ -``, not ``postgres``. Each call of the value makes
-        a broker that shares no connection with the ones before: an application has one for its
-        event loop, and one for the thread of its ``sync_…`` calls. Queues, workers, leadership
-        and history stay in Postgres; such a broker is asked about queues by `Broker.declare` and
-        `Broker.check_queue` alone. An application in which nobody overrides this pays nothing.
+        one that shares no connection with others: for the event loop of an application, and for
+        the thread of its ``sync_…`` calls. Queues, workers, leadership and history stay in
+        Postgres; `declare` and `check_queue` are all that it is asked about queues. An application
+        in which nobody overrides this pays nothing.
         """
         return {}
 

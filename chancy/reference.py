@@ -13,6 +13,7 @@ from uuid import UUID
 
 from chancy.errors import JobCancelled, JobError, JobFailed
 from chancy.job import QueuedJob, R_co
+from chancy.names import shown
 from chancy.signature import Signature
 from chancy.states import State
 
@@ -108,6 +109,20 @@ class Reference(Generic[R_co]):
 def reference_to(id: UUID, stand_ins: Mapping[UUID, UUID], source: Source) -> Reference[Any]:
     """What the push of one job gives, by the answer of `Broker.push`."""
     return Reference(stand_ins.get(id, id), source, created=id not in stand_ins)
+
+
+def checked(id: UUID) -> UUID:
+    """The id of a job that somebody asks for.
+
+    Text is refused, even of an id: drivers take it, and what they give is then not found by it.
+    :raises TypeError: it is no `UUID`.
+    """
+    if not isinstance(id, UUID):
+        raise TypeError(
+            f"the id of a job is a uuid.UUID, and {shown(id)} is of the type "
+            f"{type(id).__name__}: of the text of an id UUID(text) makes one"
+        )
+    return id
 
 
 def result_of(job: QueuedJob, signature: Signature | None = None) -> Any:

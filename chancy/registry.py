@@ -55,7 +55,7 @@ class Registry:
             self._import(path)
         except UnknownFunction as error:
             raise PushError(
-                f"{error}; to push a job for another codebase, pass validate=False"
+                f"{error}; to push a job for another codebase, pass validate=False (--no-validate)"
             ) from error.__cause__
 
     def known(self, path: str) -> Signature | None:

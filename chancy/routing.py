@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -24,15 +24,6 @@ from chancy.sorting import Sorting, check_part
 logger = logging.getLogger("chancy.routing")
 
 
-def routed(
-    control: Broker, planes: Mapping[str, Broker], clock: Clock, queues: Iterable[Queue]
-) -> RoutedBroker:
-    """The brokers of an application as one; it is a `SqlStore` if the control broker is."""
-    if isinstance(control, SqlStore):
-        return RoutedSqlBroker(control, planes, clock, queues)
-    return RoutedBroker(control, planes, clock, queues)
-
-
 class RoutedBroker(Lookup):
     """A broker that keeps queues and workers, and others that keep the jobs of some queues.
 
@@ -43,12 +34,19 @@ class RoutedBroker(Lookup):
     :param control: has the queues and workers, and the jobs of every queue that names no other.
     :param planes: the others, by name.
     :param queues: of the application.
+    :param check: raises `ConfigurationError` if a broker does not offer what a queue there needs.
     """
 
     def __init__(
-        self, control: Broker, planes: Mapping[str, Broker], clock: Clock, queues: Iterable[Queue]
+        self,
+        control: Broker,
+        planes: Mapping[str, Broker],
+        clock: Clock,
+        queues: Iterable[Queue],
+        check: Callable[[Queue, Broker], None],
     ) -> None:
         super().__init__(Planes(control, planes))
+        self._check = check
         self.control = control
         self._clock = clock
         self._homes = Homes(queues, planes)
@@ -64,7 +62,9 @@ class RoutedBroker(Lookup):
 
     def check_queue(self, queue: Queue) -> None:
         self._homes.check(queue)
-        self.planes.all[queue.broker].check_queue(queue)
+        broker = self.planes.all[queue.broker]
+        broker.check_queue(queue)
+        self._check(queue, broker)
 
     async def open(self) -> None:
         await self.planes.open()

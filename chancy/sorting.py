@@ -29,6 +29,14 @@ def check_part(
             f"{Capability.TRANSACTIONAL_PUSH}: push without within=, or to a queue of "
             f"{DEFAULT_BROKER}"
         )
+    if within is not None and Capability.UNIQUE_WITHIN not in offered:
+        for job in part:
+            if job.unique is not None and job.unique.on_conflict == "raise":
+                raise PushError(
+                    f"job {job.func} is unique with on_conflict='raise', and its queue "
+                    f"{job.queue!r} has the broker {name!r}, which does not offer "
+                    f"{Capability.UNIQUE_WITHIN}: use 'skip' or 'replace', or push without within="
+                )
     if Capability.UNIQUE not in offered:
         for job in part:
             if job.unique is not None:

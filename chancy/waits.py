@@ -17,8 +17,8 @@ from chancy.planes import Planes
 
 #: Seconds after which a broker that is away is asked again.
 _AGAIN_S = 1.0
-#: Seconds after which who waits for a job at the broker it was pushed to looks whether it is there
-#: yet, and at most between two of these looks; each is twice as late as the one before.
+#: Seconds after which who waits for a job at one broker looks whether another has it by now, and
+#: at most between two of these looks; each is twice as late as the one before.
 _DOUBT_S, _LONGEST_DOUBT_S = 2.0, 64.0
 #: Jobs that one look asks about.
 _MOST_ASKED = 1_000
@@ -40,15 +40,14 @@ class Waits:
 
         A job that is nowhere yet is waited for everywhere.
         """
-        if (name := self._planes.plane_of_job(id)) is not None:
-            return await self._wait_where_pushed(name, id, timeout_s)
-        if (name := await self._find(id)) is not None:
-            await self._planes.ready(name)
-            return await self._finishes[name].wait(id, timeout_s)
+        name = self._planes.plane_of_job(id) or await self._find(id)
+        if name is not None:
+            return await self._wait_where_known(name, id, timeout_s)
         return await self._wait_everywhere(id, timeout_s)
 
-    async def _wait_where_pushed(self, name: str, id: UUID, timeout_s: float | None) -> QueuedJob:
-        """A broker may forget a job before its end is told, and another have its history."""
+    async def _wait_where_known(self, name: str, id: UUID, timeout_s: float | None) -> QueuedJob:
+        """A broker may forget a job before its end is told, and another have its history; or
+        another takes the job over."""
         began, pause_s = self._clock.monotonic(), _DOUBT_S
         await self._planes.ready(name)
         waiting = asyncio.create_task(self._finishes[name].wait(id, timeout_s))

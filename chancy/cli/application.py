@@ -18,7 +18,8 @@ from chancy.names import shown
 def find(path: str) -> Chancy:
     """The Chancy at ``package.module:attribute``; the attribute is ``chancy`` unless given.
 
-    The attribute may be a function without parameters that returns one.
+    The attribute may be a function without parameters that returns one, or what has one as its
+    ``chancy``: an application of another library.
     :raises ConfigurationError: what is wrong with the path, or with the module.
     """
     name, _, attribute = path.partition(":")
@@ -35,6 +36,8 @@ def find(path: str) -> Chancy:
             raise ConfigurationError(
                 f"--app {path}: module {name} has no {attribute or 'chancy'!r}{_candidates(name)}"
             ) from None
+    if not isinstance(found, Chancy) and isinstance(has := getattr(found, "chancy", None), Chancy):
+        found = has
     if callable(found) and not isinstance(found, Chancy | type):
         try:
             inspect.signature(found).bind()
@@ -96,8 +99,12 @@ def load(name: str, *, what: str) -> ModuleType:
                 f"{what}: there is no module {missing!r}; the current directory "
                 f"({os.getcwd()}) was looked in, and where Python looks"
             ) from None
+        # What a module says of itself, if it says what to install, is worth more.
+        said = str(error)
+        if said == f"No module named {missing!r}":
+            said = f"there is no module {missing!r}"
         raise ConfigurationError(
-            f"{what}: importing {name} failed: there is no module {missing!r}\n{_trace(error)}"
+            f"{what}: importing {name} failed: {said}\n{_trace(error)}"
         ) from error
     except Exception as error:
         raise ConfigurationError(

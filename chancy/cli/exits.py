@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import click
-
-from chancy.attempt import storable
+from chancy.commands import NO as NO
+from chancy.commands import complain as complain
 from chancy.errors import BrokerUnavailable, ChancyError, SchemaMismatch, WaitTimeout
 
-#: The answer is no.
-NO = 1
 #: Usage or configuration.
 USAGE = 2
 #: The tables are missing, or of another version.
@@ -30,8 +27,3 @@ def code_of(error: BaseException) -> int | None:
             return USAGE
         case _:
             return None
-
-
-def complain(message: str) -> None:
-    """One error on stderr. Whatever is quoted in it cannot speak to the terminal."""
-    click.echo(f"chancy: {storable(message, 20_000)}", err=True)

@@ -8,13 +8,17 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from chancy.attempt import storable
+from chancy.origin import LogContext
 
 Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 
 _LONGEST = 50_000
-#: What a record of a job has beside its message, see `chancy.context.JobContext.log`.
-_OF_A_JOB = {"job_id": "job", "func": "func", "attempt": "attempt"}
+#: What a record has beside its message, and under what name: that of a job, see
+#: `chancy.context.JobContext.log`, and that of a processor of streams, see `chancy.origin`.
+_SHOWN = {"job_id": "job", "func": "func", "attempt": "attempt"} | {
+    name: name for name in ("worker", "executor", "stream", "processor", "partition")
+}
 
 
 class TextFormatter(logging.Formatter):
@@ -24,15 +28,22 @@ class TextFormatter(logging.Formatter):
         return storable(super().format(record), _LONGEST)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name of its base
-        """The line without a trace; with the job that said it."""
+        """The line without a trace; with the job or the partition that it is about."""
         text = super().formatMessage(record)
         job = getattr(record, "job_id", None)
-        return text if job is None else f"{text} job={job}"
+        if job is not None:
+            return f"{text} job={job}"
+        found = vars(record)
+        if {"stream", "processor", "partition"} <= found.keys() and " partition=" not in text:
+            text += f" processor={found['stream']}/{found['processor']}"
+            text += f" partition={found['partition']}"
+        return text
 
 
 class JsonFormatter(logging.Formatter):
     """One object a line: ``at`` (ISO 8601, UTC), ``level``, ``logger``, ``pid``, ``message``,
-    ``trace``, and for what a job says ``job``, ``func``, ``attempt``."""
+    ``trace``; for what a job says ``job``, ``func``, ``attempt``; and for what is logged by streams
+    and their processors ``worker``, ``executor``, ``stream``, ``processor``, ``partition``."""
 
     def format(self, record: logging.LogRecord) -> str:
         found: dict[str, object] = {
@@ -42,7 +53,7 @@ class JsonFormatter(logging.Formatter):
             "pid": record.process,
             "message": record.getMessage(),
         }
-        for name, shown in _OF_A_JOB.items():
+        for name, shown in _SHOWN.items():
             if hasattr(record, name):
                 found[shown] = getattr(record, name)
         if record.exc_info:
@@ -53,6 +64,7 @@ class JsonFormatter(logging.Formatter):
 def install(level: str, format_: Format) -> None:
     """Send every record from this level on to stderr."""
     handler = logging.StreamHandler()
+    handler.addFilter(LogContext())
     handler.setFormatter(
         JsonFormatter()
         if format_ == "json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -34,6 +35,14 @@ DEFAULT: Mapping[str, str] = {
     "prune": "Prune the history once.",
 }
 
+#: The commands of our other plugins, and which these are.
+ELSEWHERE: Mapping[str, str] = {
+    "batch": "chancy.batches",
+    "cron": "chancy.cron",
+    "redis": "chancy.redis",
+    "workflow": "chancy.workflows",
+}
+
 _WORDS = "chancy.words"
 
 
@@ -48,7 +57,12 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # Whose commands there are depends on the --app that stands behind the command.
         ctx.meta[_WORDS] = tuple(args)
-        return super().resolve_command(ctx, args)
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            if args[0].startswith("-"):
+                raise
+            raise click.UsageError(_unknown(args[0]), ctx) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -80,6 +94,18 @@ class Commands(click.Group):
                 raise
             complain(str(error))
             sys.exit(code)
+
+
+def _unknown(name: str) -> str:
+    """What is said of a command that there is not."""
+    said = f"No such command {name!r}."
+    if plugin := ELSEWHERE.get(name):
+        return (
+            f"{said} It is of the plugin {plugin}: give the --app of an application that has it, "
+            f"or set CHANCY_PLUGINS={plugin}."
+        )
+    near = difflib.get_close_matches(name, [*COMMANDS, *DEFAULT, *ELSEWHERE], 1)
+    return f"{said} Did you mean {near[0]!r}?" if near else said
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

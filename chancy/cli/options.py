@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chancy.cli import output
+from chancy.commands import as_json as as_json
 
 T = TypeVar("T")
 
@@ -192,11 +193,6 @@ def with_target(command: click.Command) -> click.Command:
 
 def _shared() -> list[click.Parameter]:
     return click.command()(on_target(lambda target: None)).params
-
-
-def as_json(function: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--json``."""
-    return click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")(function)
 
 
 class Moment(click.ParamType[datetime]):

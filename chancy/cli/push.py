@@ -120,10 +120,11 @@ def _json(text: str, option: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        quoted = json.dumps(text)
+        # What begins like this was not meant as text.
+        meant = text[:1] not in ("{", "[", '"')
+        hint = f"; text needs quotes inside the shell's: '{json.dumps(text)}'"
         raise InvalidArguments(
-            f"{option}: {shown(text)} is not JSON ({error}); text needs quotes inside the "
-            f"shell's: '{quoted}'"
+            f"{option}: {shown(text)} is not JSON ({error}){hint if meant else ''}"
         ) from None
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chancy.cli import logs
+from chancy.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from chancy.app import Chancy
@@ -27,6 +30,7 @@ class Orders:
     """How a worker is to be run."""
 
     queues: tuple[str, ...] | None
+    processors: tuple[str, ...] | None
     tags: tuple[str, ...]
     burst: bool
     shutdown_timeout: float
@@ -40,6 +44,8 @@ class Orders:
         found = [f"--tag={tag}" for tag in self.tags]
         if self.queues is not None:
             found.append(f"--queues={','.join(self.queues)}")
+        if self.processors is not None:
+            found.append(f"--processors={','.join(self.processors)}")
         if self.burst:
             found.append("--burst")
         found += [f"--log-level={self.log_level}", f"--log-format={self.log_format}"]
@@ -48,10 +54,16 @@ class Orders:
 
 
 def run(chancy: Chancy, orders: Orders) -> None:
-    """Run a worker until it is told to stop, or with ``burst`` until its queues are empty."""
+    """Run a worker until it is told to stop, or with ``burst`` until its queues are empty.
+
+    :raises ConfigurationError: no plugin has a processor that it is to run.
+    """
     from chancy.postgres.broker import PostgresBroker
     from chancy.worker.supervised import Line
     from chancy.worker.worker import Worker
+
+    if orders.processors is not None:
+        _choose(chancy, orders.processors)
 
     async def main() -> None:
         broker = chancy.control
@@ -85,6 +97,18 @@ def run(chancy: Chancy, orders: Orders) -> None:
         logger.info("stopped pid=%d settled=%d stale=%d", os.getpid(), worker.settled, worker.stale)
 
     asyncio.run(main())
+    if code := max((plugin.exit_code for plugin in chancy.hooks.plugins), default=0):
+        sys.exit(code)
+
+
+def _choose(chancy: Chancy, processors: Collection[str]) -> None:
+    known = {name for plugin in chancy.hooks.plugins for name in plugin.choose(processors)}
+    unknown = sorted(set(processors) - known)
+    if unknown:
+        raise ConfigurationError(
+            f"--processors: there is no {', '.join(unknown)}, but "
+            f"{', '.join(sorted(known)) or 'no processor at all'}"
+        )
 
 
 async def _tell(chancy: Chancy, worker: Worker, orders: Orders) -> None:

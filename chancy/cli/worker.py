@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     help="Serve only these queues.",
 )
 @click.option(
+    "--processors",
+    metavar="A,B",
+    envvar="CHANCY_PROCESSORS",
+    show_envvar=True,
+    help="Run only these processors of streams.",
+)
+@click.option(
     "--tag", "tags", multiple=True, metavar="TAG", help="A tag of this worker; again for more."
 )
 @click.option(
@@ -87,6 +94,7 @@ if TYPE_CHECKING:
 def worker(
     target: Target,
     queues: str | None,
+    processors: str | None,
     tags: tuple[str, ...],
     processes: int,
     burst: bool,
@@ -112,7 +120,8 @@ def worker(
     if click.get_current_context().invoked_subcommand is not None:
         return
     orders = Orders(
-        queues=_names(queues),
+        queues=_names(queues, "--queues names no queue"),
+        processors=_names(processors, "--processors names no processor"),
         tags=tags,
         burst=burst,
         shutdown_timeout=shutdown_timeout,
@@ -225,12 +234,12 @@ def health(target: Target, within: float) -> None:
     output.line(f"healthy: the database answers, {len(living)} of host {host()} live")
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
+def _names(text: str | None, none: str) -> tuple[str, ...] | None:
     if text is None:
         return None
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if not names:
-        raise click.UsageError("--queues names no queue")
+        raise click.UsageError(none)
     return names
 
 

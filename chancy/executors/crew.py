@@ -25,7 +25,7 @@ STOP_GRACE_S = 2.0
 class Crew:
     """Starts children, replaces those that end, and relieves those that are spent.
 
-    :param make: makes a child of a number, not started yet.
+    :param make: makes a child of a number, not started yet. Raises OSError if it cannot.
     :param changed: called when there are other children that can take calls.
     :param start: starts it, with a path to look for modules. Raises OSError if it cannot.
     :param sys_path: where children look for modules; None takes ``sys.path`` as it is at start.
@@ -99,12 +99,13 @@ class Crew:
         delay_s = FIRST_DELAY_S
         predecessor: ChildProcess | None = None
         while not self._stop.is_set():
-            child, why = await self._begin(number)
+            child = await self._begin(number)
             if not tried.done():
                 tried.set_result(None)
             if self._stop.is_set():
                 return
-            if why is None:
+            why: str | None = None
+            if isinstance(child, ChildProcess):
                 delay_s = FIRST_DELAY_S
                 self._take_on(child, predecessor)
                 predecessor = child
@@ -112,6 +113,7 @@ class Crew:
                 if child.gone.done() and child.idle_all_its_life:
                     why = f"{child.gone.result()} before it ran anything"
             else:
+                why = child
                 logger.error(
                     "child %d %s before it was ready: the next try is in %g s", number, why, delay_s
                 )
@@ -124,13 +126,14 @@ class Crew:
                     await asyncio.wait_for(self._stop.wait(), delay_s)
                 delay_s = min(delay_s * 2, MAX_DELAY_S)
 
-    async def _begin(self, number: int) -> tuple[ChildProcess, str | None]:
-        """Start a child. Returns it, and why it is not ready."""
-        child = self._make(number)
+    async def _begin(self, number: int) -> ChildProcess | str:
+        """Start a child. Returns it once it is ready, or why it is not."""
         try:
+            # Without descriptors it cannot even be made.
+            child = self._make(number)
             self._start(child, self._sys_path or ())
         except Exception as error:
-            return child, f"could not be started: {error}"
+            return f"could not be started: {error}"
         self._living.add(child)
         if self._stop.is_set():
             child.hang_up(STOP_GRACE_S)
@@ -138,10 +141,11 @@ class Crew:
         if waiting:
             child.kill(f"was killed because it took longer than {BOOT_S:g} s")
         why = await child.ready
-        if why is not None:
-            await child.gone
-            self._living.discard(child)
-        return child, why
+        if why is None:
+            return child
+        await child.gone
+        self._living.discard(child)
+        return why
 
     def _take_on(self, child: ChildProcess, predecessor: ChildProcess | None) -> None:
         self.ready.append(child)

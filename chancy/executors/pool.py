@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from time import monotonic
 from typing import Generic, TypeVar
 
 from chancy.executors import forks
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that threads without an errand get to end, their farewell included.
+PARTING_S = 5.0
 
 Result = TypeVar("Result")
 
@@ -113,9 +120,18 @@ class ThreadPool:
         errand.finish(result)
 
     async def stop(self) -> None:
-        """End the threads that are idle. One that is stuck is left behind."""
+        """End the threads that are idle. One that is stuck is left behind, after a while also one
+        that is stuck in its farewell."""
         for _ in self._threads:
             self._errands.put(None)
-        while sum(thread.is_alive() for thread in self._threads) > self._unfinished:  # noqa: ASYNC110  an end without a word
+        until = monotonic() + PARTING_S
+        # They end without a word. As many as have errands unfinished are stuck in those.
+        while len(alive := [one for one in self._threads if one.is_alive()]) > self._unfinished:
+            if monotonic() > until:
+                names = ", ".join(thread.name for thread in alive)
+                logger.warning(
+                    "threads did not end within %g s, and are left behind: %s", PARTING_S, names
+                )
+                break
             await asyncio.sleep(0.002)
         self._threads = []

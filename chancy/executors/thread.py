@@ -24,6 +24,7 @@ from chancy.executors.invocation import (
     returned,
     time_limit,
 )
+from chancy.executors.loop_threads import LoopThreads
 from chancy.executors.pool import ThreadPool
 from chancy.executors.progress import Reporter
 from chancy.executors.thread_run import ThreadRun
@@ -147,6 +148,8 @@ class ThreadExecutor:
         runner: asyncio.Runner | None = getattr(self._local, "runner", None)
         if runner is None:
             runner = self._local.runner = asyncio.Runner()
+            helpers = LoopThreads(f"{threading.current_thread().name}-helper")
+            runner.get_loop().set_default_executor(helpers)
         try:
             return runner.run(work, context=context)
         except (SystemExit, KeyboardInterrupt):

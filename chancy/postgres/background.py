@@ -36,6 +36,20 @@ class Opened(Protocol):
 B = TypeVar("B", bound=Opened)
 
 
+class _Beside(Generic[B]):
+    """One life of the thread, with its loop and what was made there."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.pid = os.getpid()
+        self.made: tuple[B, Finishes] | None = None
+        self.closing = False
+        self.thread = threading.Thread(
+            target=self.loop.run_forever, name="chancy waiting", daemon=True
+        )
+        self.thread.start()
+
+
 class Background(Generic[B]):
     """A thread with an event loop, begun by the first who waits. From any thread.
 
@@ -45,10 +59,7 @@ class Background(Generic[B]):
     def __init__(self, make: Callable[[], tuple[B, Finishes]]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._pid = 0
-        self._made: tuple[B, Finishes] | None = None
+        self._beside: _Beside[B] | None = None
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
         """Begin to wait until a job is finished; see `chancy.reference.Reference.wait`."""
@@ -56,63 +67,62 @@ class Background(Generic[B]):
         async def work(broker: B, finishes: Finishes) -> QueuedJob:
             return await finishes.wait(id, timeout_s)
 
-        return self._submit(self._run(work))
+        return self._submit(work)
 
     def run(self, work: Callable[[B, Finishes], Awaitable[T]]) -> T:
         """Have something done in the loop, and wait for it."""
-        doing = self._submit(self._run(work))
+        doing = self._submit(work)
         try:
             return doing.result()
         except BaseException:
             doing.cancel()
             raise
 
-    async def _run(self, work: Callable[[B, Finishes], Awaitable[T]]) -> T:
-        if self._made is None:
-            self._made = self._make()
-        broker, finishes = self._made
-        await broker.open()
-        return await work(broker, finishes)
+    async def _run(self, beside: _Beside[B], work: Callable[[B, Finishes], Awaitable[T]]) -> T:
+        try:
+            if beside.made is None:
+                beside.made = self._make()
+            broker, finishes = beside.made
+            await broker.open()
+            return await work(broker, finishes)
+        except asyncio.CancelledError:
+            if beside.closing:
+                raise BrokerUnavailable("the application was closed during a wait") from None
+            raise
 
-    def _submit(self, work: Awaitable[T]) -> Future[T]:
-        async def awaited() -> T:
-            try:
-                return await work
-            except asyncio.CancelledError:
-                if self._loop is not asyncio.get_running_loop():
-                    raise BrokerUnavailable("the application was closed during a wait") from None
-                raise
-
-        return asyncio.run_coroutine_threadsafe(awaited(), self._running())
-
-    def _running(self) -> asyncio.AbstractEventLoop:
+    def _submit(self, work: Callable[[B, Finishes], Awaitable[T]]) -> Future[T]:
+        # Under the lock: what comes before a close is in its loop before the close is, which ends
+        # it, and what comes after it gets a loop of its own.
         with self._lock:
+            beside = self._beside
             # Threads do not come along when a process forks.
-            if self._loop is None or self._pid != os.getpid():
-                self._loop, self._made, self._pid = asyncio.new_event_loop(), None, os.getpid()
-                self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="chancy waiting", daemon=True
-                )
-                self._thread.start()
-            return self._loop
+            if beside is None or beside.pid != os.getpid():
+                beside = self._beside = _Beside()
+            return asyncio.run_coroutine_threadsafe(self._run(beside, work), beside.loop)
 
     def close(self) -> None:
         """End the waits of other threads, and the thread."""
         with self._lock:
-            loop, thread, self._loop = self._loop, self._thread, None
-        if loop is None or thread is None or self._pid != os.getpid():
+            beside, self._beside = self._beside, None
+        if beside is None or beside.pid != os.getpid():
             return
-        asyncio.run_coroutine_threadsafe(self._close(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        beside.closing = True
+        try:
+            asyncio.run_coroutine_threadsafe(_close(beside), beside.loop).result()
+        finally:
+            beside.loop.call_soon_threadsafe(beside.loop.stop)
+            beside.thread.join()
+            beside.loop.close()
 
-    async def _close(self) -> None:
-        made, self._made = self._made, None
+
+async def _close(beside: _Beside[B]) -> None:
+    made, beside.made = beside.made, None
+    try:
         if made is not None:
             broker, finishes = made
             await finishes.close()
             await broker.close()
+    finally:
         # Who has not come so far as to wait, since the broker is still being opened.
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:

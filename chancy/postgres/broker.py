@@ -20,7 +20,7 @@ from chancy.broker import (
     WorkerRecord,
 )
 from chancy.clock import Backoff
-from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.errors import BrokerUnavailable, ConfigurationError, NotOpen
 from chancy.job import QueuedJob
 from chancy.names import shown
 from chancy.notice import Topic
@@ -99,7 +99,7 @@ class PostgresBroker:
 
     def _open_pool(self) -> Pool:
         if self._pool is None:
-            raise BrokerUnavailable(f"{self!r} is not open: use `async with Chancy(dsn)`")
+            raise NotOpen(f"{self!r} is not open: use `async with Chancy(dsn)`")
         return self._pool
 
     def check_queue(self, queue: Queue) -> None:
@@ -123,12 +123,16 @@ class PostgresBroker:
                 )
 
     async def close(self) -> None:
-        await self._pushes.close()
-        pool, self._pool = self._pool, None
-        for link in (self._claim_link, self._settle_link, self._upkeep_link):
-            await link.close()
-        if pool is not None:
-            await pool.close()
+        try:
+            await self._pushes.close()
+        finally:
+            # All of it, whatever one of them raises: what is left would be of this event loop.
+            pool, self._pool = self._pool, None
+            self._opening = asyncio.Lock()
+            links = (self._claim_link, self._settle_link, self._upkeep_link)
+            await asyncio.gather(
+                *(link.close() for link in links), *([] if pool is None else [pool.close()])
+            )
 
     async def fetch(
         self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
@@ -159,6 +163,14 @@ class PostgresBroker:
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
     ) -> Sequence[Claim]:
         return await self._claims.claim(queue, worker_id=worker_id, limit=limit, thorough=thorough)
+
+    async def claim_by(
+        self, statement: str, queue: str, *, worker_id: UUID, limit: int
+    ) -> Sequence[Claim]:
+        """See `chancy.broker.SqlClaims`."""
+        return await self._claims.claim(
+            queue, worker_id=worker_id, limit=limit, thorough=True, statement=statement
+        )
 
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()

@@ -23,6 +23,8 @@ logger = logging.getLogger("chancy.postgres")
 _UNKNOWN_FOR_S = 30.0
 #: A claim does not wait for locks longer than 2 s; a server that needs longer is not well.
 _DEADLINE_S = 10.0
+#: Seconds after which a commit that waits for a synchronous standby is not about to be confirmed.
+_UNCONFIRMED_S = 5.0
 #: Leases that are made at a time.
 _LEASES = 64
 
@@ -42,6 +44,8 @@ class _Side:
 
     lanes: Lanes = field(default_factory=Lanes)
     unknown: list[_Unknown] = field(default_factory=list)
+    #: Whether commits waited for a standby at the last look.
+    unconfirmed: bool = False
     generation: int = 0
 
 
@@ -55,8 +59,17 @@ class Claims:
         self._sides: dict[tuple[UUID, str], _Side] = {}
 
     async def claim(
-        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool,
+        statement: str | None = None,
     ) -> Sequence[Claim]:
+        """
+        :param statement: see `chancy.broker.SqlClaims`; it is given no hints.
+        """
         side = self._sides.get((worker_id, queue))
         if side is None:
             side = self._sides[worker_id, queue] = _Side()
@@ -67,31 +80,13 @@ class Claims:
         if side.generation != self._link.generation:
             # Another session, perhaps another server, whose sequence may have gone back.
             side.lanes = Lanes()
+        if statement is not None:
+            return await self._take(side, statement, worker_id, queue, limit)
         began = time.monotonic()
         hints = side.lanes.plan(began, thorough=thorough)
         # As text: an idle process takes 0.02 ms to make arrays of them.
         lanes, positions = (None, None) if hints is None else map(_array, hints)
-        lease = self._lease()
-        try:
-            found = rows.claims(
-                await self._link.fetch(
-                    self._sql.claim,
-                    worker_id,
-                    lease,
-                    queue,
-                    lanes,
-                    positions,
-                    limit,
-                    deadline_s=_DEADLINE_S,
-                ),
-                lease=lease,
-                worker_id=worker_id,
-                queue=queue,
-            )
-        except BaseException as error:
-            if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
-                side.unknown.append(_Unknown(lease, began))
-            raise
+        found = await self._take(side, self._sql.claim, worker_id, queue, lanes, positions, limit)
         side.generation = self._link.generation
         if hints is None:
             now = time.monotonic()
@@ -99,6 +94,20 @@ class Claims:
         else:
             side.lanes.learn(found, limit=limit)
         return found
+
+    async def _take(
+        self, side: _Side, statement: str, worker_id: UUID, queue: str, *parameters: object
+    ) -> list[Claim]:
+        lease, began = self._lease(), time.monotonic()
+        try:
+            found = await self._link.fetch(
+                statement, worker_id, lease, queue, *parameters, deadline_s=_DEADLINE_S
+            )
+        except BaseException as error:
+            if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
+                side.unknown.append(_Unknown(lease, began))
+            raise
+        return rows.claims(found, lease=lease, worker_id=worker_id, queue=queue)
 
     def _lease(self) -> UUID:
         """A new one of a few that were made together: one takes an idle process 0.04 ms."""
@@ -112,11 +121,16 @@ class Claims:
             del self._sides[key]
 
     async def _recover(self, side: _Side, queue: str, worker_id: UUID) -> list[Claim]:
-        """The jobs of claims whose answer was lost; asked again until they cannot come any more."""
-        now = time.monotonic()
+        """The jobs of claims whose answer was lost; asked again until they cannot come any more.
+
+        :raises BrokerUnavailable: they may come yet, as commits wait for a standby. One more claim
+            would wait like them, on a session that the server does not give up either.
+        """
+        now, asked = time.monotonic(), False
         for unknown in list(side.unknown):
             if now - unknown.asked_at < 1.0:
                 continue
+            asked = True
             found = rows.claims(
                 await self._link.fetch(self._sql.recover, worker_id, unknown.lease),
                 lease=unknown.lease,
@@ -129,6 +143,15 @@ class Claims:
             if found:
                 logger.info("claim_recovered queue=%s jobs=%d", queue, len(found))
                 return found
+        if asked and side.unknown:
+            ((side.unconfirmed,),) = await self._link.fetch(self._sql.unconfirmed, _UNCONFIRMED_S)
+        if side.unknown and side.unconfirmed:
+            for unknown in side.unknown:
+                unknown.since = now
+            raise BrokerUnavailable(
+                f"commits have waited for a synchronous standby for over {_UNCONFIRMED_S:g} s: "
+                "nothing is claimed before it confirms them"
+            )
         return []
 
 

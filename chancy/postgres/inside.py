@@ -82,6 +82,8 @@ class Insiders:
             await session.fetch(_BOUND, usual)
         await session.fetch("release savepoint inside")
 
-    def forgive(self) -> None:
-        """A batch was settled: those that were left out may write again."""
-        self._failed.clear()
+    def forgive(self, inside: Sequence[Inside], batch: Sequence[Settlement]) -> None:
+        """A batch was settled: those that were left out of it may write again."""
+        if self._failed:
+            states = {settlement.state for settlement in batch}
+            self._failed.difference_update(one.name for one in inside if one.states & states)

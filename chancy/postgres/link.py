@@ -63,8 +63,10 @@ class Link:
         return self._connection
 
     async def close(self) -> None:
-        """Close the session. The next statement opens another one."""
+        """Close the session. The next statement opens another one, in any event loop."""
         connection, self._connection = self._connection, None
+        # A lock that was waited for belongs to that loop for good.
+        self._lock = asyncio.Lock()
         if connection is not None:
             with suppress(BrokerUnavailable):
                 await connection.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.postgres.component import Component
+from chancy.postgres.drivers import sqlstates
 from chancy.postgres.dsn import parse
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def session(dsn: str) -> Generator[psycopg.Connection[Any]]:
     try:
         connection = psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
-        raise BrokerUnavailable(f"{parse(dsn).place} cannot be reached: {error}") from error
+        raise BrokerUnavailable(
+            f"{parse(dsn).place} cannot be reached: {sqlstates.one_line(error)}"
+        ) from error
     with connection:
         yield connection
 

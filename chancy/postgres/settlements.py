@@ -102,13 +102,14 @@ class Settlements:
     ) -> Sequence[Row]:
         """Settle a batch, and what plugins write with it, at once or not at all."""
         wanted = self._insiders.wanted(inside, batch)
-        if not wanted:
-            return await self._accept(batch, self._link.fetch)
-        async with self._link.transaction() as session:
-            accepted = await self._accept(batch, session.fetch)
-            ids = {row[0] for row in accepted}
-            await self._insiders.write(session, wanted, [one for one in batch if one.id in ids])
-        self._insiders.forgive()
+        if wanted:
+            async with self._link.transaction() as session:
+                accepted = await self._accept(batch, session.fetch)
+                ids = {row[0] for row in accepted}
+                await self._insiders.write(session, wanted, [one for one in batch if one.id in ids])
+        else:
+            accepted = await self._accept(batch, self._link.fetch)
+        self._insiders.forgive(inside, batch)
         return accepted
 
     async def _accept(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:

@@ -70,6 +70,7 @@ class Statements:
         self.register = self._load("register")
         self.resume = self._load("resume")
         self.settled = self._load("settled")
+        self.unconfirmed = self._load("unconfirmed")
         self.unregister = self._load("unregister")
         self.workers = self._load("workers")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,14 +34,34 @@ class SyncPostgresBroker:
     def __init__(self, dsn: str, *, schema: str = "chancy", pool_size: int = 10) -> None:
         self.sql = Statements(schema)
         self._dsn = parse(dsn)
-        self._pool = psycopg_pool.ConnectionPool(
+        self._pool_size = pool_size
+        self._pid, self._made = os.getpid(), self._make()
+        # Those of the process that this one was forked from. Their sessions are its own, and are
+        # not to be closed from here.
+        self._inherited: list[psycopg_pool.ConnectionPool[Any]] = []
+        self._forked = threading.Lock()
+
+    def _make(self) -> psycopg_pool.ConnectionPool[Any]:
+        return psycopg_pool.ConnectionPool(
             self._dsn.conninfo(application_name="chancy"),
             min_size=0,
-            max_size=pool_size,
+            max_size=self._pool_size,
             timeout=10.0,
             open=False,
             kwargs={"autocommit": True, "prepare_threshold": None},
         )
+
+    @property
+    def _pool(self) -> psycopg_pool.ConnectionPool[Any]:
+        if self._pid != os.getpid():
+            with self._forked:
+                if self._pid != os.getpid():
+                    self._inherited.append(self._made)
+                    made = self._make()
+                    if not self._made.closed:
+                        made.open()
+                    self._made, self._pid = made, os.getpid()
+        return self._made
 
     def open(self) -> None:
         """Open the pool. Raises `BrokerUnavailable` if the server cannot be reached."""
@@ -133,8 +155,13 @@ class SyncPostgresBroker:
         try:
             yield
         except (psycopg_pool.PoolTimeout, psycopg.InterfaceError) as error:
-            raise BrokerUnavailable(f"{self._dsn.place} cannot be reached: {error}") from error
+            raise BrokerUnavailable(
+                f"{self._dsn.place} cannot be reached: {sqlstates.one_line(error)}"
+            ) from error
         except psycopg.Error as error:
+            text = sqlstates.one_line(error.diag.message_primary or error)
             if error.sqlstate is None or sqlstates.lost(error.sqlstate):
-                raise BrokerUnavailable(f"{self._dsn.place}: {error}") from error
-            raise StatementFailed(str(error), sqlstate=error.sqlstate) from error
+                raise BrokerUnavailable(f"{self._dsn.place}: {text}") from error
+            raise StatementFailed(
+                sqlstates.advised(error.sqlstate, text), sqlstate=error.sqlstate
+            ) from error

@@ -14,6 +14,10 @@ from chancy.routing import RoutedBroker
 from chancy.worker.plane import Member, Plane, Running
 from chancy.worker.services import Services
 from chancy.worker.supervised import Line
+from chancy.worker.teardown import tear_down
+
+#: Seconds for which the end of a worker waits for the stores to take the last settlements.
+_FLUSH_S = 15.0
 
 
 class Brokers:
@@ -84,11 +88,10 @@ class Brokers:
         """Whether nothing waits to be settled."""
         return all(plane.settler.empty.is_set() for plane in self._planes.values())
 
-    async def flush(self, timeout_s: float) -> None:
-        """Wait until nothing waits to be settled, at most so long."""
-        await asyncio.gather(*(plane.settler.flush(timeout_s) for plane in self._planes.values()))
+    async def flush(self) -> None:
+        """Wait until nothing waits to be settled, at most 15 seconds."""
+        await asyncio.gather(*(plane.settler.flush(_FLUSH_S) for plane in self._planes.values()))
 
     async def unregister(self) -> None:
-        """Take the worker away from all of them."""
-        for plane in self._planes.values():
-            await plane.presence.unregister()
+        """Take the worker away from all of them, and beat no more."""
+        await tear_down(*(plane.presence.unregister for plane in self._planes.values()))

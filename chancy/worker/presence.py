@@ -118,9 +118,10 @@ class Presence:
                 self._line.left()
         except BrokerError as error:
             logger.warning("unregister_failed id=%s error=%s", self.worker_id, error)
+        finally:
+            self.worker_id = uuid.uuid4()
         if heartbeat is not None:
             await asyncio.to_thread(heartbeat.join, 5.0)
-        self.worker_id = uuid.uuid4()
 
     def _declared_dead(self) -> None:
         if self._heartbeat is None:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from typing import Protocol
 from uuid import UUID
 
 from chancy.attempt import Claim
-from chancy.broker import Broker
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError
 from chancy.queue import Queue
@@ -26,9 +26,18 @@ _RELAXED_FACTOR = 10.0
 _RELAXED_MOST_S = 5.0
 
 
+class Claiming(Protocol):
+    """`chancy.broker.Broker.claim`."""
+
+    async def __call__(
+        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+    ) -> Sequence[Claim]: ...
+
+
 class Puller:
     """Claims what a runner has room for: when woken, when room appears, and by polling.
 
+    :param claim: see `chancy.broker.Broker.claim`.
     :param give: takes the claims.
     :param listening: whether notices arrive at the moment; polling is relaxed then.
     """
@@ -37,10 +46,10 @@ class Puller:
         self,
         queue: Queue,
         runner: Runner,
-        broker: Broker,
         settler: Settler,
         clock: Clock,
         *,
+        claim: Claiming,
         give: Callable[[Sequence[Claim]], None],
         worker_id: Callable[[], UUID],
         listening: Callable[[], bool],
@@ -48,7 +57,7 @@ class Puller:
         self.queue = queue
         self._runner = runner
         self._give = give
-        self._broker = broker
+        self._claim = claim
         self._settler = settler
         self._clock = clock
         self._worker_id = worker_id
@@ -57,6 +66,7 @@ class Puller:
         self._thorough = True
         self._rung = len(_LADDER_S)
         self._stopping = False
+        self._paused = False
         #: Set when the last look from the front found nothing.
         self.drained = asyncio.Event()
 
@@ -65,6 +75,11 @@ class Puller:
         self._thorough = self._thorough or thorough
         self._rung = 0
         self._woken.set()
+
+    def pause(self, paused: bool) -> None:
+        """Claim nothing while it is so. For brokers that do not know it themselves."""
+        self._paused = paused
+        self.wake(thorough=True)
 
     def stop(self) -> None:
         """Claim no more. A claim that is under way is still given to the runner."""
@@ -77,13 +92,18 @@ class Puller:
         """Claim until stopped."""
         backoff = Backoff(base_s=0.1, cap_s=5.0)
         while not self._stopping:
+            if self._paused:
+                self.drained.set()
+                self._woken.clear()
+                await self._woken.wait()
+                continue
             limit = await self._room()
             if limit == 0:
                 continue
             self._woken.clear()
             thorough, self._thorough = self._thorough, False
             try:
-                claims = await self._broker.claim(
+                claims = await self._claim(
                     self.queue.name, worker_id=self._worker_id(), limit=limit, thorough=thorough
                 )
             except BrokerError as error:
@@ -104,7 +124,9 @@ class Puller:
                 self.drained.clear()
                 self._rung = 0
             elif thorough:
-                self.drained.set()
+                # Unless something came back there meanwhile.
+                if not self._thorough:
+                    self.drained.set()
             else:
                 self._thorough = self._rung >= len(_LADDER_S)
             if len(claims) < limit:

@@ -11,15 +11,19 @@ from uuid import UUID
 from chancy.attempt import Cancelled, storable
 from chancy.broker import Broker
 from chancy.clock import Clock
+from chancy.errors import BrokerError
 from chancy.hooks import Hooks
 from chancy.queue import Queue
 from chancy.registry import Registry
 from chancy.worker.plane import Plane
 from chancy.worker.services import Services
-from chancy.worker.serving import Serving
+from chancy.worker.serving import Serving, going
 
 logger = logging.getLogger("chancy.worker")
 
+#: Of a queue that was changed again and again, so many former servings may still run jobs. Older
+#: ones get as long as those of a worker that ends.
+_MOST_FORMER = 3
 #: The longest reason that is told of a broken queue, in characters.
 MAX_WHY = 1_000
 
@@ -75,12 +79,15 @@ class Roster:
         self._services = services
         self._plane_of = plane_of
         self._control = control
+        self._wanted: dict[str, Queue] = {}
         self._serving: dict[str, Serving] = {}
         self._starting: dict[str, _Start] = {}
         #: Why a queue could not be started when that was tried last.
         self._failed: dict[str, str] = {}
         self._known_broken: dict[str, str] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        # What has been served as it was before, the oldest first; set: it is to end soon.
+        self._former: dict[Serving, asyncio.Event] = {}
         #: Set when it may have changed which queues are served.
         self.changed = asyncio.Event()
         #: Set when what runs gets no more time.
@@ -113,14 +120,16 @@ class Roster:
 
     def follow(self, queues: Iterable[Queue]) -> None:
         """Serve these queues, as they are, and no others. They are served once they are warm."""
-        wanted = {queue.name: queue for queue in queues}
+        wanted = self._wanted = {queue.name: queue for queue in queues}
         for name, serving in list(self._serving.items()):
-            if wanted.get(name) != serving.queue:
+            if name not in wanted or not serving.follow(wanted[name]):
                 del self._serving[name]
-                self._let_go(asyncio.create_task(self._end(serving), name=f"chancy leaving {name}"))
+                self._let_go(
+                    asyncio.create_task(self._leave(serving), name=f"chancy leaving {name}")
+                )
                 self.changed.set()
         for name, start in list(self._starting.items()):
-            if wanted.get(name) != start.queue:
+            if name not in wanted or going(wanted[name]) != going(start.queue):
                 del self._starting[name]
                 start.task.cancel()
                 self._let_go(start.task)
@@ -142,20 +151,35 @@ class Roster:
             serving = self._serve(queue)
             await serving.start()
         except Exception as error:
+            if not self._begins(name):
+                return
             why = storable(f"{type(error).__name__}: {error}", MAX_WHY)
             if self._failed.get(name) != why:
-                logger.exception("queue_failed queue=%s executor=%s", name, queue.executor)
+                # Where a server is away the trace says nothing that the error does not.
+                trace = None if isinstance(error, BrokerError) else error
+                logger.error(
+                    "queue_failed queue=%s executor=%s why=%s",
+                    name,
+                    queue.executor,
+                    why,
+                    exc_info=trace,
+                )
             self._failed[name] = why
         else:
-            start = self._starting.get(name)
-            if start is None or start.task is not asyncio.current_task():
-                # The queue has changed, and what was started did not heed that it was cancelled.
+            if not self._begins(name):
+                # What was started did not heed that it was cancelled.
                 await self._end(serving)
                 return
             self._failed.pop(name, None)
             self._serving[name] = serving
+            serving.follow(self._wanted[name])
         del self._starting[name]
         self.changed.set()
+
+    def _begins(self, name: str) -> bool:
+        """Whether this task is to start the queue yet, and it has not changed meanwhile."""
+        start = self._starting.get(name)
+        return start is not None and start.task is asyncio.current_task()
 
     def find_broken(self) -> Mapping[str, str]:
         """The queues that cannot be served, and why. What is new of it is logged, and what waits
@@ -184,19 +208,23 @@ class Roster:
         for serving in self._serving.values():
             serving.wake(None, thorough=True)
 
+    def _all(self) -> Sequence[Serving]:
+        """What may run jobs."""
+        return (*self._serving.values(), *self._former)
+
     def stop_job(self, job_id: UUID) -> bool:
         """Stop a job that somebody asked to stop; False if it does not run here."""
         outcome = Cancelled("somebody asked for it")
-        return any(one.runner.ask_to_stop(job_id, outcome) for one in self._serving.values())
+        return any(one.runner.ask_to_stop(job_id, outcome) for one in self._all())
 
     def interrupt(self, plane: Plane, why: str) -> None:
         """Stop everything that runs for a broker; the serving goes on."""
-        for serving in self._serving.values():
+        for serving in self._all():
             serving.interrupt(why, plane)
 
     def put_off(self, plane: Plane, why: str) -> None:
         """Stop what can be stopped of it, to be run again; the serving goes on."""
-        for serving in self._serving.values():
+        for serving in self._all():
             serving.put_off(why, plane)
 
     async def stop(self) -> None:
@@ -205,12 +233,30 @@ class Roster:
             start.task.cancel()
             self._let_go(start.task)
         self._starting.clear()
+        for soon in self._former.values():
+            soon.set()
         leaving = [self._end(serving) for serving in self._serving.values()]
         self._serving.clear()
         ends = await asyncio.gather(*leaving, *self._leaving, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception):
                 raise end
+
+    async def _leave(self, serving: Serving) -> None:
+        """Let what runs come to its end, unless the worker ends, or the queue changes often."""
+        soon = self._former[serving] = asyncio.Event()
+        same = [one for one in self._former if one.queue.name == serving.queue.name]
+        for one in same[:-_MOST_FORMER]:
+            self._former[one].set()
+        tasks = [asyncio.create_task(serving.leave()), asyncio.create_task(soon.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            del self._former[serving]
+        await self._end(serving)
 
     async def _end(self, serving: Serving) -> None:
         """In good time, or at once when that is asked for."""

@@ -103,10 +103,19 @@ class Runner:
             self._wake_one()
 
     def ask_to_stop(self, job_id: UUID, outcome: Outcome) -> bool:
-        """Stop a job that runs here; False if none of this id does."""
+        """Stop a job that runs here, or take it out if it still waits to.
+
+        False if none of this id does.
+        """
         for claim in self._running.values():
             if claim.id == job_id:
                 self._executor.interrupt(claim, outcome)
+                return True
+        for at, claim in enumerate(self._waiting):
+            if claim.id == job_id:
+                del self._waiting[at]
+                self._conclude(claim, outcome)
+                self._note_state()
                 return True
         return False
 

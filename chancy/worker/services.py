@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 
-from chancy.clock import Backoff, Clock
+from chancy.clock import Backoff, Clock, told_to_end
 from chancy.errors import BrokerUnavailable
+from chancy.worker.teardown import tear_down
 
 logger = logging.getLogger("chancy.worker")
 
@@ -37,8 +39,15 @@ class Services:
         self.failures[name] = 0
         self._tasks[name] = asyncio.create_task(self._keep(name, loop), name=f"chancy {name}")
 
-    async def stop(self, name: str) -> None:
-        """Cancel a loop and wait for its end. Unknown names are fine."""
+    async def stop(self, *names: str) -> None:
+        """Cancel loops, one after the other, and wait for their ends. Unknown names are fine."""
+        await tear_down(*(functools.partial(self._stop, name) for name in names))
+
+    async def stop_all(self) -> None:
+        """Stop every loop, the last one started first."""
+        await self.stop(*reversed(self._tasks))
+
+    async def _stop(self, name: str) -> None:
         task = self._tasks.pop(name, None)
         if task is None:
             return
@@ -46,18 +55,15 @@ class Services:
         await asyncio.wait([task])
         self.failures.pop(name, None)
 
-    async def stop_all(self) -> None:
-        """Stop every loop, the last one started first."""
-        for name in reversed(list(self._tasks)):
-            await self.stop(name)
-
     async def _keep(self, name: str, loop: Loop) -> None:
         backoff = Backoff(base_s=0.2, cap_s=_LONGEST_S)
         while True:
             began = self._clock.monotonic()
             try:
                 await loop()
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and told_to_end():
+                    raise
                 if name not in self._tasks:
                     # It was being stopped, and failed at that: it must not begin anew.
                     logger.warning("service_failed_at_its_end name=%s error=%s", name, error)

@@ -29,7 +29,7 @@ from chancy.registry import Registry
 from chancy.worker.around import Surroundings
 from chancy.worker.notes import Notes
 from chancy.worker.plane import Plane
-from chancy.worker.puller import Puller
+from chancy.worker.puller import Claiming, Puller
 from chancy.worker.quarantine import CHILDREN, Quarantine
 from chancy.worker.runner import Runner
 from chancy.worker.services import Services
@@ -60,25 +60,36 @@ class Serving:
         self._registry = registry
         self._max_payload = max_payload
         self._plane = plane
-        self._strays = None if plane is control else Strays(control, plane)
+        self._strays = None if plane is control else self._make_strays(control, plane)
         made = self._make_executor()
         self._executor = Surroundings(made, hooks.around) if hooks.around else made
         settle = self._strays.settle if self._strays else plane.settler.add
         self.runner = Runner(self._executor, hooks.judge, settle, clock)
-        self.puller = self._puller(plane, self.runner.give)
+        self.puller = self._puller(plane, plane.broker.claim, self.runner.give)
         self._pullers = {plane: self.puller}
         if self._strays:
-            self._pullers[control] = self._puller(control, self._strays.to(self.runner))
+            give = self._strays.to(self.runner)
+            self._pullers[control] = self._puller(control, self._strays.claim, give)
         self._name = f"puller {queue.name} {next(_numbers)}"
         self._ended = asyncio.Event()
 
-    def _puller(self, plane: Plane, give: Callable[[Sequence[Claim]], None]) -> Puller:
+    def _make_strays(self, control: Plane, plane: Plane) -> Strays:
+        return Strays(
+            control,
+            plane,
+            adopted=self._look_again,
+            again=lambda: self._pullers[control].wake(thorough=True),
+        )
+
+    def _puller(
+        self, plane: Plane, claim: Claiming, give: Callable[[Sequence[Claim]], None]
+    ) -> Puller:
         return Puller(
             self.queue,
             self.runner,
-            plane.broker,
             plane.settler,
             self._clock,
+            claim=claim,
             give=give,
             worker_id=lambda: plane.presence.worker_id,
             listening=lambda: plane.listener.hears,
@@ -97,6 +108,7 @@ class Serving:
         except BaseException:
             await self._executor.stop()
             raise
+        self._heed_pause()
         self._services.start(self._name, self._pull)
 
     def _make_executor(self) -> Executor:
@@ -149,13 +161,34 @@ class Serving:
             self._ended.set()
             return
         async with asyncio.TaskGroup() as group:
-            for plane, puller in self._pullers.items():
-                # The row says whether it is paused. The control broker reads it with each claim.
-                if plane.control or not self.queue.paused:
-                    group.create_task(puller.serve())
-                else:
-                    puller.drained.set()
+            for puller in self._pullers.values():
+                group.create_task(puller.serve())
         self._ended.set()
+
+    def follow(self, queue: Queue) -> bool:
+        """Go on with the queue as it stands now; False if that takes another serving.
+
+        Whether it is paused concerns what is claimed, and nothing that runs.
+        """
+        if going(queue) != going(self.queue):
+            return False
+        if queue != self.queue:
+            self.queue = queue
+            self._heed_pause()
+        return True
+
+    def _heed_pause(self) -> None:
+        if self.queue.paused:
+            self.runner.release_waiting("the queue is paused")
+        for plane, puller in self._pullers.items():
+            # The row says it. The control broker reads that with each claim.
+            puller.pause(self.queue.paused and not plane.control)
+
+    def _look_again(self) -> None:
+        """Jobs of the queue have come to its own broker."""
+        if not self.queue.paused:
+            self.puller.drained.clear()
+            self.puller.wake(thorough=True)
 
     @property
     def drained(self) -> bool:
@@ -167,6 +200,15 @@ class Serving:
         for one, puller in self._pullers.items():
             if plane is None or plane is one:
                 puller.wake(thorough=thorough)
+
+    async def leave(self) -> None:
+        """Claim no more, give back what has not started, and let what runs come to its end."""
+        for puller in self._pullers.values():
+            puller.stop()
+        await self._clock.wait(self._ended, 15.0)
+        await self._services.stop(self._name)
+        self.runner.release_waiting("the queue is served no more as it was")
+        await self.runner.idle.wait()
 
     async def stop(self, *, grace_s: float) -> None:
         """Claim no more, give back what has not started, and let what runs come to its end.
@@ -204,3 +246,8 @@ class Serving:
 
         self.runner.release_waiting(why, its)
         self.runner.interrupt_all(outcome, its)
+
+
+def going(queue: Queue) -> Queue:
+    """What has to be served anew when it changes: all but whether it is paused."""
+    return replace(queue, paused=False, resume_at=None)

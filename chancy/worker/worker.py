@@ -19,13 +19,12 @@ from chancy.worker.roster import Application, Roster
 from chancy.worker.services import Services
 from chancy.worker.signals import Signals
 from chancy.worker.supervised import Line
+from chancy.worker.teardown import tear_down
 
 logger = logging.getLogger("chancy.worker")
 
 #: Seconds between looks at the queues when nobody told of a change.
 _QUEUES_EVERY_S = 5.0
-#: Seconds for which the end of a worker waits for the store to take the last settlements.
-_FLUSH_S = 15.0
 #: Seconds between looks whether a queue that is served has broken.
 _BROKEN_EVERY_S = 0.5
 #: Seconds for which the start waits for queues to warm up; then it goes on without them.
@@ -198,13 +197,17 @@ class Worker:
         self.ending.set()
 
     async def stop(self) -> None:
-        """End in the order in which work flows: claims, jobs, settlements, services, the row."""
+        """End in the order in which work flows: claims, jobs, settlements, services, the row.
+
+        Each is ended also after one that fails; what the first one raised is raised at the end.
+        """
         self.ending.set()
-        await self._services.stop("queues")
-        await self._services.stop("announcer")
-        await self._roster.stop()
-        await self._brokers.flush(_FLUSH_S)
-        await self._services.stop_all()
+        looking = functools.partial(self._services.stop, "queues", "announcer")
+        await tear_down(
+            looking, self._roster.stop, self._brokers.flush, self._services.stop_all, self._leave
+        )
+
+    async def _leave(self) -> None:
         self._signals.remove()
         worker_id = self.worker_id
         await self._brokers.unregister()

@@ -70,7 +70,7 @@ class Cron(Plugin):
 
     def migrations(self) -> Migrations | None:
         return Migrations(
-            name="cron", package="chancy.plugins.cron.migrations", head="0001", core="0003"
+            name="cron", package="chancy.plugins.cron.migrations", head="0001", core="0007"
         )
 
     def commands(self) -> Sequence[click.Command]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from chancy.commands import as_json, refuse
 from chancy.errors import InvalidArguments
 from chancy.job import Job
 from chancy.names import shown
 from chancy.plugin import Application, CommandLine
-from chancy.plugins.cron.answers import as_json, refuse
 from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry, facts
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
 from chancy.plugins.cron.store import Entries
@@ -133,9 +133,10 @@ def _arguments(single: tuple[str, ...]) -> dict[str, Any]:
         try:
             found[name] = json.loads(value)
         except ValueError as error:
-            quoted = json.dumps(value)
+            # What begins like this was not meant as text.
+            meant = value[:1] not in ("{", "[", '"')
+            hint = f"; text needs quotes inside the shell's: '{name}={json.dumps(value)}'"
             raise InvalidArguments(
-                f"--arg {name}: {shown(value)} is not JSON ({error}); text needs quotes inside "
-                f"the shell's: '{name}={quoted}'"
+                f"--arg {name}: {shown(value)} is not JSON ({error}){hint if meant else ''}"
             ) from None
     return found

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.errors import StatementFailed
+from chancy.errors import BrokerError, StatementFailed
 from chancy.identity import new_id
 from chancy.names import shown
 from chancy.plugins.cron.entry import Overlap
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire, due
 from chancy.plugins.cron.schedule import Schedule, jitter_s
-from chancy.plugins.cron.store import Entries
+from chancy.plugins.cron.store import Due, Entries
 
 logger = logging.getLogger("chancy.cron")
 
@@ -27,6 +27,11 @@ BATCH = 200
 TICKS = MAX_BACKFILL
 #: Seconds after which an entry that cannot be fired is looked at again.
 AGAIN_S = 300.0
+#: The same, where nobody can say for the moment whether its last job has ended; and what is said.
+AWAY_S = 2.0
+_UNKNOWN = (
+    "its queue is with a broker that does not answer: whether its last job has ended is unknown"
+)
 #: The shortest pause while something is due: another worker may be at it.
 _SHORTEST_S = 0.02
 
@@ -135,8 +140,11 @@ def batches(plans: Iterable[Plan]) -> Iterator[list[Plan]]:
         yield batch
 
 
-def columns(plans: Sequence[Plan]) -> list[list[object]]:
-    """The parameters of the statement ``fire``."""
+def columns(plans: Sequence[Plan], busy: Collection[str] = ()) -> list[list[object]]:
+    """The parameters of the statement ``fire``.
+
+    :param busy: entries of which another broker has a job that has not ended.
+    """
     ticks = [tick for one in plans for tick in one.ticks]
     return [
         [one.name for one in plans],
@@ -144,6 +152,7 @@ def columns(plans: Sequence[Plan]) -> list[list[object]]:
         [one.passed_at for one in plans],
         [one.following_at for one in plans],
         *(list[object](column) for column in (zip(*ticks, strict=True) if ticks else _NO_TICKS)),
+        [one.name in busy for one in plans],
     ]
 
 
@@ -167,9 +176,10 @@ class Firing:
 
         :raises BrokerError: the server is away, or refuses for another reason than an entry.
         """
-        rows, wait_s = await self._entries.due(BATCH, self._names)
-        if not rows:
+        entries, wait_s = await self._entries.due(BATCH, self._names)
+        if not entries:
             return max(wait_s or 0.0, _SHORTEST_S) if wait_s is not None else float("inf")
+        rows, busy = await self._look(entries)
         # Away from the loop: the ticks of an outage may take seconds to work out.
         found = await asyncio.to_thread(lambda: [plan(row) for row in rows])
         for one in found:
@@ -177,14 +187,35 @@ class Firing:
                 await self._reject(one)
         plans = [one for one in found if isinstance(one, Plan)]
         for batch in batches(plans):
-            await self._fire(batch)
+            await self._fire(batch, busy)
         if noted := [one.name for one in plans if one.ticks]:
             await self._entries.prune(noted, self._keep)
         return _SHORTEST_S
 
-    async def _fire(self, plans: Sequence[Plan]) -> None:
+    async def _look(self, entries: Sequence[Due]) -> tuple[list[Sequence[Any]], frozenset[str]]:
+        """Ask other brokers about the jobs of entries whose ticks must not overlap.
+
+        Gives the rows of entries that can be fired, and the names of those that have a job which
+        has not ended. While it cannot be known an entry waits; what its ticks come to then is up
+        to its misfire policy.
+        """
+        rows = [one.row for one in entries if not one.jobs]
+        asked = [one for one in entries if one.jobs]
+        if not asked:
+            return rows, frozenset()
         try:
-            rows = await self._entries.fire(*columns(plans))
+            live = await self._entries.unfinished({id for one in asked for id in one.jobs})
+        except BrokerError as error:
+            for name, revision, *_ in (one.row for one in asked):
+                if await self._entries.reject(name, revision, _UNKNOWN, again_s=AWAY_S):
+                    logger.warning("cron_postponed entry=%s error=%s", shown(name), error)
+            return rows, frozenset()
+        busy = frozenset(one.row[0] for one in asked if not live.isdisjoint(one.jobs))
+        return [*rows, *(one.row for one in asked)], busy
+
+    async def _fire(self, plans: Sequence[Plan], busy: frozenset[str]) -> None:
+        try:
+            rows = await self._entries.fire(*columns(plans, busy))
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -192,7 +223,7 @@ class Firing:
                 await self._reject(Unreadable(plans[0].name, plans[0].revision, str(error)[:500]))
                 return
             for one in plans:
-                await self._fire([one])
+                await self._fire([one], busy)
             return
         fired = [row for row in rows if row[2] is not None]
         skipped = [row for row in rows if row[3] is not None]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker import Broker, SqlStore
@@ -43,6 +43,17 @@ class Fired:
     missed: int
 
 
+class Due(NamedTuple):
+    """An entry to look at.
+
+    :param row: what `chancy.plugins.cron.firing.plan` takes.
+    :param jobs: its last jobs, if its ticks must not overlap and another broker has its queue.
+    """
+
+    row: Sequence[Any]
+    jobs: Sequence[UUID]
+
+
 @lru_cache(maxsize=64)
 def statement(name: str, schema: str) -> str:
     """A statement of the folder ``sql``."""
@@ -62,6 +73,7 @@ class Entries:
                 "SQL statements: use an application on Postgres"
             )
         self._store: SqlStore = broker
+        self._broker = broker
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
@@ -138,15 +150,23 @@ class Entries:
 
     # What the firing of ticks needs
 
-    async def due(
-        self, limit: int, names: Sequence[str] = ()
-    ) -> tuple[list[Sequence[Any]], float | None]:
-        """Rows of entries to look at, and seconds until the next of the others; None: none.
+    async def due(self, limit: int, names: Sequence[str] = ()) -> tuple[list[Due], float | None]:
+        """Entries to look at, and seconds until the next of the others; None: none.
 
         :param names: entries that are not looked at as lapsed.
         """
         rows = await self._fetch("due", limit, list(names))
-        return [row[:-1] for row in rows if row[0] is not None], rows[0][-1]
+        found = [Due(row[:-2], row[-2] or []) for row in rows if row[0] is not None]
+        return found, rows[0][-1]
+
+    async def unfinished(self, ids: Collection[UUID]) -> frozenset[UUID]:
+        """Those of these jobs that have not ended, whichever broker has them.
+
+        Postgres is asked first, since jobs come from there to other brokers and not back.
+        :raises BrokerError: one is away that may know.
+        """
+        found = await self._broker.get(list(ids))
+        return frozenset(id for id, one in found.items() if not one.state.final)
 
     async def fire(self, *columns: Sequence[object]) -> Sequence[Sequence[Any]]:
         """Fire ticks; see ``sql/fire.sql``. Rows of what was done, by entry and tick."""

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
 import click
 
 from chancy.plugins.dead_letter.letter import LetterFilter
 
-#: The exit code when the answer is no.
-NO = 1
-
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw]?)")
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/([smhd]))?")
-
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")
-
-
-def complain(message: str) -> None:
-    """One error on stderr."""
-    click.echo(f"chancy: {message}", err=True)
-
-
-def refuse(message: str) -> NoReturn:
-    """End with the answer no."""
-    complain(message)
-    sys.exit(NO)
 
 
 class Age(click.ParamType[timedelta]):

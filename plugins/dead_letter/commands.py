@@ -9,18 +9,9 @@ from uuid import UUID
 
 import click
 
+from chancy.commands import NO, as_json, complain, refuse
 from chancy.plugin import Application, CommandLine
-from chancy.plugins.dead_letter.ages import (
-    NO,
-    Rate,
-    as_json,
-    complain,
-    filtered,
-    refuse,
-    selected,
-    state,
-    wanted,
-)
+from chancy.plugins.dead_letter.ages import Rate, filtered, selected, state, wanted
 from chancy.plugins.dead_letter.letter import DeadLetter, LetterFilter, facts
 from chancy.plugins.dead_letter.replaying import MAX_ATTEMPTS, Progress, Terms, Walk
 from chancy.plugins.dead_letter.store import BATCH, MAX_COUNT, MAX_FOUND, Letters

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chancy.broker import SqlStore
+from chancy.commands import as_json
 from chancy.errors import ConfigurationError
 from chancy.plugin import Application, CommandLine
 from chancy.plugins.pruner.sweep import statement
@@ -20,7 +21,7 @@ def prune_command(pruner: Pruner) -> click.Command:
 
     @click.command("prune")
     @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
-    @click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")
+    @as_json
     @click.pass_obj
     def prune(line: CommandLine, dry_run: bool, json_: bool) -> None:
         """Prune the history once, as the settings of the plugin chancy.pruner say.

@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from chancy.broker import SqlStore
+from chancy.broker import Capability, SqlStore
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.leader import LeaderGate, elected
@@ -20,6 +20,7 @@ from chancy.plugins.reprioritize.aging import Aging
 from chancy.postgres.component import Migrations
 from chancy.postgres.patterns import like, matches
 from chancy.postgres.statements import load
+from chancy.queue import Queue
 
 __all__ = ["Aging", "Reprioritize"]
 
@@ -83,6 +84,11 @@ class Reprioritize(Plugin):
         return Migrations(
             name="reprioritize", package="chancy.plugins.reprioritize.migrations", head="0001"
         )
+
+    def requires_for(self, queue: Queue) -> frozenset[Capability]:
+        """SQL for the queues that a rule names: jobs elsewhere would never gain anything."""
+        named = any(rule.queue and matches(rule.queue, queue.name) for rule in self.rules)
+        return frozenset({Capability.SQL} if named else ())
 
     @property
     def _pause_s(self) -> float:

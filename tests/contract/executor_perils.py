@@ -18,7 +18,44 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from tests.contract.executor_jobs import wait_until, write
+from tests.contract.executor_jobs import exists, wait_until, write
+
+#: Tasks that jobs leave behind.
+LEFT: list[asyncio.Task[None]] = []
+
+
+async def leave_helper(started: str, until: str) -> str:
+    """End before the thread that was to do the work."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.to_thread(_wait, started, until), 0.05)
+    return "ended"
+
+
+def _wait(started: str, until: str) -> None:
+    write(started, str(os.getpid()))
+    wait_until(until)
+
+
+async def hand_over(values: list[int]) -> list[object]:
+    """Have threads do the work."""
+    kept = await asyncio.gather(*(asyncio.to_thread(abs, value) for value in values))
+    try:
+        await asyncio.to_thread(divmod, 1, 0)
+    except ZeroDivisionError as error:
+        return [kept, type(error).__name__]
+    return [kept]
+
+
+async def leave_stubborn_task(until: str) -> str:
+    """End before a task that heeds no cancel."""
+
+    async def stubborn() -> None:
+        while not exists(until):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.002)
+
+    LEFT.append(asyncio.create_task(stubborn()))
+    return "ended"
 
 
 def exit_at_once(status: int) -> NoReturn:

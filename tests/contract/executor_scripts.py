@@ -59,6 +59,14 @@ async def stick(place: Place, name: ExecutorName) -> None:
         assert await running == Released("the worker stops")
 
 
+async def leave(place: Place) -> None:
+    """End although a thread that a job in a thread has begun does not."""
+    async with started("thread") as it:
+        assert await result(
+            it, "leave_helper", started=str(place.started), until=str(place.until)
+        ) == ("ended")
+
+
 async def die(name: ExecutorName, function: str) -> None:
     """Run a job that ends its process."""
     async with started(name) as it:
@@ -85,6 +93,8 @@ async def main(name: str, folder: str) -> None:
             await stick(place, "async")
         case "stick-thread":
             await stick(place, "thread")
+        case "leave-thread":
+            await leave(place)
         case "die-async-exit_at_once" | "die-async-segfault":
             await die("async", name.rpartition("-")[2])
         case "die-thread-exit_at_once" | "die-thread-segfault":

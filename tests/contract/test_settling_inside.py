@@ -175,6 +175,17 @@ async def test_one_that_loses_the_session_does_not_hold_up_the_settlement(
     assert len(deadly.told) == 2
 
 
+async def test_one_alone_that_lost_the_session_is_asked_again(bench: Bench, dsn: str) -> None:
+    first, second = await bench.running(prepared(), prepared())
+    clerk = Clerk(after="select pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(BrokerUnavailable):
+        await bench.broker.settle([failed(first)], inside=[clerk.inside()])
+    await bench.broker.settle([failed(first)], inside=[clerk.inside()])
+    clerk.after = ""
+    await bench.broker.settle([failed(second)], inside=[clerk.inside()])
+    assert seen(dsn) == {second.id: "clerk"}
+
+
 async def test_a_settlement_that_is_refused_is_told_as_what_was_stored(
     bench: Bench, dsn: str
 ) -> None:

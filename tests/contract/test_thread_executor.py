@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chancy.attempt import Released
+from chancy.executors import pool
 from tests.contract import executor_scripts
 from tests.contract.executor_calls import (
     Place,
@@ -41,3 +42,30 @@ async def test_thread_slot_is_taken_until_an_interrupted_job_returns(
 
 def test_thread_that_is_stuck_does_not_keep_a_worker_from_exiting(tmp_path: Path) -> None:
     assert executor_scripts.run("stick-thread", tmp_path) == "stopped\n"
+
+
+def test_thread_that_a_job_began_and_that_is_stuck_does_not_keep_a_worker_from_exiting(
+    tmp_path: Path,
+) -> None:
+    """The job gave up waiting for it, and ended."""
+    assert executor_scripts.run("leave-thread", tmp_path) == "stopped\n"
+    assert (tmp_path / "started").exists()
+
+
+async def test_thread_whose_last_tasks_heed_nothing_is_left_behind(
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "PARTING_S", 0.2)
+    try:
+        async with started("thread") as it:
+            assert await result(it, "leave_stubborn_task", until=str(place.until)) == "ended"
+        assert (
+            "threads did not end within 0.2 s, and are left behind: chancy-thread-1" in caplog.text
+        )
+    finally:
+        place.until.touch()
+
+
+async def test_thread_to_which_a_job_hands_work_does_it(place: Place) -> None:
+    async with started("thread") as it:
+        assert await result(it, "hand_over", values=[3, 0, 1]) == [[3, 0, 1], "ZeroDivisionError"]

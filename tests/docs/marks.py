@@ -14,12 +14,16 @@ from tests.architecture.sources import ROOT, code
 
 PAGE = ROOT / "docs" / "reference" / "redis.md"
 
+#: The fixture of tests of streams that stands for a server alone and a cluster, of which the latter
+#: is for the long runs.
+_PLACE = "place"
+
 _ROW = re.compile(r"^\| ([FPR]\d\d) \| (.*) \| [^|]* \|$", re.MULTILINE)
 
 
 @cache
 def marked() -> Mapping[str, list[str]]:
-    """The tests of each line, in the order of their files; those that break things have a †."""
+    """The tests of each line, in the order of their files, with the signs of the page."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(code("tests", "chancy")):
         text = path.read_text(encoding="utf-8")
@@ -27,10 +31,15 @@ def marked() -> Mapping[str, list[str]]:
             continue
         tree = ast.parse(text)
         whole = _marks(_pytestmark(tree))
-        for name, decorators in _tests(tree):
+        twice = _placed(tree) if path.parent.name == "streams" else set()
+        for name, decorators, arguments in _functions(tree):
+            # A mark of the whole file is also on what its tests call.
+            if not name.startswith("test_"):
+                continue
             marks = [*whole, *_marks(decorators)]
-            chaos = " †" if any(mark == "chaos" for mark, _ in marks) else ""
-            test = f"`{path.relative_to(ROOT)}::{name}`{chaos}"
+            sign = " ‡" if twice & {*arguments} else ""
+            sign = " †" if any(mark == "chaos" for mark, _ in marks) else sign
+            test = f"`{path.relative_to(ROOT)}::{name}`{sign}"
             for mark, rows in marks:
                 for row in rows if mark == "row" else ():
                     if test not in found[row]:
@@ -51,18 +60,32 @@ def rows(text: str) -> list[str]:
     return [row[0] for row in _ROW.findall(text)]
 
 
-def _tests(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr]]]:
-    """Every test with its decorators and those of its class."""
+def _functions(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr], list[str]]]:
+    """Every function with its decorators and those of its class, and the names that it takes."""
     for node in tree.body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                yield node.name, node.decorator_list
+                yield node.name, node.decorator_list, _arguments(node)
             case ast.ClassDef():
                 for inner in node.body:
                     if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-                        yield inner.name, [*node.decorator_list, *inner.decorator_list]
+                        marks = [*node.decorator_list, *inner.decorator_list]
+                        yield inner.name, marks, _arguments(inner)
             case _:
                 pass
+
+
+def _placed(tree: ast.Module) -> set[str]:
+    """The fixtures that are of a server alone and of a cluster, among those of a file."""
+    found = {_PLACE}
+    for name, decorators, arguments in _functions(tree):
+        if found & {*arguments} and any("fixture" in ast.unparse(one) for one in decorators):
+            found.add(name)
+    return found
+
+
+def _arguments(test: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    return [one.arg for one in test.args.args]
 
 
 def _pytestmark(tree: ast.Module) -> list[ast.expr]:

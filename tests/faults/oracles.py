@@ -34,6 +34,10 @@ def check_not_run_again(book: Book, settled: Collection[int], offset: int) -> No
     assert again == set()
 
 
+#: Who waits for the end of a process looks each 40 ms at most; others may run its jobs by then.
+_NOTED_LATE_NS = 50_000_000
+
+
 def find_overlaps(
     book: Book, deaths: Mapping[int, int], excused: Collection[int] = ()
 ) -> list[tuple[Entry, Entry]]:
@@ -54,7 +58,7 @@ def find_overlaps(
         elif key in begun:
             runs[entry.number].append((begun.pop(key), entry.at_ns))
     for (number, pid), entry in begun.items():
-        runs[number].append((entry, deaths.get(pid, entry.at_ns)))
+        runs[number].append((entry, deaths.get(pid, entry.at_ns) - _NOTED_LATE_NS))
     found: list[tuple[Entry, Entry]] = []
     for those in runs.values():
         those.sort(key=lambda run: run[0].at_ns)

@@ -223,7 +223,7 @@ def check_ticks(dsn: str, seconds: float) -> None:
         first = begin.replace(microsecond=0) + timedelta(seconds=1)
         count = int((end - first).total_seconds()) + 1
         assert found[name] == [first + timedelta(seconds=n) for n in range(count)], name
-        assert count > seconds - 2 * LEASE_S - 2
+        assert count > 0.8 * seconds  # the last leaders may have died with a tick in hand
 
 
 async def test_leader_and_worker_killed_again_and_again_for_a_while(

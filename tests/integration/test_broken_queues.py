@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -31,6 +33,8 @@ class Stub:
         self.started = self.stopped = False
         #: Whether it does not heed that its start is cancelled.
         self.deaf = False
+        #: What its stop raises.
+        self.worse: Exception | None = None
 
     @property
     def slots(self) -> int:
@@ -55,6 +59,8 @@ class Stub:
 
     async def stop(self) -> None:
         self.stopped = True
+        if self.worse is not None:
+            raise self.worse
 
 
 Make = Callable[..., Executor]
@@ -216,3 +222,37 @@ async def test_an_executor_that_fails_to_start_and_one_that_breaks_later(
         stubs[1].broken = None
         await held.wait(10)
         assert stubs[1].ran == 1
+
+
+async def test_a_worker_ends_although_an_executor_fails_to(
+    chancy: Chancy,
+    stubs: list[Stub],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it has run is settled, it does not beat on, and its row is gone."""
+    await chancy.declare(Queue(name="bad"))
+    worker = Worker(chancy)
+    starting = asyncio.create_task(worker.start())
+    await eventually(lambda: stubs)
+    stubs[0].worse = OSError("too many open files")
+    stubs[0].warm.set()
+    await starting
+    running = await chancy.push(jobs.note.job(value=1))
+    await eventually(lambda: jobs.noted)
+    unregister = chancy.broker.unregister
+
+    async def fail(worker_id: UUID) -> None:
+        await unregister(worker_id)
+        raise RuntimeError("and then that")
+
+    monkeypatch.setattr(chancy.broker, "unregister", fail)
+    with pytest.raises(OSError, match="too many open files"):
+        await worker.stop()
+    assert await running.status() is State.SUCCEEDED
+    assert await chancy.get_workers() == []
+    names = {thread.name for thread in threading.enumerate()}
+    assert "chancy heartbeat" not in names
+    tasks = {task.get_name() for task in asyncio.all_tasks()}
+    assert not [name for name in tasks if name.startswith("chancy ")]
+    assert "stopping_failed error=RuntimeError: and then that" in caplog.text

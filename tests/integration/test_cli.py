@@ -215,7 +215,10 @@ def test_push_says_what_is_wrong_with_its_arguments() -> None:
     assert "one of them" in refused("json.dumps", "--delay=1", "--run-at=2030-01-01T00:00Z")
     assert "no time zone" in refused("json.dumps", "--run-at=2030-01-01T00:00")
     assert "priority" in refused("json.dumps", "--arg=obj=1", "--priority=1000")
-    assert "validate=False" in refused("nothing.there")
+    assert "pass validate=False (--no-validate)" in refused("nothing.there")
+    # An object that is not closed was not meant as text.
+    assert "is not JSON" in refused("json.dumps", "--args", "{")
+    assert "text needs quotes" not in refused("json.dumps", "--args", "{")
     assert "missing a required argument" in refused("textwrap.dedent")
 
 

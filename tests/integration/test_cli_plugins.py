@@ -8,9 +8,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from chancy import composition
 from chancy.cli import extensions, main
 from chancy.composition import defaults
 from chancy.errors import ConfigurationError
+from chancy.installed import installed
 from chancy.postgres import schema as tables
 from tests.integration.command import alone, inside
 from tests.plugins.ledger import Ledger
@@ -173,3 +175,26 @@ def test_commands_of_one_name_are_refused_with_both_owners() -> None:
 
 def test_the_help_has_the_commands_of_the_default_plugins() -> None:
     assert set(extensions.commands(defaults(), main.COMMANDS)) == set(main.DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("quue", "No such command 'quue'. Did you mean 'queue'?"),
+        ("workflows", "No such command 'workflows'. Did you mean 'workflow'?"),
+        ("nothing", "No such command 'nothing'."),
+        ("cron", "the plugin chancy.cron: give the --app of an application that has it, or set "
+                 "CHANCY_PLUGINS=chancy.cron."),
+        ("workflow", "CHANCY_PLUGINS=chancy.workflows."),
+    ],
+)  # fmt: skip
+def test_a_command_that_is_not_there_is_explained(dsn: str, name: str, said: str) -> None:
+    assert inside(name, "list", dsn=dsn, code=2).err.rstrip().endswith(said)
+
+
+def test_it_is_known_which_of_our_plugins_has_a_command() -> None:
+    settings = {"chancy.reprioritize": {"rules": [{"every": 60}]}}
+    names = [one.identifier for one in installed() if one.distribution == "chancy"]
+    made = [composition.make(name, settings.get(name)) for name in names]
+    found = extensions.commands(made, main.COMMANDS)
+    assert {name: plugin for name, (plugin, _) in found.items()} == main.ELSEWHERE

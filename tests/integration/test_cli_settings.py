@@ -87,7 +87,8 @@ def test_without_a_database_it_says_so() -> None:
                                   "migrate check", "migrate current"])  # fmt: skip
 def test_a_database_that_is_away_is_code_4(line: str) -> None:
     answer = inside(*line.split(), dsn=f"postgresql://ann:{_PASSWORD}@127.0.0.1:1/shop", code=4)
-    assert "127.0.0.1" in answer.err
+    [said] = answer.err.splitlines()
+    assert said.startswith('chancy: database "shop" at 127.0.0.1:1 cannot be reached: ')
     assert "Pässwort" not in answer.out + answer.err
 
 
@@ -114,6 +115,7 @@ def test_a_dsn_that_cannot_be_read_does_not_show_its_password() -> None:
         ("shop:SHELF", "a Chancy is needed"),
         ("shop:boom", "calling it raised ZeroDivisionError"),
         ("needy", "there is no module 'not_installed'"),
+        ("extra", "importing extra failed: it needs: pip install 'more[extra]'"),
         ("broken", "importing broken failed: RuntimeError: at import"),
     ],
 )
@@ -123,9 +125,12 @@ def test_a_wrong_app_is_explained(
     more = "\nSHELF = [1, 2]\ndef boom():\n    return 1 / 0\n"
     (directory / "shop.py").write_text(SHOP + more)
     (directory / "needy.py").write_text("import not_installed\n")
+    (directory / "extra.py").write_text(
+        "raise ModuleNotFoundError(\"it needs: pip install 'more[extra]'\", name='extra_module')\n"
+    )
     (directory / "broken.py").write_text("raise RuntimeError('at import')\n")
     monkeypatch.syspath_prepend(directory)
-    for name in ("shop", "needy", "broken"):
+    for name in ("shop", "needy", "extra", "broken"):
         monkeypatch.delitem(__import__("sys").modules, name, raising=False)
     answer = inside("queue", "list", "--app", app, dsn=dsn, code=2)
     assert said in answer.err

@@ -6,9 +6,10 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -130,6 +131,26 @@ async def test_a_job_is_waited_for_before_its_commit(chancy: Chancy, dsn: str) -
             waiting = asyncio.create_task(reference.result(20))
             await eventually(lambda: asked(dsn, "select count(*) from chancy.awaited"))
         assert await waiting == "soon"
+
+
+async def test_the_text_of_an_id_is_refused_and_others_wait_on(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        done = await chancy.push(jobs.note.job(1))
+        await done.wait(20)
+        text: Any = str(done.id)  # which a driver would find, and nobody below its text
+        waiting = asyncio.create_task((await chancy.push(jobs.note.job("soon"))).result(20))
+        calls: list[Callable[[Any], Awaitable[object]]] = [
+            chancy.get_job, chancy.wait_for, chancy.cancel, chancy.hurry, chancy.why,
+            lambda id: chancy.get_jobs([id]),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(TypeError, match=f"UUID, and '{text}' is of the type str"):
+                await call(text)
+        assert await waiting == "soon"
+    with chancy:
+        for look in (chancy.sync_get_job, chancy.sync_wait_for, chancy.sync_begin_wait):
+            with pytest.raises(TypeError, match="of the type NoneType"):
+                look(None)  # type: ignore[arg-type]
 
 
 async def test_an_application_that_is_not_open_cannot_wait(dsn: str) -> None:

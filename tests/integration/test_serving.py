@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import psycopg
 import pytest
@@ -168,3 +169,64 @@ async def test_every_free_slot_is_used_beside_long_jobs(chancy: Chancy) -> None:
         await eventually(seven_run)
         for value in range(3):
             await (await chancy.push(jobs.note.job(value=value))).wait(5)
+
+
+async def test_a_pause_ends_nothing_that_runs(chancy: Chancy) -> None:
+    jobs.noted.clear()
+    async with Worker(chancy, shutdown_timeout_s=0.2):
+        running = await chancy.push(jobs.nap.job(seconds=3.0))
+        await eventually(lambda: jobs.noted == [3.0])
+        soon = datetime.now(UTC) + timedelta(seconds=0.5)
+        await chancy.pause_queue("async", resume_at=soon)
+        later = await chancy.push(jobs.note.job(value="later"))
+        await later.wait(10)
+        await chancy.pause_queue("async")
+        await chancy.resume_queue("async")
+        done = await running.wait(10)
+    assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
+    assert jobs.noted == [3.0, "later"]
+
+
+async def test_what_runs_outlasts_changes_of_its_queue(chancy: Chancy) -> None:
+    jobs.noted.clear()
+    async with Worker(chancy, shutdown_timeout_s=0.2) as worker:
+        running = await chancy.push(jobs.nap.job(seconds=2.5))
+        await eventually(lambda: jobs.noted == [2.5])
+        for concurrency in (3, 5):
+            await chancy.declare(
+                Queue(name="async", executor="async", concurrency=concurrency), upsert=True
+            )
+            await (await chancy.push(jobs.note.job(value=concurrency))).wait(10)
+        await chancy.delete_queue("async")
+        await eventually(lambda: "async" not in worker.queues)
+        done = await running.wait(10)
+        assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
+
+
+async def test_what_runs_for_a_queue_as_it_was_can_be_cancelled(chancy: Chancy) -> None:
+    jobs.noted.clear()
+    async with Worker(chancy) as worker:
+        running = await chancy.push(jobs.nap.job(seconds=60.0))
+        await eventually(lambda: jobs.noted == [60.0])
+        await chancy.delete_queue("async")
+        await eventually(lambda: "async" not in worker.queues)
+        await chancy.cancel(running.id)
+        assert (await running.wait(10)).state is State.CANCELLED
+
+
+async def test_of_many_changes_the_oldest_end_soon(chancy: Chancy) -> None:
+    jobs.noted.clear()
+    async with Worker(chancy, shutdown_timeout_s=0.2):
+        for concurrency in range(2, 7):
+            queue = Queue(name="async", executor="async", concurrency=concurrency)
+            await chancy.declare(queue, upsert=True)
+            # Runs when the queue is served anew, and for longer than the test.
+            await chancy.push(jobs.nap.job(seconds=50.0 + concurrency))
+            await eventually(partial(_noted, concurrency - 1))
+        # The first of five is older than the three that may go on beside the last.
+        await eventually(lambda: jobs.noted.count(52.0) == 2)
+    assert [jobs.noted.count(50.0 + n) for n in range(3, 7)] == [1, 1, 1, 1]
+
+
+def _noted(count: int) -> bool:
+    return len(jobs.noted) >= count

@@ -45,6 +45,13 @@ async def test_another_schedule_holds_from_now_on(dsn: str) -> None:
         assert arguments == [("other",)] * 3
 
 
+async def test_the_last_jobs_are_remembered_in_their_order(dsn: str) -> None:
+    async with clockwork(dsn, entry(overlap=Overlap.SKIP)) as clock:
+        ids = [await clock.entries.run("one") for _ in range(104)]
+        ((kept,),) = execute(dsn, "select jobs from chancy.cron_entries")
+        assert kept == ids[-101:]
+
+
 async def test_run_now_leaves_the_ticks_alone(dsn: str) -> None:
     async with clockwork(dsn, entry(overlap=Overlap.SKIP)) as clock:
         await clock.entries.pause("one")

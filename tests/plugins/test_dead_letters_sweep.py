@@ -264,8 +264,12 @@ def test_what_it_asks_is_served_by_indexes_at_every_size(dsn: str) -> None:
 
 
 def test_the_hook_looks_at_today_alone(dsn: str) -> None:
+    # Shortly after midnight an hour reaches into a day for which the migration made no partition.
+    ((since_midnight,),) = execute(
+        dsn, "select extract(epoch from now() - date_trunc('day', now(), 'UTC'))::float8"
+    )
     with psycopg.connect(dsn, autocommit=True) as connection:
-        read, _, _ = explained(connection, "file", [UUID(int=1)], 3600.0)
+        read, _, _ = explained(connection, "file", [UUID(int=1)], min(3600.0, since_midnight))
     days = execute(
         dsn,
         "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid"

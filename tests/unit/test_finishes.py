@@ -32,6 +32,8 @@ class Watched(MemoryBroker):
         self.away = False
         self.deaf = False
         self.listeners = 0
+        #: What the next try to listen raises.
+        self.fault: BaseException | None = None
 
     async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         self._check()
@@ -46,6 +48,9 @@ class Watched(MemoryBroker):
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
         self._check()
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
         if self.deaf:
             raise BrokerUnavailable("no notices here")
         self.listeners += 1
@@ -250,3 +255,24 @@ async def test_closing_ends_every_wait(bench: Bench, broker: Watched, finishes: 
     await finishes.close()
     with pytest.raises(BrokerUnavailable, match="the application was closed during a wait"):
         await waiting
+
+
+@pytest.mark.parametrize("fault", [KeyError("unforeseen"), asyncio.CancelledError()])
+async def test_whatever_ends_the_listening_it_is_begun_again(
+    bench: Bench,
+    broker: Watched,
+    finishes: Finishes,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    fault: BaseException,
+) -> None:
+    broker.fault = fault
+    [claim] = await bench.running()
+    waiting = asyncio.create_task(finishes.wait(claim.id, None))
+    await eventually(lambda: "listening_failed polling=true" in caplog.text)
+    assert type(fault).__name__ in caplog.text, "with a trace"
+    while not broker.listeners:
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    assert (await waiting).state is State.SUCCEEDED

@@ -41,3 +41,27 @@ def test_others_name_none() -> None:
     assert line == "INFO half way"
     found = json.loads(JsonFormatter().format(record()))
     assert found.keys() == {"at", "level", "logger", "pid", "message", "trace"}
+
+
+PLACE = {
+    "worker": "w",
+    "executor": "e",
+    "stream": "orders",
+    "processor": "bill",
+    "partition": 3,
+}
+
+
+def test_a_line_of_a_processor_names_its_partition() -> None:
+    formatter = TextFormatter("%(levelname)s %(message)s")
+    line, *_ = formatter.format(record(**PLACE)).split("\n")
+    assert line == "INFO half way processor=orders/bill partition=3"
+    said = record(**PLACE)
+    said.msg = "partition_halted processor=orders/bill partition=%s"
+    line, *_ = formatter.format(said).split("\n")
+    assert line == "INFO partition_halted processor=orders/bill partition=way"
+
+
+def test_an_object_of_a_processor_names_where_it_comes_from() -> None:
+    found = json.loads(JsonFormatter().format(record(**PLACE)))
+    assert found.items() >= PLACE.items()

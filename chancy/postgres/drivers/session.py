@@ -231,7 +231,7 @@ class Session(ABC):
             except BaseException:
                 self.abort()
                 raise
-        return StatementFailed(text, sqlstate=sqlstate)
+        return StatementFailed(sqlstates.advised(sqlstate, text), sqlstate=sqlstate)
 
     def _noticed(self, function: str | None) -> None:
         """A warning came, from this function of the server's source."""
@@ -247,9 +247,10 @@ class Session(ABC):
 
 def connect_failure(place: str, sqlstate: str | None, text: str) -> Exception:
     """What is told to a caller whose connection was not made."""
-    text = f"{place}: {text[:_MESSAGE_LENGTH]}"
+    text = sqlstates.one_line(text[:_MESSAGE_LENGTH])
     if sqlstate is None or sqlstates.lost_on_connect(sqlstate):
-        return BrokerUnavailable(text)
+        return BrokerUnavailable(f"{place} cannot be reached: {text}")
+    text = f"{place}: {text}"
     if sqlstates.refused(sqlstate) or sqlstate == sqlstates.DATA_EXCEPTION:
         return ConfigurationError(text)
     return StatementFailed(text, sqlstate=sqlstate)

@@ -23,6 +23,9 @@ DATA_EXCEPTION = "22000"
 #: A row with one of the ids is there.
 UNIQUE_VIOLATION = "23505"
 
+# A schema, a relation or a function is not there.
+_MISSING = frozenset({"3F000", "42P01", "42883"})
+
 #: A transaction in which a statement failed can only be rolled back.
 FAILED_TRANSACTION = "25P02"
 
@@ -30,6 +33,23 @@ FAILED_TRANSACTION = "25P02"
 #: synchronous standby: the commit stands here, and the standby may not have it. The warning
 #: has no SQLSTATE of its own, and its text is in the server's language.
 UNCONFIRMED_COMMIT = "SyncRepWaitForLSN"
+
+
+def one_line(said: object) -> str:
+    """What a driver says, some of it over several lines."""
+    return " ".join(str(said).split())
+
+
+def advised(sqlstate: str, text: str) -> str:
+    """The server's message in one line, with what to do where tables of chancy may be missing.
+
+    Only names with a schema are meant: a caller's own statements, in a session of ours, name
+    their tables without one as a rule.
+    """
+    text = one_line(text)
+    if sqlstate in _MISSING and (sqlstate == "3F000" or "." in text):
+        return f"{text}: if it is one of chancy's, run `chancy migrate upgrade`"
+    return text
 
 
 def lost(sqlstate: str) -> bool:

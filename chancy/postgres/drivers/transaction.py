@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Protocol
 
-from chancy.errors import BrokerError, StatementFailed
+from chancy.errors import StatementFailed
 from chancy.postgres.drivers import sqlstates
 
 # Said each time: behind a pooler the level of the session is not ours to set.
@@ -52,7 +52,7 @@ class Transaction:
         session.in_transaction = False
         if kind is None:
             # A commit after a failed statement is answered with ROLLBACK, not with an error.
-            if await session.command("commit") != "COMMIT":
+            if await self._commit() != "COMMIT":
                 raise StatementFailed(
                     "nothing was committed: a statement of the transaction had failed",
                     sqlstate=sqlstates.FAILED_TRANSACTION,
@@ -64,9 +64,20 @@ class Transaction:
         else:
             await self._roll_back()
 
+    async def _commit(self) -> str:
+        try:
+            return await self._session.command("commit")
+        except StatementFailed:
+            raise
+        except BaseException:
+            # As where a statement of another task is still under way: what that session is given
+            # next would be of this transaction, and acknowledged without a commit.
+            self._session.abort()
+            raise
+
     async def _roll_back(self) -> None:
         # The caller's exception counts; a session that cannot roll back is not used again.
         try:
             await self._session.command("rollback")
-        except BrokerError:
+        except Exception:
             self._session.abort()

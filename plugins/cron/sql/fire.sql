@@ -2,16 +2,17 @@
 -- the workers, all or nothing. Of those who try at one moment the first does it: the others find
 -- the row locked or another revision, and leave the entry alone.
 -- $1 to $4, one for each entry: name, revision as it was read, the newest tick that has passed
--- (null: none), when the next one is due. $5 to $10, one for each tick: name, tick, id of its job,
+-- (null: none), when the next one is due; $11: whether another broker has a job of it that has not
+-- ended. $5 to $10, one for each tick: name, tick, id of its job,
 -- when that is due (null: at once), ticks dropped before it, whether it is too late to be fired.
 -- Index: the primary keys. Locks: rows of cron_entries by name, skipping locked ones.
 -- Safe to repeat: the revision has changed then.
 with entries as materialized (
-  select e.*, g.passed_at, g.following_at, e.overlap <> 'skip' or not exists (
+  select e.*, g.passed_at, g.following_at, e.overlap <> 'skip' or not g.busy and not exists (
       select from {schema}.jobs as j where j.id = any(e.jobs)) as idle
   from {schema}.cron_entries as e
-  join unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::timestamptz[])
-    as g (name, revision, passed_at, following_at) on g.name = e.name
+  join unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $11::boolean[])
+    as g (name, revision, passed_at, following_at, busy) on g.name = e.name
   where e.revision = g.revision
     and e.paused_at is null
   order by e.name

@@ -1,12 +1,23 @@
 -- Pushes the job of an entry now, under the id $2, whatever its schedule, pause and overlap say,
 -- and wakes the workers of its queue. Its next tick takes the job for one that goes before.
+-- Its jobs before are remembered while they are there, and those of a queue that another broker has
+-- in any case: the last 100, oldest first, and this one.
 -- Gives when that was; no row if there is no such entry. Index: the primary keys. Locks: its row.
 -- Safe to repeat while the job is unfinished.
 with entry as (
   update {schema}.cron_entries as e
   set
     jobs = array(
-      select j.id from {schema}.jobs as j where j.id = any(e.jobs) limit 100) || $2::uuid,
+      select last.id
+      from (
+        select u.id, u.place
+        from unnest(e.jobs) with ordinality as u (id, place)
+        where exists (select from {schema}.jobs as j where j.id = u.id)
+          or exists (
+            select from {schema}.queues as q where q.name = e.queue and q.broker <> 'postgres')
+        order by u.place desc
+        limit 100) as last
+      order by last.place) || $2::uuid,
     revision = revision + 1
   where e.name = $1::text
   returning *),

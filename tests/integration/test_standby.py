@@ -1,0 +1,63 @@
+"""Claims while commits wait for a synchronous standby that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.postgres import claims
+from chancy.postgres.broker import PostgresBroker
+from chancy.testing.conformance.bench import Bench, prepared
+from tests.postgres_fixtures import OwnServer
+
+WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
+
+
+def run(dsn: str, sql: str) -> Any:
+    with psycopg.connect(dsn, autocommit=True) as session:
+        found = session.execute(sql.encode())
+        return found.fetchone() if found.description else None
+
+
+def want_standby(dsn: str, name: str) -> None:
+    run(dsn, f"alter system set synchronous_standby_names = '{name}'")
+    run(dsn, "select pg_reload_conf()")
+
+
+async def test_a_claim_that_a_standby_confirms_late_is_not_forgotten(
+    own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dsn = own_server().dsn()
+    broker = PostgresBroker(dsn)
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare()
+        pushed = await bench.push(*(prepared() for _ in range(3)))
+        want_standby(dsn, "nobody")
+        monkeypatch.setattr(claims, "_DEADLINE_S", 0.5)
+        monkeypatch.setattr(claims, "_UNCONFIRMED_S", 0.1)
+        monkeypatch.setattr(claims, "_UNKNOWN_FOR_S", 1.0)
+        with pytest.raises(BrokerUnavailable, match="no answer within"):
+            await bench.claim(limit=2)
+        for _ in range(12):
+            with pytest.raises(BrokerUnavailable, match="synchronous standby"):
+                await bench.claim(limit=2)
+            await asyncio.sleep(0.2)
+        # It is one claim that waits, however often it was asked for.
+        assert run(dsn, WAITING) == (1,)
+        want_standby(dsn, "")
+        found: list[Any] = []
+        async with asyncio.timeout(10):
+            while len(found) < 3:
+                try:
+                    found += await bench.claim(limit=2)
+                except BrokerUnavailable:
+                    await asyncio.sleep(0.1)
+        assert sorted(claim.id for claim in found) == sorted(pushed)
+    finally:
+        await broker.close()

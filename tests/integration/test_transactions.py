@@ -1,0 +1,58 @@
+"""Sessions of the pool whose transaction was used by several tasks at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import psycopg
+import pytest
+
+from chancy import Chancy
+from tests import jobs
+
+DRIVERS = ["asyncpg", "psycopg"]
+
+
+@pytest.fixture(params=DRIVERS)
+async def chancy(dsn: str, request: pytest.FixtureRequest) -> AsyncIterator[Chancy]:
+    driver: Literal["asyncpg", "psycopg"] = request.param
+    async with Chancy(dsn, pool_size=1, driver=driver) as made:
+        yield made
+
+
+def count(dsn: str) -> int:
+    with psycopg.connect(dsn) as session:
+        row = session.execute("select count(*) from chancy.jobs").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def test_two_pushes_at_once_in_a_transaction(chancy: Chancy, dsn: str) -> None:
+    """It is refused, and what is pushed with that session next is no part of it."""
+
+    async def push_two() -> None:
+        async with chancy.transaction() as transaction:
+            pushes = (chancy.push(jobs.note.job(n), within=transaction) for n in range(2))
+            await asyncio.gather(*pushes)
+
+    with pytest.raises(RuntimeError, match="two tasks at the same time"):
+        await push_two()
+    await chancy.push(jobs.note.job(3))
+    assert count(dsn) == 1
+
+
+async def test_a_push_that_outlives_its_transaction(chancy: Chancy, dsn: str) -> None:
+    left: list[asyncio.Task[object]] = []
+
+    async def leave_one() -> None:
+        async with chancy.transaction() as transaction:
+            left.append(asyncio.create_task(chancy.push(jobs.note.job(1), within=transaction)))
+            await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="two tasks at the same time"):
+        await leave_one()
+    await asyncio.gather(*left, return_exceptions=True)
+    await chancy.push(jobs.note.job(3))
+    assert count(dsn) == 1
