@@ -83,6 +83,12 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
+    def bus(self) -> list[int]:
+        """The port for the other nodes of its cluster, if it is told one."""
+        given = self.settings.get("cluster-port")
+        return [int(given)] if given else []
+
+    @property
     def pid(self) -> int:
         assert self._process is not None, "the server is not running"
         return self._process.pid
@@ -120,7 +126,7 @@ class RedisServer:
     def start(self) -> None:
         """Start it, with the data that it left behind if it keeps any; returns once it answers."""
         self.begin()
-        _until(self.answers, f"{self.binary} does not answer:\n", self.log)
+        until(self.answers, f"{self.binary} does not answer:\n", self.log)
 
     def answers(self) -> bool:
         assert self._process is not None, "the server is not running"
@@ -179,7 +185,7 @@ class RedisClusterServers:
         for node in self.nodes:
             node.begin()
         for node in self.nodes:
-            _until(node.answers, "a node of the cluster does not answer:\n", node.log)
+            until(node.answers, "a node of the cluster does not answer:\n", node.log)
         share = -(-_SLOTS // len(self.nodes))
         first = self.nodes[0]
         for at, node in enumerate(self.nodes):
@@ -191,7 +197,7 @@ class RedisClusterServers:
                     command_sync(client, "CLUSTER MEET", "127.0.0.1", first.port, bus)
         # A node takes two seconds before it first calls the cluster sound.
         for node in self.nodes:
-            _until(partial(self._whole, node), "the cluster does not form:\n", node.log)
+            until(partial(self._whole, node), "the cluster does not form:\n", node.log)
 
     def _whole(self, node: RedisServer) -> bool:
         with closing(node.client()) as client:
@@ -208,7 +214,8 @@ class RedisClusterServers:
             node.close()
 
 
-def _until(ready: Callable[[], bool], complaint: str, log: Callable[[], str]) -> None:
+def until(ready: Callable[[], bool], complaint: str, log: Callable[[], str]) -> None:
+    """Wait until something of a server is ready; raises with the end of its log."""
     deadline = time.monotonic() + _PATIENCE_S
     while not ready():
         if time.monotonic() > deadline:
@@ -216,13 +223,15 @@ def _until(ready: Callable[[], bool], complaint: str, log: Callable[[], str]) ->
         time.sleep(0.005)
 
 
-def _make_cluster() -> RedisClusterServers:
+def cluster_nodes(count: int = 3) -> list[RedisServer]:
+    """Servers for a cluster; none of them runs yet."""
     settings = {
         "cluster-enabled": "yes",
         "cluster-config-file": "nodes.conf",
         "cluster-node-timeout": "2000",
+        "repl-diskless-sync-delay": "0",
     }
-    nodes = [RedisServer(dict(settings)) for _ in range(3)]
+    nodes = [RedisServer(dict(settings)) for _ in range(count)]
     told = subprocess.run([nodes[0].binary, "--version"], capture_output=True, check=True).stdout
     for node in nodes:
         # The default, port + 10,000, may be taken. Redis 6 knows no other.
@@ -230,7 +239,7 @@ def _make_cluster() -> RedisClusterServers:
             node.port = _port_below_a_free_one(_BUS)
         else:
             node.settings["cluster-port"] = str(free_port())
-    return RedisClusterServers(nodes)
+    return nodes
 
 
 def _port_below_a_free_one(distance: int) -> int:
@@ -289,7 +298,7 @@ def own_redis() -> Iterator[Callable[..., RedisServer]]:
 @pytest.fixture(scope="session")
 def redis_cluster_servers() -> Iterator[RedisClusterServers]:
     """Three primaries for this process of the run. Do not stop them."""
-    servers = _make_cluster()
+    servers = RedisClusterServers(cluster_nodes())
     try:
         servers.start()
         leftovers.lasting.update(node.pid for node in servers.nodes)

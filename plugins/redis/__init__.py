@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+try:
+    import redis as _  # noqa: F401  before whatever needs it
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "chancy.plugins.redis needs the package 'redis': pip install 'chancy[redis]'",
+        name="redis",
+    ) from error
+
 from chancy.broker import Broker, SqlStore
+from chancy.origin import ORIGIN, Origin
 from chancy.plugin import BrokerContext, Plugin, Runtime
 from chancy.plugins.redis.archive import Archive
 from chancy.plugins.redis.broker import RedisBroker
@@ -59,6 +68,7 @@ class RedisPlugin(Plugin):
         connect_timeout_s: float = 5.0,
         timeout_s: float = 10.0,
         max_connections: int = 64,
+        replicas: int = 0,
         keep_finished: int = 100_000,
         keep_failed: int = 100_000,
         keep_finished_s: float = 86_400.0,
@@ -73,6 +83,7 @@ class RedisPlugin(Plugin):
                 "connect_timeout_s": connect_timeout_s,
                 "timeout_s": timeout_s,
                 "max_connections": max_connections,
+                "replicas": replicas,
                 "keep_finished": keep_finished,
                 "keep_failed": keep_failed,
                 "keep_finished_s": keep_finished_s,
@@ -83,6 +94,7 @@ class RedisPlugin(Plugin):
 
         #: Streams and processors are declared here; the processors run beside the worker.
         self.streams = Streams(self.settings)
+        self._only: Collection[str] | None = None
         #: Services are declared and commanded here; they run beside the worker.
         self.services = Services(self.settings)
 
@@ -99,7 +111,7 @@ class RedisPlugin(Plugin):
         return Migrations(
             name="redis",
             package="chancy.plugins.redis.migrations",
-            head="0003",
+            head="0006",
             core="0007",
             grants={Kind.PRODUCER: {"redis_outbox": "insert", "redis_events": "insert"}},
         )
@@ -109,7 +121,17 @@ class RedisPlugin(Plugin):
 
         return [commands(self.streams, self.services, self.settings)]
 
+    def choose(self, processors: Collection[str]) -> Collection[str]:
+        ours = [name for one in self.streams.processors for name in (one.name, one.id)]
+        self._only = [name for name in processors if name in ours]
+        return ours
+
+    @property
+    def exit_code(self) -> int:
+        return self.streams.exit.code
+
     async def serve(self, runtime: Runtime) -> None:
+        ORIGIN.set(Origin(lambda: runtime.worker_id))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_up(), name="upkeep")
             group.create_task(self._stream(runtime), name="streams")
@@ -121,7 +143,7 @@ class RedisPlugin(Plugin):
 
     async def _stream(self, runtime: Runtime) -> None:
         # What others wait for is handed over while the last jobs have their time.
-        await self.streams.serve(leader=runtime.leader, ending=runtime.ending)
+        await self.streams.serve(self._only, leader=runtime.leader, ending=runtime.ending)
 
     async def _keep_up(self) -> None:
         async with linked(self.settings) as link:

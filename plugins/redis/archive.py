@@ -56,7 +56,7 @@ class Archive:
             await elected(leader, clock, _RARELY_S * random.uniform(0.8, 1.2))
             try:
                 await self._link.open()
-                while await self.turn() == BATCH:
+                while await self.turn():
                     backoff.reset()
             except BrokerError as error:
                 pause_s = backoff.next_s()

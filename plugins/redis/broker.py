@@ -9,6 +9,8 @@ from uuid import UUID
 
 from chancy.attempt import Claim, Note, Settlement
 from chancy.broker import (
+    Adoption,
+    Broker,
     Cancellation,
     Capability,
     JobFilter,
@@ -23,13 +25,16 @@ from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.job import QueuedJob
 from chancy.names import shown
 from chancy.notice import Subscription, Topic
-from chancy.plugins.redis import records
+from chancy.plugins.redis import folding, records
 from chancy.plugins.redis.claiming import Claims
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.moves import adoption
 from chancy.plugins.redis.outbox import Deposits
+from chancy.plugins.redis.pieces import BATCH, MOVED, fit, records_of
 from chancy.plugins.redis.pushing import Pushes
 from chancy.plugins.redis.settings import RedisSettings, history_of
+from chancy.plugins.redis.settlements import settle
 from chancy.plugins.redis.standing import Queues, RedisPulse, Workers
 from chancy.plugins.redis.watch import Watch
 from chancy.queue import Queue
@@ -37,14 +42,9 @@ from chancy.settling import Inside
 
 logger = logging.getLogger("chancy.redis")
 
-#: Settlements, notes or ids of one script: it holds up everybody else for 3 ms.
-BATCH = 250
-_PROMOTIONS = 250
 _COUNT_CAP = 100_001
 #: For so long the end of a job is told to those who asked for it, and of so many jobs.
 _EXPECTED_S, _MOST_EXPECTED = 86_400, 1_000_000
-#: Objects of the meta of a running job after which they are made into one.
-_FOLD = 32
 _ANSWERS = {
     b"c": Cancellation.CANCELLED,
     b"a": Cancellation.ASKED,
@@ -125,6 +125,10 @@ class RedisBroker:
             await self.push(chunk, within=within)
         return {}
 
+    def adoption(self, control: Broker) -> Adoption | None:
+        """See `chancy.broker.Adopting`."""
+        return adoption(control, self.link, self.cancel) if self._deposits.possible else None
+
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
     ) -> Sequence[Claim]:
@@ -133,62 +137,62 @@ class RedisBroker:
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
     ) -> frozenset[UUID]:
-        stale: set[UUID] = set()
-        for at in range(0, len(settlements), BATCH):
-            batch = settlements[at : at + BATCH]
-            places = await self.link.run("settle", *self._kept, *map(records.settled, batch))
-            stale.update(batch[place].id for place in places)
-        return frozenset(stale)
+        stale = await settle(self.link, self._kept, settlements)
+        self._claims.holdings.settled(settlements)
+        return stale
 
     async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale: set[UUID] = set()
-        for at in range(0, len(notes), BATCH):
-            stale |= await self._note(notes[at : at + BATCH])
+        metas = list(map(_meta, notes))
+        at = 0
+        while at < len(notes):
+            count = fit(metas[at : at + BATCH], BATCH)
+            parts: list[bytes] = []
+            for note, meta in zip(notes[at : at + count], metas[at : at + count], strict=True):
+                parts += [note.id.bytes + note.lease.bytes, meta]
+            lines = await self.link.run("note", *parts)
+            for note, objects in zip(notes[at:], lines, strict=False):
+                if objects > folding.MOST:
+                    await self._fold(note)
+                if objects == 0:
+                    stale.add(note.id)
+            at += len(lines)
         return frozenset(stale)
-
-    async def _note(self, notes: Sequence[Note]) -> set[UUID]:
-        parts: list[str | bytes] = []
-        for note in notes:
-            meta = "{}"
-            try:
-                meta = records.check_object(note.meta, "a note")
-            except (InvalidArguments, ValueError) as error:
-                logger.error("note_refused job=%s error=%s", note.id, error)
-            parts += [note.id.bytes + note.lease.bytes, meta]
-        lines = await self.link.run("note", *parts)
-        for note, objects in zip(notes, lines, strict=True):
-            if objects > _FOLD:
-                await self._fold(note)
-        return {note.id for note, objects in zip(notes, lines, strict=True) if objects == 0}
 
     async def _fold(self, note: Note) -> None:
         [record] = await self.link.run("fetch", note.id.bytes)
         if record:
-            old = records.meta_of(record)
-            args = (note.id.bytes, note.lease.bytes, old, records.merged(old.decode()))
-            await self.link.run("fold", *args)
+            await folding.fold(self.link, note.id, note.lease, record)
 
     async def promote(self, limit: int) -> Promotion:
         promoted = 0
         while True:
-            most = max(0, min(_PROMOTIONS, limit - promoted))
+            most = max(0, min(MOVED, limit - promoted))
             done, due = await self.link.run("promote", most)
             promoted += done
-            if done < most or promoted >= limit:
-                return Promotion(promoted, float(due) if due else None)
+            next_due_s = float(due) if due else None
+            # Fewer than could be: there are no more that are due, or they are large.
+            over = done < most and (not done or next_due_s != 0.0)
+            if over or promoted >= limit:
+                return Promotion(promoted, next_due_s)
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         found: dict[UUID, Cancellation] = {}
-        for some in _batches(ids):
+        at = 0
+        while at < len(ids):
+            some = ids[at : at + BATCH]
             answer = await self.link.run("cancel", *self._kept, *(id.bytes for id in some))
-            found |= zip(some, map(_ANSWERS.__getitem__, answer), strict=True)
+            found |= zip(some, map(_ANSWERS.__getitem__, answer), strict=False)
+            at += len(answer)
         return found
 
     async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         hurried: set[UUID] = set()
-        for some in _batches(sorted(set(ids))):
-            answer = await self.link.run("hurry", *(id.bytes for id in some))
-            hurried.update(UUID(bytes=id) for id in answer)
+        left = sorted(set(ids))
+        while left:
+            looked, *found = await self.link.run("hurry", *(id.bytes for id in left[:BATCH]))
+            hurried.update(UUID(bytes=id) for id in found)
+            left = left[looked:]
         return frozenset(hurried)
 
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
@@ -202,18 +206,14 @@ class RedisBroker:
         return await self._read(ids, "expect", _EXPECTED_S, _MOST_EXPECTED)
 
     async def _read(self, ids: Sequence[UUID], script: str, *args: int) -> Mapping[UUID, QueuedJob]:
-        found: dict[UUID, QueuedJob] = {}
-        for some in _batches(ids):
-            raw = [id.bytes for id in some]
-            texts = await self.link.run(script, *args, *raw)
-            for id, key, text in zip(some, raw, texts, strict=True):
-                if text:
-                    found[id] = records.queued(key, text)
-        return found
+        texts = await records_of(self.link.run, ids, script, *args)
+        return {
+            id: records.queued(id.bytes, text) for id, text in zip(ids, texts, strict=True) if text
+        }
 
     async def forget(self, ids: Sequence[UUID]) -> None:
-        for some in _batches(ids):
-            await self.link.run("forget", *(id.bytes for id in some))
+        for at in range(0, len(ids), MOVED):
+            await self.link.run("forget", *(id.bytes for id in ids[at : at + MOVED]))
 
     async def place(self, id: UUID) -> Place | None:
         answer = await self.link.run("place", id.bytes)
@@ -243,7 +243,8 @@ class RedisBroker:
         for field, number in zip(answer[::2], answer[1::2], strict=True):
             letter, _, queue = field.decode().partition(":")
             state = {"p": "pending", "r": "running", "s": "scheduled"}[letter]
-            found.setdefault(queue, {})[state] = min(int(number), _COUNT_CAP)
+            # Below zero where the counters were deleted by hand, until they are mended.
+            found.setdefault(queue, {})[state] = max(0, min(int(number), _COUNT_CAP))
         return {queue: QueueCounts(**by_state) for queue, by_state in found.items()}
 
     async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
@@ -277,7 +278,7 @@ class RedisBroker:
         return await self._workers.all()
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        answer = await self.link.run("orphans", silent_s, max(0, min(limit, BATCH)))
+        answer = await self.link.run("orphans", silent_s, max(0, min(limit, MOVED)))
         return list(map(records.claim, answer[::2], answer[1::2]))
 
     def pulse(self, worker_id: UUID) -> Pulse:
@@ -287,5 +288,9 @@ class RedisBroker:
         return await self._watch.subscribe(topic)
 
 
-def _batches(ids: Sequence[UUID]) -> Iterable[Sequence[UUID]]:
-    return (ids[at : at + BATCH] for at in range(0, len(ids), BATCH))
+def _meta(note: Note) -> bytes:
+    try:
+        return records.check_object(note.meta, "a note").encode()
+    except (InvalidArguments, ValueError) as error:
+        logger.error("note_refused job=%s error=%s", note.id, error)
+        return b"{}"

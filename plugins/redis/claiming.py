@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -15,15 +16,16 @@ from chancy.attempt import Claim, Settlement
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.identity import new_ids
-from chancy.plugins.redis import records
+from chancy.plugins.redis import folding, records
 from chancy.plugins.redis.desk import PATIENCE_S, Desk
+from chancy.plugins.redis.holdings import Holdings
 from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.pieces import MOVED
+from chancy.plugins.redis.settlements import settle
 from chancy.states import State
 
 logger = logging.getLogger("chancy.redis")
 
-#: Jobs of one script: it holds up everybody else for 2 ms.
-MOST = 250
 #: Seconds for which a claim without an answer may still be carried out by the server.
 _UNKNOWN_FOR_S = 30.0
 _LEASES = 64
@@ -55,19 +57,30 @@ class Claims:
         self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_Unknown]] = {}
         self._returns: set[asyncio.Task[None]] = set()
+        self._asking: set[tuple[UUID, str]] = set()
         self._closed = asyncio.Event()
         #: Where workers wait for what is pushed, while `attended` is set.
-        self.desk = Desk(self._give_back)
+        self.desk = Desk(self._give_back, self._look)
+        #: What was claimed and has not been settled.
+        self.holdings = Holdings(link)
         self.attended = False
 
     async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
         """See `Broker.claim`."""
-        if limit <= 0:
-            return []
+        found = await self._claim(queue, worker_id, limit) if limit > 0 else []
+        if found:
+            self.holdings.add(worker_id, found)
+        return found
+
+    async def _claim(self, queue: str, worker_id: UUID, limit: int) -> Sequence[Claim]:
         if given := self.desk.fetch(worker_id, queue, limit):
             return given
         if self._unknown and (found := await self._recover(queue, worker_id)):
-            return found
+            self.desk.keep(found[limit:])
+            return found[:limit]
+        if lost := await self.holdings.lost(worker_id, queue):
+            self.desk.keep(lost[limit:])
+            return lost[:limit]
         claims: list[Claim] = []
         missed: list[Claim] = []
         lease, began = _NO_LEASE, 0.0
@@ -75,11 +88,11 @@ class Claims:
             while len(claims) < limit:
                 # One for each script: what one has given is known, whatever becomes of the next.
                 lease, began = self._lease(), time.monotonic()
-                most = min(MOST, limit - len(claims))
-                given, fresh = await self._ask(queue, worker_id, lease, most)
+                most = min(MOVED, limit - len(claims))
+                given, fresh, more = await self._ask(queue, worker_id, lease, most)
                 missed += given
                 claims += fresh
-                if len(fresh) < most:
+                if not more:
                     break
         except BaseException as error:
             self.desk.keep([*missed, *claims])
@@ -94,8 +107,8 @@ class Claims:
 
     async def _ask(
         self, queue: str, worker_id: UUID, lease: UUID, most: int
-    ) -> tuple[list[Claim], list[Claim]]:
-        """What was given and did not come, and what is claimed now."""
+    ) -> tuple[list[Claim], list[Claim], bool]:
+        """What was given and did not come, what is claimed now, and whether there may be more."""
         came, sent = self.desk.came(worker_id, queue), time.monotonic()
         answer: list[Any] = await self._link.run(
             "claim",
@@ -109,25 +122,31 @@ class Claims:
         )
         self.desk.told(worker_id, queue, came)
         self.desk.skew = sent - float(answer[1])
-        at = 2 + 2 * answer[0]
-        return self.desk.missed(_claims(answer[2:at])), _claims(answer[at:])
+        at = 3 + 2 * answer[0]
+        missed, fresh = _claims(answer[3:at]), _claims(answer[at:])
+        for claim, record in zip(fresh, answer[at + 1 :: 2], strict=True):
+            if claim.meta is not None and folding.is_long(record):
+                await folding.fold(self._link, claim.id, claim.lease, record)
+        return self.desk.missed(missed), fresh, answer[2] == 1
 
     async def leave(self, worker_id: UUID) -> None:
         """Give back what a worker that leaves was given last, and drop what is remembered of it."""
         for key in [key for key in self._unknown if key[0] == worker_id]:
             del self._unknown[key]
         for queue in self.desk.queues(worker_id):
-            missed, _ = await self._ask(queue, worker_id, _NO_LEASE, 0)
+            missed, _, _ = await self._ask(queue, worker_id, _NO_LEASE, 0)
             self.desk.keep(missed)
             waiting = self.desk.fetch(worker_id, queue, _MOST_UNKNOWN)
             if waiting:
                 # Once: whoever leaves does not wait for the server. What it keeps is rescued.
                 await self._settle_back(waiting)
         self.desk.forget(worker_id)
+        self.holdings.forget(worker_id)
 
     def open(self) -> None:
         """Give back from now on what nobody fetches."""
         self._closed = asyncio.Event()
+        self._asking.clear()
 
     async def close(self) -> None:
         """Let what is being given back be given back, if the server takes it at once. The rest
@@ -137,16 +156,37 @@ class Claims:
             await asyncio.wait(self._returns)
 
     def _give_back(self, claims: Sequence[Claim]) -> None:
+        # Nobody can fetch them any more: after an error they may be with another worker.
+        self._begin(self._until_done(partial(self._settle_back, claims)))
+
+    def _look(self, worker_id: UUID, queue: str) -> None:
+        """Ask what was given to a worker, for its next claim, or to give it back."""
+        if (worker_id, queue) not in self._asking:
+            self._asking.add((worker_id, queue))
+            self._begin(self._until_done(partial(self._look_once, worker_id, queue)))
+
+    async def _look_once(self, worker_id: UUID, queue: str) -> bool:
+        try:
+            missed, _, _ = await self._ask(queue, worker_id, _NO_LEASE, 0)
+        except BrokerError as error:
+            logger.warning("given_not_known queue=%s error=%s", queue, error)
+            return False
+        self._asking.discard((worker_id, queue))
+        self.desk.keep(missed)
+        return True
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closed.is_set():
+            work.close()
             return
-        task = asyncio.create_task(self._return(claims), name="chancy redis claims given back")
+        task = asyncio.create_task(work, name="chancy redis claims given back")
         self._returns.add(task)
         task.add_done_callback(self._returns.discard)
 
-    async def _return(self, claims: Sequence[Claim]) -> None:
-        """Nobody can fetch them any more: after an error they may be with another worker."""
+    async def _until_done(self, attempt: Callable[[], Awaitable[bool]]) -> None:
+        """Try until it is done, or we close."""
         backoff, closed = Backoff(base_s=PATIENCE_S, cap_s=_AGAIN_S), self._closed
-        while not await self._settle_back(claims) and not closed.is_set():
+        while not await attempt() and not closed.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(backoff.next_s()):
                     await closed.wait()
@@ -156,9 +196,7 @@ class Claims:
         """Whether the server took them back. Repeated, it changes nothing of what it took."""
         back = [Settlement(one.id, one.lease, State.PENDING, refund=True) for one in claims]
         try:
-            for at in range(0, len(back), MOST):
-                some = map(records.settled, back[at : at + MOST])
-                await self._link.run("settle", *self._kept, *some)
+            await settle(self._link, self._kept, back)
         except BrokerError as error:
             logger.warning("claims_not_given_back jobs=%d error=%s", len(claims), error)
             return False
@@ -176,17 +214,28 @@ class Claims:
         for one in list(unknown):
             if now - one.asked_at < 1.0:
                 continue
-            answer = await self._link.run("recover", worker_id.bytes, one.lease.bytes)
+            claims = await self._of_lease(worker_id, one.lease)
             one.asked_at = now
-            if answer or now - one.since > _UNKNOWN_FOR_S:
+            if claims or now - one.since > _UNKNOWN_FOR_S:
                 unknown.remove(one)
-            if answer:
-                found = sorted(_claims(answer), key=lambda claim: (-claim.priority, claim.position))
+            if claims:
+                found = sorted(claims, key=lambda claim: (-claim.priority, claim.position))
                 logger.info("claim_recovered queue=%s jobs=%d", queue, len(found))
                 return found
         if not unknown:
             self._unknown.pop((worker_id, queue), None)
         return []
+
+    async def _of_lease(self, worker_id: UUID, lease: UUID) -> Collection[Claim]:
+        """What was claimed with a lease, piece by piece."""
+        found: dict[UUID, Claim] = {}
+        cursor: bytes | str = "0"
+        while True:
+            answer = await self._link.run("recover", worker_id.bytes, lease.bytes, cursor)
+            cursor = answer[0]
+            found |= {claim.id: claim for claim in _claims(answer[1:])}
+            if cursor == b"0":
+                return found.values()
 
 
 def _claims(answer: Sequence[bytes]) -> list[Claim]:

@@ -64,12 +64,11 @@ def connect(settings: RedisSettings, **more: Any) -> AsyncClient:
 
 def connect_sync(settings: RedisSettings, **more: Any) -> Client:
     """The same for threads: it may be shared by them."""
-    options = _options(settings) | more
+    options = {"retry": Retry(NoBackoff(), 1 if settings.cluster else 0)}
+    options |= _options(settings) | more
     if settings.cluster:
-        return RedisCluster.from_url(
-            settings.url, retry=Retry(NoBackoff(), 1), require_full_coverage=False, **options
-        )
-    return Redis.from_url(settings.url, retry=Retry(NoBackoff(), 0), **options)
+        return RedisCluster.from_url(settings.url, require_full_coverage=False, **options)
+    return Redis.from_url(settings.url, **options)
 
 
 def command(client: AsyncClient, *parts: str | bytes | int | float, **options: Any) -> Any:

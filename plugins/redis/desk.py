@@ -28,8 +28,11 @@ PATIENCE_S = 0.25
 #: another, and asks. Far below any time after which a worker is taken for dead.
 LATE_S = 0.5
 _WORKER, _ID = 16, 32
-#: Workers of a process, those that were declared dead too, times their queues.
-_MOST_PLACES = 1_000
+#: Workers of a process, those that were declared dead too, times their queues. Above it those go
+#: that have not been asked for the longest, but for what the server does not know yet that it came:
+#: it would give that again. It forgets by itself what it has given after `_FORGOTTEN_S`.
+MOST_PLACES = 1_000
+_FORGOTTEN_S = 86_400.0
 
 _moment: Callable[[bytes], tuple[float, ...]] = struct.Struct(">d").unpack_from
 
@@ -44,16 +47,26 @@ class _Place:
     came: set[bytes] = field(default_factory=set[bytes])
     #: When the last one was given of which the server knows: what comes later is not new.
     known: float = 0.0
+    #: The same of places that went, of which this one may be one: whether it is new is asked.
+    doubted: float = 0.0
 
 
 class Desk:
     """Where what was given to the workers of this process waits for their next claim.
 
     :param give_back: told what nobody has fetched.
+    :param ask: told of a worker and a queue for which something came that was not taken, and that
+        no claim has asked for since: the worker may never claim there again.
     """
 
-    def __init__(self, give_back: Callable[[Sequence[Claim]], None]) -> None:
+    def __init__(
+        self,
+        give_back: Callable[[Sequence[Claim]], None],
+        ask: Callable[[UUID, str], None],
+    ) -> None:
         self._give_back = give_back
+        self._ask = ask
+        self._doubted = 0.0
         self._places: dict[tuple[UUID, str], _Place] = {}
         #: Seconds of our clock less those of the server's, or a little less; None: not known yet.
         self.skew: float | None = None
@@ -68,9 +81,11 @@ class Desk:
         claim = records.claim(payload[_WORKER:_ID], payload[_ID:])
         place = self._places.get((claim.worker_id, claim.queue))
         given_at = _moment(claim.lease.bytes)[0]
-        if place is None or given_at <= place.known:
+        if place is not None and given_at <= place.known:
             return None
-        if self.skew is None or time.monotonic() - self.skew - given_at > LATE_S:
+        age_s = None if self.skew is None else time.monotonic() - self.skew - given_at
+        if place is None or given_at <= place.doubted or age_s is None or age_s > LATE_S:
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._doubt, claim, given_at)
             return claim.queue
         if not _note(place, claim):
             return None
@@ -119,15 +134,30 @@ class Desk:
         for queue in self.queues(worker_id):
             del self._places[worker_id, queue]
 
+    def _doubt(self, claim: Claim, given_at: float) -> None:
+        """Ask for what came and was not taken, if no claim has done it meanwhile."""
+        place = self._places.get((claim.worker_id, claim.queue))
+        if place is None or (given_at > place.known and _name(claim) not in place.came):
+            self._ask(claim.worker_id, claim.queue)
+
     def _place(self, worker_id: UUID, queue: str) -> _Place:
-        place = self._places.get((worker_id, queue))
+        place = self._places.pop((worker_id, queue), None)
         if place is None:
-            if len(self._places) >= _MOST_PLACES:
-                idle = next((key for key, one in self._places.items() if not one.waiting), None)
-                if idle is not None:
-                    del self._places[idle]
-            place = self._places[worker_id, queue] = _Place()
+            if len(self._places) >= MOST_PLACES:
+                self._drop_one()
+            place = _Place(doubted=self._doubted)
+        # The last one that was asked for is the last to go.
+        self._places[worker_id, queue] = place
         return place
+
+    def _drop_one(self) -> None:
+        now = time.monotonic() - (self.skew or 0.0)
+        for key, place in self._places.items():
+            newest = max((_moment(one)[0] for one in place.came), default=-_FORGOTTEN_S)
+            if not place.waiting and newest < now - _FORGOTTEN_S:
+                self._doubted = max(self._doubted, place.known)
+                del self._places[key]
+                return
 
     def _expire(self, place: _Place, claims: Sequence[Claim]) -> None:
         waiting = set(place.waiting)
@@ -142,8 +172,12 @@ class Desk:
 
 def _note(place: _Place, claim: Claim) -> bool:
     """Whether it is new."""
-    one = claim.lease.bytes + claim.id.bytes
+    one = _name(claim)
     if one in place.came:
         return False
     place.came.add(one)
     return True
+
+
+def _name(claim: Claim) -> bytes:
+    return claim.lease.bytes + claim.id.bytes

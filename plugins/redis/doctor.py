@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from chancy.errors import BrokerError, StatementFailed
 from chancy.plugins.redis.link import Link, linked
+from chancy.plugins.redis.restoration import Restoration
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.upkeep import facts
 
@@ -54,7 +55,8 @@ async def examine(settings: RedisSettings) -> list[Finding]:
             told = await _configuration(link)
             found = [_version(info), *_persistence(info, told), *_memory(info)]
             found += [*_replication(info, told), *await _cluster(settings, link, info)]
-            return [*found, *_clients(info), *await _clock(link), await _scripts(link)]
+            found += [*_clients(info), *await _clock(link)]
+            return [*found, await _scripts(link), await _lists(link)]
     except BrokerError as error:
         here = f"{settings.shown_url}: {error}"
         return [Finding("reached", here, "start the server, or give the plugin its url")]
@@ -194,6 +196,22 @@ async def _clock(link: Link) -> list[Finding]:
             "have workers nearer to it" if trip_s > _SLOW_S else "",
         ),
     ]
+
+
+async def _lists(link: Link) -> Finding:
+    try:
+        astray = await Restoration(link).astray()
+    except StatementFailed as error:
+        return Finding("lists of jobs", str(error), "allow this user EVAL and EVALSHA")
+    if not any(astray):
+        return Finding("lists of jobs", "as the counters say")
+    names = ("pending", "scheduled", "running")
+    off = ", ".join(f"{count} {name}" for count, name in zip(astray, names, strict=True) if count)
+    return Finding(
+        "lists of jobs",
+        f"{off} more or fewer than were counted: somebody has deleted keys",
+        "let a worker run: it puts back within a minute what has a record",
+    )
 
 
 async def _scripts(link: Link) -> Finding:

@@ -31,9 +31,17 @@ class Waiting(NamedTuple):
     job: PreparedJob
 
     @property
+    def id(self) -> UUID:
+        return self.job.id
+
+    @property
     def mark(self) -> bytes:
         """What Redis remembers of it until the row is deleted."""
         return self.job.id.bytes + self.pos.to_bytes(8, "big")
+
+    def encoded(self) -> tuple[bytes, bytes]:
+        """What the script ``push`` takes of it. Raises `StatementFailed`."""
+        return records.pushed(self.job)
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from chancy.plugins.redis.settings import RedisSettings
 from chancy.postgres.statements import load
 
 #: Jobs of one script: it holds up everybody else for 1 ms.
-BATCH = 250
+BATCH = 128
 
 
 async def purge(settings: RedisSettings, control: Broker, ids: Sequence[UUID]) -> None:

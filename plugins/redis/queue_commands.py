@@ -11,6 +11,7 @@ from uuid import UUID
 
 import click
 
+from chancy.commands import as_json
 from chancy.plugin import Application, CommandLine
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.letter import facts
@@ -60,7 +61,7 @@ def task_(line: CommandLine, id: UUID) -> None:
 
 
 @click.command()
-@click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")
+@as_json
 @click.pass_obj
 def doctor(line: CommandLine, json_: bool) -> None:
     """Look whether the server is set as jobs need it. Exits 1 if something is to be done.
@@ -77,7 +78,12 @@ def doctor(line: CommandLine, json_: bool) -> None:
         line.script([one.as_json() for one in found])
     else:
         rows = [("ok" if one.ok else "warn", one.about, one.found, one.todo) for one in found]
-        line.table(("", "about", "found", "to do"), rows)
+        # No table: that would cut what is found, such as the error of a server that is away.
+        rows.insert(0, ("", "about", "found", "to do"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+            line.line("  ".join(padded).rstrip())
     if not all(one.ok for one in found):
         sys.exit(_NO)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.attempt import Claim, Failure, Settlement
@@ -20,7 +20,7 @@ from chancy.states import State
 #: FRONT, NUMBERS and LENGTHS of a record.
 _HEAD = struct.Struct(">BBIIdd16s16s" + "bIdddd" + "HHIIHIII")
 _LENGTHS = struct.Struct(">HHIIHIII")
-_PUSH = struct.Struct(">16sBdbIBBdd")
+_PUSH = struct.Struct(">16sBdbIBBddIId")
 _SETTLE = struct.Struct(">16s16sBBBdIII")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(1, 1, 1, tzinfo=UTC)
@@ -64,7 +64,23 @@ def check_object(text: str, what: str) -> str:
     return encode(value, what=what, limit=_HUGE) if "\n" in text else text
 
 
-def pushed(job: PreparedJob) -> tuple[bytes, bytes]:
+class Past(NamedTuple):
+    """What a job has behind it that was elsewhere before.
+
+    :param errors: its failures, oldest first, each with ``attempt``, ``worker_id`` and ``at``.
+    :param pushed_at: seconds since 1970; 0: now.
+    """
+
+    attempt: int = 0
+    crashes: int = 0
+    errors: Sequence[Mapping[str, Any]] = ()
+    pushed_at: float = 0.0
+
+
+_NEW = Past()
+
+
+def pushed(job: PreparedJob, past: Past = _NEW) -> tuple[bytes, bytes]:
     """What the script ``push`` takes of a job.
 
     :raises StatementFailed: a text of it cannot be stored.
@@ -73,6 +89,7 @@ def pushed(job: PreparedJob) -> tuple[bytes, bytes]:
         check_json(job.arguments, "arguments")
         meta = b"" if job.meta is None else check_object(job.meta, "meta").encode()
         func, arguments = job.func.encode(), job.arguments.encode()
+        errors = "\n".join(map(_line, past.errors)).encode()
     except (ValueError, InvalidArguments) as error:
         raise StatementFailed(f"job {job.func!a}: {error}", sqlstate="22P02") from None
     queue = job.queue.encode()
@@ -89,12 +106,13 @@ def pushed(job: PreparedJob) -> tuple[bytes, bytes]:
         period = -1.0 if rule.period_s is None else rule.period_s
         cap = -1.0 if rule.cap_s is None else rule.cap_s
     order = _PUSH.pack(
-        job.id.bytes, kind, at, job.priority, job.max_attempts, conflict, flags, period, cap
-    )
+        job.id.bytes, kind, at, job.priority, job.max_attempts, conflict, flags, period, cap,
+        past.attempt, past.crashes, past.pushed_at,
+    )  # fmt: skip
     lengths = _LENGTHS.pack(
-        len(queue), len(func), len(arguments), len(limits), len(key), len(meta), 0, 0
+        len(queue), len(func), len(arguments), len(limits), len(key), len(meta), len(errors), 0
     )
-    return order, b"".join((lengths, queue, func, arguments, limits, key, meta))
+    return order, b"".join((lengths, queue, func, arguments, limits, key, meta, errors))
 
 
 def settled(one: Settlement) -> bytes:
@@ -242,6 +260,14 @@ def place(record: bytes, now: float, ahead: int, running: int) -> Place:
         claimed_s=now - claimed if claimed else 0.0,
         waited_s=max(0.0, now - (max(since, min(due, now)) if timed else since)),
     )
+
+
+def _line(error: Mapping[str, Any]) -> str:
+    about = dict(error)
+    attempt, worker, at = (about.pop(name, None) for name in ("attempt", "worker_id", "at"))
+    who = UUID(str(worker)) if worker else UUID(int=0)
+    when = seconds_of(datetime.fromisoformat(str(at))) if at else 0.0
+    return f"{int(attempt or 0)} {who} {when!r}\t{encode(about, what='a failure', limit=_HUGE)}"
 
 
 def _error(line: str) -> Mapping[str, Any]:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
-from chancy.plugins.redis.client import AsyncClient, Client, command, command_sync
+from chancy.plugins.redis.client import Client, command_sync
 
 #: What a script takes as key or argument.
 Value = str | bytes | int | float
@@ -34,21 +33,12 @@ class Script:
         digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         object.__setattr__(self, "digest", digest)
 
-    async def run(
-        self, client: AsyncClient, keys: Sequence[Value], args: Sequence[Value] = ()
-    ) -> Any:
-        """Run it; raises the errors of the client. All keys must share one hash tag."""
-        try:
-            return await command(client, "EVALSHA", self.digest, len(keys), *keys, *args)
-        except NoScriptError:
-            # EVAL leaves it there too. A server that was restarted or promoted has none.
-            return await command(client, "EVAL", self.text, len(keys), *keys, *args)
-
     def run_sync(self, client: Client, keys: Sequence[Value], args: Sequence[Value] = ()) -> Any:
-        """The same for threads."""
+        """Run it; raises the errors of the client. All keys must share one hash tag."""
         try:
             return command_sync(client, "EVALSHA", self.digest, len(keys), *keys, *args)
         except NoScriptError:
+            # EVAL leaves it there too. A server that was restarted or promoted has none.
             return command_sync(client, "EVAL", self.text, len(keys), *keys, *args)
 
 
@@ -61,31 +51,15 @@ class Call:
     args: Sequence[Value] = ()
 
 
-async def run_all(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
+def run_all_sync(client: Client, calls: Sequence[Call]) -> list[Any]:
     """Run scripts in one round trip for each node; gives the answers in the order of the calls.
 
     An error takes the place of its answer. Each script is atomic, all of them together are not.
     Where a server misses scripts, those that it refused run after the others.
     """
-    pipeline = _pipeline(client)
-    for call in calls:
-        pipeline.execute_command(
-            "EVALSHA", call.script.digest, len(call.keys), *call.keys, *call.args
-        )
-    answers: list[Any] = await pipeline.execute(raise_on_error=False)
-    for at, answer in enumerate(answers):
-        if isinstance(answer, NoScriptError):
-            call = calls[at]
-            try:
-                answers[at] = await call.script.run(client, call.keys, call.args)
-            except Exception as error:
-                answers[at] = error
-    return answers
-
-
-def run_all_sync(client: Client, calls: Sequence[Call]) -> list[Any]:
-    """`run_all` for threads."""
-    pipeline = _pipeline(client)
+    # That of a cluster is no transaction, and has no word for it.
+    clustered = isinstance(client, RedisCluster)
+    pipeline: Any = client.pipeline() if clustered else client.pipeline(transaction=False)
     for call in calls:
         pipeline.execute_command(
             "EVALSHA", call.script.digest, len(call.keys), *call.keys, *call.args
@@ -99,13 +73,6 @@ def run_all_sync(client: Client, calls: Sequence[Call]) -> list[Any]:
             except Exception as error:
                 answers[at] = error
     return answers
-
-
-def _pipeline(client: AsyncClient | Client) -> Any:
-    # That of a cluster is no transaction, and has no word for it.
-    if isinstance(client, AsyncRedisCluster | RedisCluster):
-        return client.pipeline()
-    return client.pipeline(transaction=False)
 
 
 def load_folder(folder: Traversable) -> Mapping[str, Script]:

@@ -37,6 +37,8 @@ class RedisSettings(BaseModel):
     timeout_s: Seconds = 10.0
     #: Of one process to one server; more callers than these wait for their turn.
     max_connections: int = Field(default=64, ge=2, le=10_000)
+    #: Of the server of the jobs, that must have a push before it returns, by ``WAIT``.
+    replicas: int = Field(default=0, ge=0, le=100)
     #: Finished jobs that are kept in Redis, the last ones; failed ones apart.
     keep_finished: int = Field(default=100_000, ge=0, le=100_000_000)
     keep_failed: int = Field(default=100_000, ge=1, le=100_000_000)

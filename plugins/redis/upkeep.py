@@ -1,4 +1,4 @@
-"""What nobody does by the way: finished jobs that are old are forgotten."""
+"""What nobody does by the way: what is old is forgotten, and what is missing put back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import random
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
 from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.restoration import Restoration
 
 logger = logging.getLogger("chancy.redis")
 
 #: Seconds between two turns, of all workers together; each asks for the turn about as often.
 _EVERY_S = 30.0
 #: Jobs of one script, and scripts of one turn: more wait for the next.
-_BATCH, _MOST_BATCHES = 500, 200
+_BATCH, _MOST_BATCHES = 128, 800
 
 
 def facts(answer: bytes) -> dict[str, str]:
@@ -49,6 +50,7 @@ class Upkeep:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._restoration = Restoration(link)
         self._looked = False
 
     async def serve(self) -> None:
@@ -77,7 +79,8 @@ class Upkeep:
             self._looked = True
 
     async def turn(self) -> int:
-        """Forget what is too old, unless somebody did it a moment ago; returns how many."""
+        """Forget what is too old, and put back what is missing, unless somebody did it a moment
+        ago; returns how many were forgotten."""
         lapses_ms = round(_EVERY_S * 500)
         mine = await self._link.command(
             "SET", f"{self._link.tag}:upkeep", "", "NX", "PX", lapses_ms
@@ -95,4 +98,5 @@ class Upkeep:
                 if some < _BATCH:
                     break
                 await asyncio.sleep(0)
+        await self._restoration.turn()
         return forgotten

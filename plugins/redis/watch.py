@@ -55,10 +55,14 @@ class Watch:
         if not any(one.topic is Topic.WORK for one in self._subscriptions):
             self._claims.attended = False
         if not self._subscriptions:
-            await self.close()
+            await self._end()
 
     async def close(self) -> None:
         """Let go of the connection; subscriptions that are left hear no more."""
+        await self._end()
+        self._beginning = asyncio.Lock()  # of the next event loop
+
+    async def _end(self) -> None:
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()
@@ -66,7 +70,7 @@ class Watch:
                 await reading
 
     async def _begin(self) -> None:
-        await self.close()
+        await self._end()
         # In a cluster a notice reaches every node, and this one first.
         settings = self._link.home.settings
         channels = [self._link.tag.encode() + suffix for suffix in _SUFFIXES.values()]

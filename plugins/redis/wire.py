@@ -163,11 +163,24 @@ class Dial:
                         lambda: Wire(hear), about.host, about.port, ssl=secured and secured.get()
                     )
                 await self._greet(wire)
-        except BaseException:
+        except BaseException as error:
             if wire is not None:
                 wire.close()
+            if isinstance(error, OSError):
+                self._name_the_server(error)
             raise
         return wire
+
+    def _name_the_server(self, error: OSError) -> None:
+        """Raise an error that says which server it was, where this one does not: that a name is
+        unknown is said without the name, and that time is up without any word."""
+        path = getattr(self._about, "path", None)
+        where = path or f"{self._about.host}:{self._about.port}"
+        said = str(error) or f"no answer within {self._timeout_s:g} s"
+        if str(path or self._about.host) not in said:
+            # Of the same kind: what took too long is not tried again like what is not there.
+            kind = TimeoutError if isinstance(error, TimeoutError) else OSError
+            raise kind(f"{where}: {said}") from error
 
     async def _greet(self, wire: Wire) -> None:
         about, greetings = self._about, list[Sequence[Value]]()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -17,23 +16,21 @@ import redis
 
 from chancy import Chancy, State
 from chancy.broker import SqlStore
-from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.desk import Desk
-from chancy.plugins.redis.link import SCRIPTS, Link
 from tests.redis.errands import QUEUE
 
 ROOT = Path(__file__).parents[2]
 #: Imported: the functions of a main module have other names.
 RUN = "import asyncio; from tests.redis.errands import main; asyncio.run(main())"
 #: The same for one that dies where `FATAL` says.
-RUN_FATAL = f"from tests.redis.errand_fleet import arm; arm(); {RUN}"
+RUN_FATAL = f"from tests.redis.fatal import arm; arm(); {RUN}"
 
 Process = subprocess.Popen[bytes]
 
 
 @contextmanager
 def worker(dsn: str, url: str, log: Path, **more: str) -> Generator[Process]:
-    """A worker; it is killed at the end. With ``FATAL`` it may be dead before; see `arm`."""
+    """A worker; it is killed at the end. With ``FATAL`` it may be dead before; see
+    `tests.redis.fatal`."""
     environment = {**os.environ, "CHANCY_DSN": dsn, "REDIS_URL": url, "PYTHONPATH": str(ROOT)}
     with log.open("ab") as errors:
         process = subprocess.Popen(
@@ -53,62 +50,6 @@ def worker(dsn: str, url: str, log: Path, **more: str) -> Generator[Process]:
 async def ready(process: Process) -> None:
     assert process.stdout is not None
     assert await asyncio.to_thread(process.stdout.readline) == b"ready\n"
-
-
-def arm() -> None:
-    """Kill this process at a call of a script: ``FATAL=claim:before:2`` before the second one is
-    sent, ``claim:after:2`` when Redis has run it and before anybody here knows; ``hear:after:1``
-    when the first job was given to it, and has not been fetched."""
-    name, moment, number = os.environ["FATAL"].split(":")
-    if name == "hear":
-        arm_desk(moment, int(number))
-        return
-    if name == "recover":
-        lose_a_claim()
-    assert name in SCRIPTS
-    left, run = [int(number)], Link.run
-
-    async def fatal(self: Link, script: str, *args: str | bytes | int | float) -> object:
-        if script == name:
-            left[0] -= 1
-        now = script == name and left[0] == 0
-        if now and moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        answer = await run(self, script, *args)
-        if now:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-
-    setattr(Link, "run", fatal)  # noqa: B010 - its arguments are named otherwise
-
-
-def arm_desk(moment: str, number: int) -> None:
-    left, hear = [number], Desk.hear
-
-    def fatal(self: Desk, payload: bytes) -> str | None:
-        left[0] -= 1
-        if left[0] == 0 and moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        answer = hear(self, payload)
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-
-    setattr(Desk, "hear", fatal)  # noqa: B010
-
-
-def lose_a_claim() -> None:
-    """Have the answer of the first claim that gives jobs be lost."""
-    run, lost = Link.run, [False]
-
-    async def lose(self: Link, script: str, *args: str | bytes | int | float) -> object:
-        answer = await run(self, script, *args)
-        if script == "claim" and not lost[0] and isinstance(answer, list) and len(answer) > 2:
-            lost[0] = True
-            raise BrokerUnavailable("the answer was lost")
-        return answer
-
-    setattr(Link, "run", lose)  # noqa: B010
 
 
 # Sums

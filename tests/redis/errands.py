@@ -11,7 +11,7 @@ from datetime import timedelta
 from chancy import Chancy, Queue, Reference, Worker, current_job, job
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.redis import RedisPlugin, relay
+from chancy.plugins.redis import RedisPlugin, moves, relay
 from chancy.plugins.retry import Retry
 from chancy.states import State
 
@@ -62,6 +62,7 @@ def make(dsn: str, url: str) -> Chancy:
 async def main() -> None:
     # What a dead relay has taken is given to another soon.
     relay.LEASE_S = 1.0
+    moves.LEASE_S = 1.0
     async with (
         make(os.environ["CHANCY_DSN"], os.environ["REDIS_URL"]) as chancy,
         Worker(chancy, heartbeat_s=0.2, heartbeat_timeout_s=1.0),

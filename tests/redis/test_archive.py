@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
 from chancy import Chancy, Job, JobFilter, Queue, State
+from chancy.attempt import Settlement
 from chancy.broker import SqlStore
 from chancy.clock import SystemClock
 from chancy.errors import ConfigurationError
@@ -20,6 +21,7 @@ from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.plugins.redis.archive import Archive
 from chancy.plugins.retry import Retry
 from chancy.routing import RoutedBroker
+from chancy.testing.conformance.bench import record
 from chancy.worker.worker import Worker
 from tests import jobs
 from tests.waiting import eventually
@@ -154,3 +156,36 @@ def test_a_history_that_cannot_be_is_refused(dsn: str) -> None:
     wrong = Queue(name="q", broker="redis", broker_options={"history": "some"})
     with pytest.raises(ConfigurationError, match="history='some' must be one of 'all', 'failed'"):
         Chancy(dsn, queues=[wrong], plugins=[RedisPlugin()])
+
+
+class Asleep(Exception):
+    """The archive has nothing to do."""
+
+
+async def test_large_records_are_written_without_a_pause(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            raise Asleep
+
+    class Beside:
+        clock, leader = Clock(), Unelected()
+
+    async def chosen(*about: object) -> None: ...
+
+    monkeypatch.setattr("chancy.plugins.redis.archive.elected", chosen)
+    broker, worker, runtime = await plane(chancy), record(), cast("Any", Beside())
+    await broker.register(worker)
+    await broker.declare(QUEUES[1], upsert=True)
+    await chancy.push_many([fail("every", "x" * 10_000) for _ in range(120)])
+    claims = await broker.claim("every", worker_id=worker.id, limit=200)
+    assert len(claims) == 120
+    await broker.settle([Settlement(one.id, one.lease, State.SUCCEEDED) for one in claims])
+    assert isinstance(chancy.broker, SqlStore)
+    archive = Archive(broker.link, chancy.broker, runtime)
+    with pytest.raises(Asleep):
+        await archive.serve()
+    sql = "select count(*) from chancy.finished_jobs where id = any($1)"
+    [[count]] = await chancy.broker.fetch(sql, [one.id for one in claims])
+    assert count == 120

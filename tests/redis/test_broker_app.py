@@ -151,3 +151,22 @@ async def test_what_the_broker_cannot_do_is_refused(dsn: str) -> None:
     wrong = Queue(name="fast", broker="redis", broker_options={"shards": 3})
     with pytest.raises(ConfigurationError, match="no option 'shards'"):
         Chancy(dsn, queues=[wrong], plugins=[RedisPlugin()])
+
+
+async def test_a_worker_that_starts_while_redis_is_away_says_so(
+    dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_redis()
+    server.stop()
+    plugins = [RedisPlugin(url=server.url)]
+    async with Chancy(dsn, queues=[FAST, NEAR], plugins=plugins) as chancy:
+        await chancy.migrate()
+        async with Worker(chancy) as worker:
+            await eventually(lambda: "queue_broken queue=fast" in caplog.text)
+            assert "is not open" not in caplog.text
+            failed = [one for one in caplog.records if "queue_failed" in one.getMessage()]
+            assert "Redis is away: " in failed[0].getMessage()
+            assert all(one.exc_info is None for one in failed), "a trace that says nothing more"
+            await asyncio.to_thread(server.start)
+            await eventually(lambda: "fast" in worker.queues, timeout=30)
+            assert await (await chancy.push(note(1))).result(10) == 1

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis.exceptions as redis_errors
-from redis.asyncio import RedisCluster
+from redis.cluster import RedisCluster
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.plugins.redis import RedisPlugin, RedisSettings
 from chancy.plugins.redis.client import (
-    AsyncClient,
+    Client,
     broker_error,
-    command,
     command_sync,
     connect,
     connect_sync,
     translated,
 )
 from chancy.plugins.redis.keys import Keys
-from chancy.plugins.redis.scripts import Call, Script, run_all, run_all_sync
+from chancy.plugins.redis.scripts import Call, Script, run_all_sync
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually
 
@@ -30,42 +29,36 @@ KEYS = [Keys("t:").tag(name) for name in ("a", "b", "c", "d")]
 
 
 @pytest.fixture(params=["alone", "cluster"])
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[AsyncClient]:
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
-    made = connect(RedisSettings(url=url, cluster=clustered))
+    made: Any = connect_sync(RedisSettings(url=url, cluster=clustered))
     yield made
-    await made.aclose()
+    if clustered:
+        made.disconnect_connection_pools()
+    made.close()
 
 
-async def flush_scripts(client: AsyncClient) -> None:
+def flush_scripts(client: Client) -> None:
     clustered = isinstance(client, RedisCluster)
-    await command(client, "SCRIPT FLUSH", **({"target_nodes": "primaries"} if clustered else {}))
+    command_sync(client, "SCRIPT FLUSH", **({"target_nodes": "primaries"} if clustered else {}))
 
 
-async def test_a_script_is_sent_where_it_is_missing(client: AsyncClient) -> None:
+def test_a_script_is_sent_where_it_is_missing(client: Client) -> None:
     for _ in range(2):
-        await flush_scripts(client)
+        flush_scripts(client)
         for key in KEYS:
-            assert await ECHO.run(client, [key], ["x"]) == [key.encode(), b"x"]
+            assert ECHO.run_sync(client, [key], ["x"]) == [key.encode(), b"x"]
 
 
-async def test_scripts_go_together_also_where_they_are_missing(client: AsyncClient) -> None:
+def test_scripts_go_together_also_where_they_are_missing(client: Client) -> None:
     broken = Script("broken", "return redis.call('incr', KEYS[1])")
     calls = [Call(ECHO, [key], [key]) for key in KEYS]
     for _ in range(2):
-        await flush_scripts(client)
-        answers = await run_all(client, [*calls, Call(broken, [KEYS[0]])])
+        flush_scripts(client)
+        answers = run_all_sync(client, [*calls, Call(broken, [KEYS[0]])])
         assert answers[:-1] == [[key.encode()] * 2 for key in KEYS]
         assert isinstance(answers[-1], redis_errors.ResponseError)
-
-
-def test_threads_run_scripts_too(redis_url: str) -> None:
-    with closing(connect_sync(RedisSettings(url=redis_url))) as client:
-        command_sync(client, "SCRIPT FLUSH")
-        assert run_all_sync(client, [Call(ECHO, ["k"], [1])]) == [[b"k", b"1"]]
-        command_sync(client, "SCRIPT FLUSH")
-        assert ECHO.run_sync(client, ["k"], [2]) == [b"k", b"2"]
 
 
 async def test_a_server_that_went_away_is_unavailable(

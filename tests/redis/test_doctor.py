@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -128,3 +130,16 @@ def test_the_command(own_redis: Start, tmp_path: Path, monkeypatch: pytest.Monke
     [line] = [line for line in told.out.splitlines() if "appendonly" in line]
     assert line.split()[0] == "warn"
     assert "set appendonly yes" in line
+    # Whatever is wrong is shown to its end.
+    server.stop()
+    told = inside(*words, code=1)
+    assert f"Connect call failed ('127.0.0.1', {server.port})" in told.out
+
+
+def test_without_the_package_of_redis_it_is_said_what_to_install() -> None:
+    program = "import sys; sys.modules['redis'] = None; import chancy.plugins.redis"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: chancy.plugins.redis needs the package 'redis': "
+        "pip install 'chancy[redis]'"
+    )

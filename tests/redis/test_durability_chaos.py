@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 Start = Callable[..., RedisServer]
 #: A server that cannot write at once while the disk is busy holds writes back for so long.
 HELD_BACK_S = 2.0
+#: For so long jobs are pushed: most of what was said to be kept is older than that.
+PUSHED_FOR_S = 3 * HELD_BACK_S + 0.5
 
 
 @contextlib.asynccontextmanager
@@ -42,9 +44,10 @@ async def opened(url: str) -> AsyncGenerator[tuple[RedisBroker, Bench]]:
         await broker.close()
 
 
-async def push_for_ever(broker: RedisBroker, told: dict[UUID, float]) -> None:
+async def push_for_ever(broker: RedisBroker, told: dict[UUID, float], pause_s: float) -> None:
     """Push, and note what was acknowledged, and when."""
     while True:
+        await asyncio.sleep(pause_s)
         jobs = [prepared() for _ in range(10)]
         await broker.push(jobs)
         told.update(dict.fromkeys((job.id for job in jobs), time.monotonic()))
@@ -62,8 +65,10 @@ async def test_a_killed_server_loses_what_its_mode_says(own_redis: Start, mode: 
     async with opened(server.url) as (broker, bench):
         [ended] = await bench.running()
         await bench.settle(settlement(ended, State.SUCCEEDED))
-        pushing = [asyncio.create_task(push_for_ever(broker, told)) for _ in range(4)]
-        await eventually(lambda: len(told) > 5_000, timeout=30)
+        timed, began = mode == "everysec", time.monotonic()
+        pause_s, until = (0.01, began + PUSHED_FOR_S) if timed else (0.0, began)
+        pushing = [asyncio.create_task(push_for_ever(broker, told, pause_s)) for _ in range(4)]
+        await eventually(lambda: len(told) > 5_000 and time.monotonic() > until, timeout=30)
         server.kill()
         killed_at = time.monotonic()
         for task in pushing:
@@ -80,7 +85,9 @@ async def test_a_killed_server_loses_what_its_mode_says(own_redis: Start, mode: 
                 assert not lost
                 assert await bench.state(ended.id) is State.SUCCEEDED
             case "everysec":
-                assert all(killed_at - told[id] < HELD_BACK_S for id in lost)
+                old = {id for id, at in told.items() if killed_at - at >= HELD_BACK_S}
+                assert len(old) > len(told) / 2
+                assert not old & lost
             case _:
                 assert lost == told.keys()
         # Whatever it is that is left: all of it runs, and what is pushed again is there once.
@@ -109,10 +116,16 @@ def promote(replica: RedisServer) -> None:
 
 
 def in_step(replica: RedisServer, primary: RedisServer) -> bool:
+    """Whether the replica has all there is, and the primary counts it.
+
+    A primary counts it once the process has ended that it had copied itself with: Redis 7.0 was 0.5
+    s behind its replica with that in 3 of 10 cases, and WAIT finds nobody until then.
+    """
     with closing(replica.client()) as one, closing(primary.client()) as other:
         mine, theirs = one.info("replication"), other.info("replication")
         up = mine["master_link_status"] == "up" and theirs["connected_slaves"] == 1
-        return bool(up and mine["master_repl_offset"] == theirs["master_repl_offset"])
+        counted = up and theirs["slave0"]["state"] == "online"
+        return bool(counted and mine["master_repl_offset"] == theirs["master_repl_offset"])
 
 
 async def test_a_failover_makes_no_success_of_what_is_unknown(own_redis: Start) -> None:

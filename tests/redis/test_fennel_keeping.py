@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from chancy.plugins.redis.compat.fennel.client import AsyncResult
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
 from chancy.plugins.redis.link import linked
-from chancy.plugins.redis.upkeep import Upkeep
 from tests.redis.fennel_worker import Shop, opened
 from tests.waiting import eventually_sync
 
@@ -24,30 +24,43 @@ def shop(
     yield from opened(monkeypatch, tmp_path, dsn, redis_url, results_ttl="0.5", retry_backoff=late)
 
 
-async def clear(shop: Shop) -> int:
-    """The turn of the upkeep, which workers take twice a minute."""
+async def lapse(shop: Shop) -> None:
+    """As if the last worker that had the turn to clear had begun with it a while ago."""
     async with linked(shop.program.app.redis) as link:
         await link.open()
-        await link.command("DEL", f"{link.tag}:upkeep")
-        return await Upkeep(link).turn()
+        assert await link.command("DEL", f"{link.tag}:upkeep") == 1
 
 
 @pytest.mark.row("F18")
 def test_only_what_succeeded_goes_with_its_age(shop: Shop) -> None:
     program = shop.program
-    done, dead = program.echo.delay(value=1), program.fail.delay("baz")
-    again = program.count.delay(str(shop.folder / "notes"))
-    with shop.worker():
+    with shop.worker() as worker:
+        # Just before its first turn, in which there is nothing to forget.
+        eventually_sync(lambda: "redis_may_lose_jobs" in worker.log)
+        done, dead = program.echo.delay(value=1), program.fail.delay("baz")
+        again = program.count.delay(str(shop.folder / "notes"))
         assert done.get(20) == 1
         with pytest.raises(TaskFailed):
             dead.get()
         eventually_sync(lambda: again.status() == "RETRY")
-    waiting = program.echo.delay(value=2)
+    waiting = program.fail.delay("late")
     assert done.status() == "SUCCESS"
     began = time.monotonic()
     eventually_sync(lambda: time.monotonic() - began > 0.6)
-    assert asyncio.run(clear(shop)) == 1
-    with pytest.raises(JobNotFound):
-        done.status()
+    asyncio.run(lapse(shop))
+    assert [one.status() for one in (done, waiting)] == ["SUCCESS", "SENT"]
+    with shop.worker() as worker:
+        eventually_sync(lambda: _is_gone(done))
+        eventually_sync(lambda: "redis_trimmed jobs=1" in worker.log)
+        with pytest.raises(TaskFailed, match="late"):
+            waiting.get(20)
     found = [one.status() for one in (dead, again, waiting)]
-    assert found == ["DEAD", "RETRY", "SENT"]
+    assert found == ["DEAD", "RETRY", "DEAD"]
+
+
+def _is_gone(result: AsyncResult) -> bool:
+    try:
+        result.status()
+    except JobNotFound:
+        return True
+    return False

@@ -16,6 +16,7 @@ import pytest
 from chancy.plugins.redis.compat.fennel import App
 from chancy.plugins.redis.compat.fennel.client import gather
 from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
+from chancy.states import State
 from tests.integration.command import environment
 from tests.redis.fennel_worker import APP, Shop, opened
 from tests.waiting import eventually_sync
@@ -55,13 +56,16 @@ def test_processes_share_the_queue(shop: Shop) -> None:
     found: list[tuple[int, int]] = []
 
     def both() -> bool:
-        results = [shop.program.where.delay(0.1) for _ in range(15)]
+        results = [shop.program.where.delay(0.1) for _ in range(50)]
         found.extend(gather(results, task_timeout=30))
         return len({process for process, _ in found}) == 2
 
     with shop.worker(processes=2) as supervisor:
         eventually_sync(both, timeout=30)
         assert max(len({t for p, t in found if p == process}) for process, _ in found) <= 4
+        # Each gives its own number once, whoever ran it.
+        results = [shop.program.echo.delay(value=n) for n in range(50)]
+        assert gather(results, task_timeout=30) == list(range(50))
         supervisor.process.send_signal(signal.SIGTERM)
         assert supervisor.process.wait(20) == 0
 
@@ -80,6 +84,9 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
         assert [text for text, _ in shop.notes("notes")] == ["begun", "begun", "done"]
         with pytest.raises(TaskFailed, match=r"Lost|Crash"):
             deadly.get(40)
+        job = shop.job(deadly.uuid)
+        assert (job.state, job.crashes) == (State.FAILED, 3)
+        assert any(kind in str(job.errors[-1]) for kind in ("Lost", "Crash")), job.errors
     assert len(shop.notes("died")) == 3, "three crashes end it, whatever its retries"
 
 
@@ -139,7 +146,9 @@ def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
     with shop.worker(*words) as worker:
         eventually_sync(lambda: shop.notes("notes"), timeout=20)
         worker.process.send_signal(signal.SIGTERM)
+        told = time.monotonic()
         assert worker.process.wait(15) == 0
+        assert time.monotonic() - told < 5.0, "the grace and the end of a process, not of the job"
     lines = [json.loads(line) for line in worker.log.splitlines()]
     assert {"chancy.worker", "chancy.cli"} <= {line["logger"] for line in lines}
     assert not logging.getLogger("tests.own").disabled, "an application leaves them alone"

@@ -23,7 +23,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.chaos
 
 RUN = (
-    "import asyncio; from tests.redis.errand_fleet import arm; arm();"
+    "import asyncio; from tests.redis.fatal import arm; arm();"
     " from tests.redis.errands import push_for_ever; asyncio.run(push_for_ever())"
 )
 #: A job alone, jobs together that are alike, one that is not to run at once, and its cancelling.

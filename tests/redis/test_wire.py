@@ -107,6 +107,23 @@ async def test_a_server_that_is_no_redis_is_refused() -> None:
     server.close()
 
 
+async def test_a_server_that_is_not_reached_is_named() -> None:
+    with pytest.raises(OSError, match=r"^nowhere\.invalid:6379: \[Errno "):
+        await Dial(RedisSettings(url="redis://nowhere.invalid:6379")).wire()
+    with pytest.raises(OSError, match=r"^/nowhere/redis\.sock: \[Errno 2\] No such file"):
+        await Dial(RedisSettings(url="unix:///nowhere/redis.sock")).wire()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    silent = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    with pytest.raises(TimeoutError, match=f"^127.0.0.1:{port}: no answer within 0.1 s$"):
+        await Dial(RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=0.1)).wire()
+    silent.close()
+
+
 async def test_the_url_says_who_it_is_and_where(own_redis: Start) -> None:
     server = own_redis()
     with closing(server.client()) as client:

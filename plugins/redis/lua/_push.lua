@@ -1,16 +1,18 @@
 -- Stores jobs, all or none: `orders` has the places in ARGV of texts of ORDER, each with one of REST
--- of a record behind it. `answer` is what `push` gives.
+-- of a record behind it. `answer` is what `push` gives, `there` has the ids of jobs that were there.
+-- `position`, if it is not nil, is where those of the call begin, and `places` has theirs behind it.
 -- id; how to read the time (0 at once, 1 at a moment, 2 after seconds), the time; priority, most
 -- attempts; what becomes of a conflict (0 no key, 1 skip, 2 replace, 3 raise), whether the key is
--- given back at the claim, the seconds for which it is held at least, those of a cap; -1 for none
-local ORDER = '>c16BdbIBBdd'
+-- given back at the claim, the seconds for which it is held at least, those of a cap; -1 for none;
+-- attempts and crashes that it has had elsewhere, when it was pushed there (0: it was not)
+local ORDER = '>c16BdbIBBddIId'
 local REPLACE, RAISE = 2, 3
 
 local jobs, careful = {}, false
 for _, at in ipairs(orders) do
   local job = {rest = ARGV[at + 1]}
-  job.id, job.kind, job.at, job.priority, job.most, job.conflict, job.flags, job.period, job.cap =
-    struct.unpack(ORDER, ARGV[at])
+  job.id, job.kind, job.at, job.priority, job.most, job.conflict, job.flags, job.period, job.cap,
+    job.attempt, job.crashes, job.since = struct.unpack(ORDER, ARGV[at])
   local lengths = {struct.unpack(LENGTHS, job.rest)}
   job.lengths = lengths
   job.queue = string.sub(job.rest, LENGTHS_SIZE + 1, LENGTHS_SIZE + lengths[1])
@@ -42,8 +44,8 @@ if careful then
   end
 end
 
-local position = tonumber(redis.call('INCRBY', tag .. ':position', #jobs)) - #jobs
-local members, due, ids, woken, rewound = {}, {}, {}, {}, {}
+position = position or tonumber(redis.call('INCRBY', tag .. ':position', #jobs)) - #jobs
+local members, due, ids, woken, rewound, there = {}, {}, {}, {}, {}, {}
 
 local function state_at(moment)
   return moment == moment and moment > now and SCHEDULED or PENDING
@@ -100,10 +102,14 @@ end
 
 local function insert(job, place)
   local state = state_at(job.moment)
-  local text = struct.pack(FRONT, state, job.flags, 0, 0, 0, 0, NOBODY, NOBODY)
-    .. struct.pack(NUMBERS, job.priority, job.most, place, job.moment, now, 0) .. job.rest
+  local since = job.since > 0 and job.since or now
+  local text = struct.pack(FRONT, state, job.flags, job.attempt, job.crashes, 0, 0, NOBODY, NOBODY)
+    .. struct.pack(NUMBERS, job.priority, job.most, place, job.moment, since, 0) .. job.rest
   if not redis.call('SET', key(job.id), text, 'NX') then
-    if string.byte(redis.call('GETRANGE', key(job.id), 0, 0)) < 4 then return end
+    if string.byte(redis.call('GETRANGE', key(job.id), 0, 0)) < 4 then
+      there[#there + 1] = job.id
+      return
+    end
     -- It had ended: it begins anew.
     redis.call('ZREM', tag .. ':done', job.id)
     redis.call('ZREM', tag .. ':dead', job.id)
@@ -126,10 +132,10 @@ for at, job in ipairs(jobs) do
   job.moment = job.kind == 0 and NEVER or job.kind == 1 and job.at or now + job.at
   local found = job.unique and holder(job.unique)
   if found and found ~= job.id then
-    if job.conflict == REPLACE then take_over(found, job, position + at) end
+    if job.conflict == REPLACE then take_over(found, job, position + (places[at] or at)) end
     answer[#answer + 1], answer[#answer + 2] = at - 1, found
   else
-    insert(job, position + at)
+    insert(job, position + (places[at] or at))
   end
 end
 flush()

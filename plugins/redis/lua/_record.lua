@@ -19,6 +19,9 @@ local TEXTS = REST + LENGTHS_SIZE
 local NOBODY = string.rep('\0', 16)
 local PENDING, RUNNING, SCHEDULED, HELD, FAILED, CANCELLED = 0, 1, 2, 3, 5, 6
 local UNTIL_CLAIM = 1
+-- For so many seconds after a push its repetition may come: two waits for an answer, of 10 s each, and
+-- 5 s of patience between them. Of so many jobs that end in a second it is known then that they ran.
+local REPEATED, MOST_GONE = 30, 10000
 local NEVER = 0 / 0
 
 local function key(id) return tag .. ':j:' .. id end
@@ -103,11 +106,32 @@ local function many(command, name, members)
   end
 end
 
+-- A script holds up everybody else for 1 to 2 ms for each megabyte of records that it takes up.
+local MOST_BYTES = 524288
+
+-- The records of jobs, false for those that are not there: of as many, and at least of one, as are
+-- half a megabyte together and one more. Who asked for the others asks again.
 local function fetch(ids)
-  if #ids == 0 then return {} end
-  local keys = {}
-  for at, id in ipairs(ids) do keys[at] = key(id) end
-  return redis.call('MGET', unpack(keys))
+  local texts, bytes = {}, 0
+  for at, id in ipairs(ids) do
+    local text = redis.call('GET', key(id))
+    texts[at] = text
+    if text then bytes = bytes + #text end
+    if bytes > MOST_BYTES then break end
+  end
+  return texts
+end
+
+-- The same one after the other, for scripts in which an id may stand twice: place, id and record.
+local function each(ids)
+  local at, bytes = 0, 0
+  return function()
+    at = at + 1
+    if at > #ids or bytes > MOST_BYTES then return nil end
+    local text = redis.call('GET', key(ids[at]))
+    if text then bytes = bytes + #text end
+    return at, ids[at], text
+  end
 end
 
 local function free_key(job, id)

@@ -4,6 +4,8 @@ local done, dead = {}, {}
 local brief, history = {}, {}
 -- For the history in Postgres, until somebody has written them there; above so many the oldest go.
 local archive, MOST_UNARCHIVED = {}, 100000
+-- Jobs that are forgotten so soon after they were pushed that the push may yet be repeated.
+local young = {}
 
 local function is_brief(queue)
   if brief[queue] == nil then
@@ -20,19 +22,24 @@ local function is_archived(job)
   return history[job.queue] == 'a' or job.state == FAILED and history[job.queue] ~= 'n'
 end
 
--- A step of a workflow is kept in any case: its end is told in Postgres after it is written here, and
--- read here by a sweep if nobody lived to tell it.
-local function is_step(job)
-  local meta = tails(job)
-  return string.find(meta, '"workflow": {', 1, true) ~= nil
+-- A step of a workflow, or a job of a batch, is kept in any case: its end is told in Postgres after it is
+-- written here, and read here by a sweep if nobody lived to tell it. Meta has a blank behind a colon as
+-- Postgres writes it, and none once it was changed.
+local function is_told(job)
+  local size = job.lengths[6]
+  if size == 0 then return false end
+  local meta = string.sub(job.text, job.tail, job.tail + size - 1)
+  return string.find(meta, '"workflow": ?{') ~= nil or string.find(meta, '"batch": ?{"id":') ~= nil
 end
 
 -- Whether the record of a job that ended now is to be kept.
 local function retire(job, id)
   free_key(job, id)
   ended[#ended + 1] = id
-  if job.state ~= FAILED and is_brief(job.queue) and not is_step(job) then
+  if job.state ~= FAILED and is_brief(job.queue) and not is_told(job) then
     expired[#expired + 1] = id
+    -- 80 to 87 is when it was pushed, of NUMBERS.
+    if now - struct.unpack('>d', job.text, 80) < REPEATED then young[#young + 1] = id end
     return false
   end
   local kept = job.state == FAILED and dead or done
@@ -55,8 +62,21 @@ local function trim(name, most)
   if over <= 0 then return end
   local popped = redis.call('ZPOPMIN', tag .. name, math.min(over, 2 * #ended + 10))
   local ids = {}
-  for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
+  for at = 1, #popped, 2 do
+    ids[#ids + 1] = popped[at]
+    if now - tonumber(popped[at + 1]) < REPEATED then young[#young + 1] = popped[at] end
+  end
   drop(ids)
+end
+
+-- A set for each second, of 70 bytes a job, which is gone by itself when nobody can ask for it any
+-- more. One that is full takes no more.
+local function write_gone()
+  local name = tag .. ':gone:' .. math.floor(now)
+  local size = #young > 0 and redis.call('SCARD', name) or MOST_GONE
+  if size >= MOST_GONE then return end
+  many('SADD', name, young)
+  if size == 0 then redis.call('EXPIRE', name, REPEATED + 2) end
 end
 
 local function write_ends(most_done, most_dead)
@@ -80,4 +100,5 @@ local function write_ends(most_done, most_dead)
   drop(expired)
   trim(':done', most_done)
   trim(':dead', most_dead)
+  write_gone()
 end

@@ -1,12 +1,11 @@
 -- Cancel waiting jobs and ask for the end of running ones: ARGV as of `settle`, then ids.
--- Gives a letter for each: c cancelled, a asked, f finished, u unknown.
+-- Gives a letter for each: c cancelled, a asked, f finished, u unknown; for fewer than were asked for
+-- where the records are large.
 --@include _record
 --@include _free
 --@include _retire
 local answer = {}
-for at = 3, #ARGV do
-  local id = ARGV[at]
-  local text = redis.call('GET', key(id))
+for _, id, text in each({unpack(ARGV, 3)}) do
   local job = text and read(text)
   if not job then
     answer[#answer + 1] = 'u'

@@ -1,14 +1,15 @@
 -- Take pending jobs: ARGV queue, worker, lease, limit, desk, whether to wait there (1, or 0), and
 -- what was given at the desk before, each as the lease and id in one text.
--- Gives a number and the clock, and then id and record, one after the other: first of as many jobs as the number
--- says that were given at the desk, and of which nobody has said that they came; then of those that
--- are claimed now, in the order in which they are to run.
+-- Gives a number, the clock, whether there may be more than it gives (1, or 0), and then id and record,
+-- one after the other: first of as many jobs as the number says that were given at the desk, and of
+-- which nobody has said that they came; then of those that are claimed now, in the order in which they
+-- are to run.
 --@include _record
 --@include _free
 local queue, worker, lease, limit, desk = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local MOST_PARKED = 1000
 local parked, given = tag .. ':parked:' .. queue, tag .. ':given:' .. worker .. queue
-local found = {0, string.format('%.6f', now)}
+local found = {0, string.format('%.6f', now), 0}
 redis.call('ZREM', parked, worker .. desk)
 if redis.call('EXISTS', given) == 1 then
   for at = 7, #ARGV do redis.call('SREM', given, ARGV[at]) end
@@ -39,6 +40,16 @@ if #popped == 0 then return found end
 local ids = {}
 for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
 local texts, written, taken = fetch(ids), {}, {}
+if #popped == 2 * limit or #texts < #ids then found[3] = 1 end
+if #texts < #ids then
+  -- What is too much for now goes back to its place.
+  local back = {}
+  for at = #texts + 1, #ids do
+    back[#back + 1], back[#back + 2] = popped[2 * at], ids[at]
+  end
+  many('ZADD', ready(queue), back)
+  ids = {unpack(ids, 1, #texts)}
+end
 for at, id in ipairs(ids) do
   local text = texts[at]
   -- One that is gone was taken out of the store by hand: there is nothing to run.

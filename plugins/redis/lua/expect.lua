@@ -1,5 +1,6 @@
 -- Have the ends of jobs told for a while, and give the records that are there, '' for none:
--- ARGV seconds, how many may be expected at most, ids.
+-- ARGV seconds, how many may be expected at most, ids. Of fewer than were asked for where the
+-- records are large.
 --@include _record
 local ids = {unpack(ARGV, 3)}
 local members = {}
@@ -7,10 +8,13 @@ for _, id in ipairs(ids) do
   members[#members + 1], members[#members + 2] = now + ARGV[1], id
 end
 local name = tag .. ':expected'
-redis.call('ZREMRANGEBYSCORE', name, '-inf', now)
 many('ZADD', name, members)
+-- More leave than come, and never many at once.
+local room = 2 * #ids + 10
+local old = redis.call('ZRANGEBYSCORE', name, '-inf', now, 'LIMIT', 0, room)
+if #old > 0 then redis.call('ZREM', name, unpack(old)) end
 local over = redis.call('ZCARD', name) - tonumber(ARGV[2])
-if over > 0 then redis.call('ZPOPMIN', name, over) end
+if over > 0 then redis.call('ZPOPMIN', name, math.min(over, room)) end
 local texts = fetch(ids)
-for at = 1, #ids do texts[at] = texts[at] or '' end
+for at = 1, #texts do texts[at] = texts[at] or '' end
 return texts

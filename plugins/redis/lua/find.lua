@@ -6,10 +6,10 @@ local LOOK = 500
 local before, limit = ARGV[1], tonumber(ARGV[2])
 local from = before == '' and '+' or '(' .. before
 local ids = redis.call('ZREVRANGEBYLEX', tag .. ':ids', from, '-', 'LIMIT', 0, LOOK)
-local texts, found, last = fetch(ids), {}, ''
-for at, id in ipairs(ids) do
+local found, last = {}, ''
+for at, text in ipairs(fetch(ids)) do
+  local id = ids[at]
   last = id
-  local text = texts[at]
   if text then
     local queue, func = struct.unpack('>HH', text, REST)
     local state = string.byte(text, 1)

@@ -1,11 +1,12 @@
 -- Make scheduled jobs pending at once: ARGV ids, in the order in which they are to stand.
--- Gives those that were scheduled.
+-- Gives how many of them were looked at, fewer where the records are large, and then those that were
+-- scheduled.
 --@include _record
 --@include _free
-local found, woken = {}, {}
+local found, woken = {0}, {}
 local position = tonumber(redis.call('INCRBY', tag .. ':position', #ARGV)) - #ARGV
-for at, id in ipairs(ARGV) do
-  local text = redis.call('GET', key(id))
+for at, id, text in each(ARGV) do
+  found[1] = at
   local job = text and read(text)
   if job and job.state == SCHEDULED then
     redis.call('ZREM', tag .. ':due', id)

@@ -15,6 +15,10 @@ local function shown(ids)
   return found
 end
 
+local function first(name)
+  return most > 0 and redis.call('ZRANGE', name, 0, most - 1) or {}
+end
+
 local running = {}
 for _, worker in ipairs(redis.call('SMEMBERS', tag .. ':holders')) do
   if #running >= most then break end
@@ -26,7 +30,7 @@ return {
   redis.call('ZCARD', tag .. ':ids'),
   redis.call('ZCARD', tag .. ':done'),
   redis.call('ZCARD', tag .. ':dead'),
-  shown(redis.call('ZRANGE', ready(queue), 0, most - 1)),
+  shown(first(ready(queue))),
   shown(running),
-  shown(redis.call('ZRANGE', tag .. ':due', 0, most - 1)),
+  shown(first(tag .. ':due')),
 }

@@ -1,12 +1,13 @@
 -- Put keys over the meta of running jobs: ARGV id and lease as one text, then a JSON object.
--- Gives for each: 0 when its lease is gone, else how many objects its meta has now.
+-- Gives for each: 0 when its lease is gone, else how many objects its meta has now; for fewer than
+-- were given where the records are large.
 --@include _record
 --@include _free
 local ids, lines = {}, {}
 for at = 1, #ARGV, 2 do ids[#ids + 1] = string.sub(ARGV[at], 1, 16) end
 local texts = fetch(ids)
-for at, id in ipairs(ids) do
-  local job = texts[at] and read(texts[at])
+for at, text in ipairs(texts) do
+  local id, job = ids[at], text and read(text)
   if not job or job.lease ~= string.sub(ARGV[2 * at - 1], 17) or job.state ~= RUNNING then
     lines[at] = 0
   else

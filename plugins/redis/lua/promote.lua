@@ -1,12 +1,14 @@
 -- Make due jobs pending, the earliest first: ARGV limit.
--- Gives how many, and the seconds until the next one is due; '' if there is none.
+-- Gives how many, fewer where the records are large, and the seconds until the next one is due; '' if
+-- there is none.
 --@include _record
 --@include _free
 local due = redis.call('ZRANGEBYSCORE', tag .. ':due', '-inf', string.format('%.6f', now),
   'LIMIT', 0, ARGV[1])
 if #due > 0 then
+  local texts, written, members = fetch(due), {}, {}
+  due = {unpack(due, 1, #texts)}
   local last = redis.call('INCRBY', tag .. ':position', #due)
-  local texts, written, members, promoted = fetch(due), {}, {}, 0
   for at, id in ipairs(due) do
     if texts[at] then
       local job = read(texts[at])

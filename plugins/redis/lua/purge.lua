@@ -3,8 +3,8 @@
 --@include _free
 --@include _retire
 local gone = {}
-for at, text in ipairs(fetch(ARGV)) do
-  if text and string.byte(text, 1) == FAILED then gone[#gone + 1] = ARGV[at] end
+for _, id in ipairs(ARGV) do
+  if string.byte(redis.call('GETRANGE', key(id), 0, 0)) == FAILED then gone[#gone + 1] = id end
 end
 if #gone > 0 then
   redis.call('ZREM', tag .. ':dead', unpack(gone))

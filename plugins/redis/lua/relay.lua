@@ -5,6 +5,7 @@
 --@include _record
 if now > tonumber(ARGV[1]) then return 'late' end
 local marks, orders, fresh = {}, {}, {}
+local position, places = nil, {}
 for at = 3, #ARGV, 3 do marks[#marks + 1] = ARGV[at] end
 local known = redis.call('ZMSCORE', tag .. ':relayed', unpack(marks))
 for at, mark in ipairs(marks) do

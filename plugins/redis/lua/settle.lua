@@ -1,20 +1,23 @@
 -- End attempts: ARGV most finished and most failed jobs to keep, then one text for each.
--- Gives the places of the stale ones, from 0. What ended is fenced by the lease in its record.
+-- Gives how many were looked at, fewer where the records are large, and then the places of the stale
+-- ones, from 0. What ended is fenced by the lease in its record.
 --@include _record
 --@include _free
 --@include _retire
 local ORDER, ORDER_SIZE = '>c16c16BBBdIII', 55
 local MOST_ERRORS = 25
-local ids, orders, stale = {}, {}, {}
+local ids, orders = {}, {}
 for at = 3, #ARGV do
   orders[at - 2] = {struct.unpack(ORDER, ARGV[at])}
   ids[at - 2] = orders[at - 2][1]
 end
-local texts, written, gone, stopped = fetch(ids), {}, {}, {}
-local rewound, back = {}, {}
+local texts, written, gone = fetch(ids), {}, {}
+local rewound, back, due, names = {}, {}, {}, {}
+local answer = {#texts}
 
 local function with_failure(errors, job, failure)
-  local line = string.format('%d %s %.6f\t', job.attempt, hex(job.worker), now) .. failure
+  names[job.worker] = names[job.worker] or hex(job.worker)
+  local line = string.format('%d %s %.6f\t', job.attempt, names[job.worker], now) .. failure
   if #errors == 0 then return line end
   errors = errors .. '\n' .. line
   local _, breaks = string.gsub(errors, '\n', '')
@@ -26,7 +29,7 @@ local function go_back(job, id, kind, at)
   job.worker, job.claimed, job.stop = NOBODY, 0, 0
   if job.state == SCHEDULED then
     job.due = kind == 1 and at or now + at
-    redis.call('ZADD', tag .. ':due', job.due, id)
+    due[#due + 1], due[#due + 2] = job.due, id
   elseif job.state == PENDING then
     local name = ready(job.queue)
     back[name] = back[name] or {}
@@ -94,8 +97,9 @@ local function succeed(text, id, order)
 end
 
 local fresh = {}
-for at, id in ipairs(ids) do
-  local order, text = orders[at], fresh[id] or texts[at]
+for at = 1, #texts do
+  local id, order = ids[at], orders[at]
+  local text = fresh[id] or texts[at]
   order.text = ARGV[at + 2]
   local state, lease
   if text then
@@ -103,7 +107,7 @@ for at, id in ipairs(ids) do
     lease = string.sub(text, 43, 58)
   end
   if not text or lease ~= order[2] then
-    stale[#stale + 1] = at - 1
+    answer[#answer + 1] = at - 1
   elseif state == RUNNING then
     local after, kept = succeed(text, id, order)
     if not after then
@@ -119,7 +123,8 @@ end
 if #written > 0 then redis.call('MSET', unpack(written)) end
 for worker, some in pairs(gone) do redis.call('SREM', tag .. ':w:' .. worker, unpack(some)) end
 for name, members in pairs(back) do many('ZADD', name, members) end
+many('ZADD', tag .. ':due', due)
 write_ends(tonumber(ARGV[1]), tonumber(ARGV[2]))
 write_counts()
 for queue in pairs(rewound) do publish('r:' .. queue) end
-return stale
+return answer

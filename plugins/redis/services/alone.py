@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import time
 
 from chancy.plugins.redis.services.services import Services
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: A terminal and whoever started the program may each send it the same signal.
+_SAME_S = 1.0
 
 
 async def serve(services: Services) -> None:
@@ -20,7 +24,8 @@ async def serve(services: Services) -> None:
 def run(services: Services) -> None:
     """`serve` as the main program: until SIGINT or SIGTERM, which let it end in order.
 
-    A second signal ends it at once.
+    Another signal a second later or more ends it at once; the leases of what still runs end by
+    themselves then.
     """
 
     async def main() -> None:
@@ -28,8 +33,7 @@ def run(services: Services) -> None:
         serving = asyncio.create_task(serve(services))
 
         def stop() -> None:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
+            _end_at_the_next(loop)
             serving.cancel()
 
         for number in _SIGNALS:
@@ -38,4 +42,22 @@ def run(services: Services) -> None:
         if not serving.cancelled():
             serving.result()
 
-    asyncio.run(main())
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        asyncio.run(main())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_at_the_next(loop: asyncio.AbstractEventLoop) -> None:
+    told = time.monotonic()
+
+    def end(number: int, frame: object) -> None:
+        if time.monotonic() - told >= _SAME_S:
+            os._exit(128 + number)
+
+    for number in _SIGNALS:
+        loop.remove_signal_handler(number)
+        # Not of the loop, which a service may keep busy.
+        signal.signal(number, end)

@@ -68,10 +68,14 @@ class Attendant:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
-        """Take no more; blocks until the thread has ended, a quarter of a second or one answer."""
+    def stop(self) -> None:
+        """Take no more than is on its way."""
         self._closing.set()
         self.freed.set()
+
+    def close(self) -> None:
+        """`stop`; blocks until the thread has ended, a quarter of a second or two answers."""
+        self.stop()
         self._thread.join()
 
     def _serve(self) -> None:
@@ -80,7 +84,8 @@ class Attendant:
             try:
                 self._restore()
                 self._sweep()
-                self._claim()
+                # After a failure one: what was taken and not heard of waits for its lease to end.
+                self._claim(1 if backoff.failures else _CLAIMED_AT_ONCE)
             except BrokerError as error:
                 if not backoff.failures:
                     logger.warning("services_not_taken owner=%s: %s", self._ledger.owner, error)
@@ -96,14 +101,14 @@ class Attendant:
         except BrokerError:
             logger.debug("service_line_not_ordered owner=%s", self._ledger.owner)
 
-    def _claim(self) -> None:
+    def _claim(self, most: int) -> None:
         room = self._room()
         if room <= 0:
             self.freed.wait(_RING_S)
             self.freed.clear()
             return
         asked = time.monotonic()
-        found = self._ledger.claim(min(room, _CLAIMED_AT_ONCE))
+        found = self._ledger.claim(min(room, most))
         for one in found:
             match one:
                 case Taken():
@@ -185,6 +190,9 @@ class Cleaner:
             except BrokerError as error:
                 logger.debug("service_cleanup_waits owner=%s: %s", self._ledger.owner, error)
                 self._closing.wait(backoff.next_s())
+            except Exception:
+                logger.exception("service_cleanup_failed owner=%s", self._ledger.owner)
+                self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
                 if not found:
@@ -195,7 +203,7 @@ class Cleaner:
             fields = {name: value for name, value in one.fields.items() if name != "cleanups"}
             try:
                 handler(one.id, fields)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 logger.exception("service_handler_failed service=%s try=%d", one.id, one.times)
                 self._failed(error)
                 if one.times < _TIDY_TRIES:
@@ -211,6 +219,8 @@ def handler_at(given: str | Handler | None) -> Handler | None:
     if not isinstance(given, str):
         return given
     module, _, attribute = given.replace(":", ".").rpartition(".")
+    if not module:
+        raise ConfigurationError(f"the handler {shown(given)} is no module:attribute")
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
-from chancy.errors import InvalidArguments
+from chancy.commands import as_json
+from chancy.errors import BrokerUnavailable, InvalidArguments
 from chancy.plugin import CommandLine
 from chancy.plugins.redis.services.base import Listing, ServiceReport, State
 from chancy.plugins.redis.services.services import Services
@@ -24,7 +25,6 @@ _SERVICES = "chancy.redis.services"
 #: The exit code when the answer is no.
 _NO = 1
 
-_as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")
 _ID = click.argument("id")
 
 
@@ -55,6 +55,11 @@ def _ask(work: Callable[[ServiceStore], T]) -> T:
     except (NoService, ServiceRuns) as error:
         click.echo(f"chancy: {error}", err=True)
         sys.exit(_NO)
+    except BrokerUnavailable as error:
+        raise BrokerUnavailable(
+            f"{error} Is it running, and the url of the RedisPlugin its own? `chancy redis doctor` "
+            "tells more"
+        ) from error
     finally:
         services.close()
 
@@ -71,7 +76,7 @@ def _data(text: str) -> dict[str, Any]:
 @click.argument("data", default="{}")
 @click.option("--id", help="Of your own; a new one unless given.")
 @click.option("--keep", is_flag=True, help="Keep it after its end.")
-@_as_json
+@as_json
 @click.pass_obj
 def start(line: CommandLine, name: str, data: str, id: str | None, keep: bool, json_: bool) -> None:
     """Let a service wait for a worker, with DATA, a JSON object. Prints its id.
@@ -99,7 +104,7 @@ def _tell(line: CommandLine, was: State | None, json_: bool) -> None:
 
 @click.command()
 @_ID
-@_as_json
+@as_json
 @click.pass_obj
 def stop(line: CommandLine, id: str, json_: bool) -> None:
     """Have a service stopped; it can be restarted. Prints the state that it was in.
@@ -115,7 +120,7 @@ def stop(line: CommandLine, id: str, json_: bool) -> None:
 
 @click.command()
 @_ID
-@_as_json
+@as_json
 @click.pass_obj
 def reload(line: CommandLine, id: str, json_: bool) -> None:
     """Have a running service begin anew with the data that it has now.
@@ -137,7 +142,7 @@ def reload(line: CommandLine, id: str, json_: bool) -> None:
     type=click.Choice([one.value for one in State]),
     help="Only in this state; may be repeated.",
 )
-@_as_json
+@as_json
 @click.pass_obj
 def restart(line: CommandLine, id: str, states: tuple[str, ...], json_: bool) -> None:
     """Let a service run again, in any worker. Exits 1 if it is in none of the states asked for.
@@ -160,7 +165,7 @@ def restart(line: CommandLine, id: str, states: tuple[str, ...], json_: bool) ->
 
 @click.command()
 @_ID
-@_as_json
+@as_json
 @click.pass_obj
 def remove(line: CommandLine, id: str, json_: bool) -> None:
     """Forget all about a service; one that runs is stopped first.
@@ -206,7 +211,7 @@ def set_(line: CommandLine, id: str, data: str) -> None:
 
 
 @click.command("list")
-@_as_json
+@as_json
 @click.pass_obj
 def list_(line: CommandLine, json_: bool) -> None:
     """List services: those that wait, run, are stopped or kept, and those to be forgotten.

@@ -195,14 +195,16 @@ class Copy:
                 logger.error("service_does_not_stop service=%s", self.taken.id)
 
     async def _call_stop(self, run: Run) -> None:
+        patience = asyncio.timeout(self._grace_s)
         try:
-            async with asyncio.timeout(self._grace_s):
+            async with patience:
                 await run.stop()
-        except TimeoutError:
-            logger.warning(
-                "service_stop_takes_long service=%s grace_s=%g", self.taken.id, self._grace_s
-            )
         except Exception as error:
+            if isinstance(error, TimeoutError) and patience.expired():
+                logger.warning(
+                    "service_stop_takes_long service=%s grace_s=%g", self.taken.id, self._grace_s
+                )
+                return
             logger.exception("service_stop_failed service=%s", self.taken.id)
             self._desk.failed(error)
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from chancy.plugins.redis.services.link import Link, Reply
 
-#: Of how many leases one script is told; 500 take it 2 ms.
+#: Of how many leases one script is told, so that it holds up no others for more than 5 ms: 500 took
+#: 1.6 ms, 3.0 at the most; 1,000 took 3.3 ms, and 8 at the most on Redis 7.0.
 _RENEWED_AT_ONCE = 500
 #: Of what is swept, in one script.
 SWEPT_AT_ONCE = 100
@@ -139,7 +140,7 @@ class Ledger:
 
     def emit(self, id: str, token: str, message: str) -> bool:
         """Publish an event; whether the lease was still ours."""
-        return bool(self.link.run("emit", id, token, message))
+        return bool(self.link.run("emit", id, token, message, lasting=False))
 
     def sweep(self, *, keep_s: float, adopt_s: float, timeout_s: float = 0.0) -> Swept:
         """Find services that nobody runs any more, up to 100 of them; and what is too old.

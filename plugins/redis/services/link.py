@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
 from redis import ConnectionPool, Redis, RedisCluster
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
+from redis.connection import SSLConnection
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
+from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.client import Client, command_sync, connect_sync, translated
-from chancy.plugins.redis.scripts import Script, Value, load_folder
+from chancy.plugins.redis.scripts import Call, Script, Value, load_folder
+from chancy.plugins.redis.services.hearing import heard
 from chancy.plugins.redis.services.keys import ServiceKeys
 from chancy.plugins.redis.settings import RedisSettings
 
 #: What Redis answers: bytes, whole numbers, None, and lists of them.
 Reply = Any
+#: Twice the seconds in which replicas are to hear of a change: mostly they need a millisecond.
+_HEARD_S = 2.0
+#: For a turn, unless a link has another patience.
+_TURN_S = 10.0
+#: Of one client to a server, unless the settings say otherwise.
+CONNECTIONS = 64
 #: Makes a client; it is given the seconds to wait for an answer, None for what is usual.
 Connect = Callable[[float | None], Client]
 
@@ -73,6 +84,8 @@ def connecting_as(given: Client, usual_s: float = 10.0) -> Connect:
                 **(kept | ours),
             )
         pool = untyped.connection_pool
+        if isinstance(pool, SentinelConnectionPool):
+            return _through_sentinel(pool, ours)
         options: dict[str, Any] = {
             name: value
             for name, value in pool.connection_kwargs.items()
@@ -81,13 +94,31 @@ def connecting_as(given: Client, usual_s: float = 10.0) -> Connect:
         return Redis.from_pool(
             ConnectionPool(
                 connection_class=pool.connection_class,
-                max_connections=64,
+                max_connections=CONNECTIONS,
                 retry=Retry(NoBackoff(), 0),
                 **(options | ours),
             )
         )
 
     return connect
+
+
+def _through_sentinel(given: Any, ours: dict[str, Any]) -> Client:
+    """A client of whatever is the primary as it connects."""
+    taken: dict[str, Any] = given.connection_kwargs
+    kept = {name: value for name, value in taken.items() if name in ("db", *_IDENTITY)}
+    pool_of: Any = SentinelConnectionPool
+    return Redis.from_pool(
+        pool_of(
+            given.service_name,
+            given.sentinel_manager,
+            is_master=given.is_master,
+            ssl=issubclass(given.connection_class, SSLConnection),
+            max_connections=CONNECTIONS,
+            retry=Retry(NoBackoff(), 0),
+            **(kept | ours),
+        )
+    )
 
 
 #: What is taken over from a client that was given: where the server is, and who we are.
@@ -110,36 +141,61 @@ _IDENTITY = (
 class Link:
     """Runs the scripts of services; it connects at the first use.
 
-    :param timeout_s: for an answer; what the settings say unless given.
+    :param connections: that its client may have to a server; more calls wait for their turn.
+    :param timeout_s: for an answer, and for a turn; what the settings say unless given.
+    :ivar replicas: that must have what a script has changed, before it counts.
     """
 
     def __init__(
-        self, connect: Connect, keys: ServiceKeys, *, timeout_s: float | None = None
+        self,
+        connect: Connect,
+        keys: ServiceKeys,
+        *,
+        connections: int = CONNECTIONS,
+        timeout_s: float | None = None,
+        replicas: int = 0,
     ) -> None:
         self.keys = keys
+        self.replicas = replicas
         self._connect = connect
         self._timeout_s = timeout_s
         self._client: Client | None = None
         self._lock = threading.Lock()
+        self._connections = connections
+        # One is left for the client itself, which asks a cluster for its nodes.
+        self._turns = threading.BoundedSemaphore(connections - 1)
 
     def within(self, timeout_s: float) -> Link:
         """Another one, with connections of its own, that waits so long for an answer."""
-        return Link(self._connect, self.keys, timeout_s=timeout_s)
+        return Link(
+            self._connect,
+            self.keys,
+            connections=self._connections,
+            timeout_s=timeout_s,
+            replicas=self.replicas,
+        )
 
-    def run(self, script: str, *args: Value) -> Reply:
+    def run(self, script: str, *args: Value, lasting: bool = True) -> Reply:
         """Run ``lua/<script>.lua``.
 
-        :raises BrokerUnavailable: Redis is away; the outcome is unknown.
+        :param lasting: whether it changes what a replica must have.
+        :raises BrokerUnavailable: Redis is away, or too few of its replicas have heard of it; the
+            outcome is unknown.
         :raises StatementFailed: it refused.
         """
-        with translated():
-            return scripts()[script].run_sync(
-                self._open(), self.keys.given, (self.keys.hashes, *args)
+        given = (self.keys.hashes, *args)
+        with self._turn(), translated():
+            if not (lasting and self.replicas):
+                return scripts()[script].run_sync(self._open(), self.keys.given, given)
+            # Half of the patience, so that the answer itself is not given up.
+            wait_s = min(self._timeout_s or _HEARD_S, _HEARD_S) / 2
+            return heard(
+                self._open(), Call(scripts()[script], self.keys.given, given), self.replicas, wait_s
             )
 
     def command(self, *parts: Value) -> Reply:
         """Send a plain command; its first key decides the server."""
-        with translated():
+        with self._turn(), translated():
             return command_sync(self._open(), *parts)
 
     def close(self) -> None:
@@ -153,6 +209,19 @@ class Link:
             pools()
         if client is not None:
             client.close()
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        patience_s = self._timeout_s or _TURN_S
+        if not self._turns.acquire(timeout=patience_s):
+            raise BrokerUnavailable(
+                f"all {self._connections} connections to Redis were in use for {patience_s:g} s: "
+                "raise max_connections, or find out why Redis answers so late"
+            )
+        try:
+            yield
+        finally:
+            self._turns.release()
 
     def _open(self) -> Client:
         # One of a cluster connects as it is made: two threads must not make one each.

@@ -9,18 +9,19 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost
+from chancy.errors import BrokerError, LeaseLost, StatementFailed
 from chancy.plugins.redis.services.attendant import Attendant, Cleaner
 from chancy.plugins.redis.services.base import Service, State
 from chancy.plugins.redis.services.copies import Copy
 from chancy.plugins.redis.services.keeper import Held, Keeper
 from chancy.plugins.redis.services.ledger import Ending, Ledger, Taken
 from chancy.plugins.redis.services.link import Link
+from chancy.plugins.redis.services.running import in_thread
 from chancy.plugins.redis.services.terms import Local, OnException, Terms, tell
 from chancy.plugins.redis.services.values import message
 
@@ -58,6 +59,9 @@ class Runtime:
         self._brisk = link.within(Keeper.patience_s(terms.lease_s))
         self._patient = link.within(_PATIENCE_S)
         self._ledger = Ledger(self._patient, self.owner, terms.lease_s)
+        # Events wait for each other, and hold up nothing else.
+        self._loud = link.within(_PATIENCE_S)
+        self._events = Ledger(self._loud, self.owner, terms.lease_s)
         self._keeper = Keeper(Ledger(self._brisk, self.owner, terms.lease_s))
         self._attendant = Attendant(
             self._ledger,
@@ -73,6 +77,7 @@ class Runtime:
             else None
         )
         self._clerks = ThreadPoolExecutor(_CLERKS, thread_name_prefix="service clerk")
+        self._speakers = ThreadPoolExecutor(_CLERKS, thread_name_prefix="service events")
         self._lock = threading.Lock()
         #: Local services that are to run and do not.
         self._missing = list(locals_)
@@ -105,32 +110,31 @@ class Runtime:
         self._closing = True
         if self._cleaner is not None:
             self._cleaner.stop()
-        loop = asyncio.get_running_loop()
-        # Whoever is taken until the thread has ended is given back with the others.
-        await _unbroken(loop.run_in_executor(self._clerks, self._attendant.close))
-        # Those that were handed over by the thread are in the loop's line before this.
-        await asyncio.sleep(0)
+        self._attendant.stop()
         for copy in list(self._live):
             copy.close()
+        # Whoever is taken until the thread has ended is given back with the others. Those that it
+        # hands over are in the loop's line before its end is.
+        await _unbroken(in_thread(self._attendant.close, "services end"))
         if self._copies:
             # Stop, interruption, and the word to Redis.
             patience_s = 2 * self._terms.grace_s + 2 * _AGAIN_S
-            done = asyncio.wait(list(self._copies.values()), timeout=patience_s)
-            await _unbroken(asyncio.ensure_future(done))
+            await _unbroken(asyncio.wait(list(self._copies.values()), timeout=patience_s))
         for copy in self._live:
             logger.error(
                 "service_left_running service=%s: its lease ends with this process",
                 copy.taken.id,
             )
-        await _unbroken(loop.run_in_executor(self._clerks, self._end_threads))
-        self._clerks.shutdown(wait=False, cancel_futures=True)
+        await _unbroken(in_thread(self._end_threads, "services end"))
+        for pool in (self._clerks, self._speakers):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _end_threads(self) -> None:
         self._keeper.close()
         if self._cleaner is not None:
             self._cleaner.close(self._terms.grace_s)
-        self._brisk.close()
-        self._patient.close()
+        for link in (self._brisk, self._patient, self._loud):
+            link.close()
 
     # Copies: called by the attendant, in its thread
 
@@ -223,10 +227,14 @@ class Runtime:
 
     async def emit(self, taken: Taken, event: str, data: object) -> None:
         text = message(event, data)
-        _check(taken, await self._ask(lambda: self._ledger.emit(taken.id, taken.token, text)))
+
+        def work() -> bool:
+            return self._events.emit(taken.id, taken.token, text)
+
+        _check(taken, await asyncio.get_running_loop().run_in_executor(self._speakers, work))
 
     def emit_now(self, taken: Taken, event: str, data: object) -> None:
-        _check(taken, self._ledger.emit(taken.id, taken.token, message(event, data)))
+        _check(taken, self._events.emit(taken.id, taken.token, message(event, data)))
 
     def ask(self, id: str) -> None:
         self._keeper.ask(id)
@@ -234,17 +242,16 @@ class Runtime:
     def failed(self, error: BaseException) -> None:
         tell(self._handlers, error)
 
-    async def _ask(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._clerks, work)
-
     async def _say(self, work: Callable[[], T], *, patient: bool = True) -> T | None:
         """Say it until it is heard; None if the worker ends before, or at once if it cannot be."""
         backoff = Backoff(base_s=0.1, cap_s=_AGAIN_S)
         till: float | None = None
         while True:
             try:
-                return await self._ask(work)
-            except BrokerUnavailable:
+                return await asyncio.get_running_loop().run_in_executor(self._clerks, work)
+            except BrokerError as error:
+                if isinstance(error, StatementFailed) and not error.retryable:
+                    raise
                 if not patient:
                     return None
                 if self._closing:
@@ -259,8 +266,9 @@ def _check(taken: Taken, ours: bool) -> None:
         raise LeaseLost(f"the service {taken.id} is no longer run by this worker: let it end")
 
 
-async def _unbroken(future: asyncio.Future[T]) -> None:
+async def _unbroken(work: Coroutine[Any, Any, T]) -> None:
     """Wait for it, also if the worker is cancelled a second time: its end is bounded."""
+    future = asyncio.ensure_future(work)
     while not future.done():
         try:
             await asyncio.shield(future)

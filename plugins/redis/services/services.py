@@ -46,10 +46,10 @@ class Services:
         self, settings: RedisSettings | Client, *, keys: ServiceKeys | None = None
     ) -> None:
         if isinstance(settings, RedisSettings):
-            connect, prefix = connecting(settings), settings.prefix
+            connect, known = connecting(settings), settings
         else:
-            connect, prefix = connecting_as(settings), RedisSettings().prefix
-        self.link = Link(connect, keys or own_keys(prefix))
+            connect, known = connecting_as(settings), RedisSettings()
+        self.link = Link(connect, keys or own_keys(known.prefix), connections=known.max_connections)
         self.blocking = ServiceStore(self.link)
         self._kinds: dict[str, type[Service]] = {}
         self._terms = Terms()
@@ -89,6 +89,8 @@ class Services:
         if not name:
             raise ConfigurationError(f'{kind.__name__} has no name: give it name = "…"')
         check_name(name)
+        if kind.start is Service.start:
+            raise ConfigurationError(f"{kind.__name__} has no start: say there what it is for")
         if name in self._kinds:
             raise ConfigurationError(f"there are two services {name!r}: rename one")
         self._kinds[name] = kind
@@ -105,6 +107,7 @@ class Services:
         handler: str | Handler | None = None,
         handler_s: float | None = None,
         keep_s: float | None = None,
+        replicas: int | None = None,
     ) -> None:
         """Say how workers run services; what is left out stays as it is.
 
@@ -119,6 +122,9 @@ class Services:
         :param handler_s: for it, before another worker may call it for the same: 60 unless said.
         :param keep_s: seconds for which one is kept that was started with ``cleanup=False``, after
             its end: 30 days unless said.
+        :param replicas: of the server that must have heard of a renewal, a claim or a command
+            before it counts: none unless said. Then an old primary that its replicas have left
+            gives out no leases any more; and where too few are reached nothing runs.
         :raises ConfigurationError: one of them cannot be.
         """
         given = {
@@ -131,8 +137,12 @@ class Services:
             "handler_s": _within("handler_s", handler_s, 0.1, 86_400.0),
             "keep_s": _within("keep_s", keep_s, 0.0, 315_360_000.0),
         }
+        if isinstance(_within("replicas", replicas, 0, 100), float):
+            raise ConfigurationError(f"services: replicas={shown(replicas)} must be a whole number")
         changed: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
         self._terms = replace(self._terms, **changed)
+        if replicas is not None:
+            self.link.replicas = replicas
 
     def on_exception(self, handler: OnException) -> OnException:
         """Declare a function that is called with each exception that ends a service as EXCEPTION.

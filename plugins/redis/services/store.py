@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chancy.errors import ChancyError, InvalidArguments
+from chancy.names import shown
 from chancy.plugins.redis.services.base import Listing, ServiceReport, State
 from chancy.plugins.redis.services.link import Link, Reply
 from chancy.plugins.redis.services.values import (
@@ -35,7 +36,7 @@ class ServiceStore:
     """The commands to services and what is known of them, for threads.
 
     Each raises `BrokerUnavailable` when Redis is away; the outcome is unknown then, and all of
-    them may be repeated.
+    them may be repeated: `start` with an id, as without one it starts another.
     """
 
     def __init__(self, link: Link) -> None:
@@ -103,8 +104,9 @@ class ServiceStore:
         """`restart` it if it is in one of these states; whether it was.
 
         :raises NoService: there is none.
+        :raises InvalidArguments: one of them is no state.
         """
-        wanted = [State(one).value for one in states]
+        wanted = [_known(one).value for one in states]
         return self._restart(id, *wanted)[0] if wanted else False
 
     def remove(self, id: str) -> State | None:
@@ -207,6 +209,15 @@ def report_json(report: ServiceReport) -> str:
     """For people and scripts."""
     shown = {name: getattr(report, name) for name in report.__dataclass_fields__}
     return json.dumps(shown, default=str)
+
+
+def _known(state: State | str) -> State:
+    try:
+        return State(state)
+    except ValueError:
+        raise InvalidArguments(
+            f"{shown(state)} is no state: use {', '.join(State.__members__)}"
+        ) from None
 
 
 def _missing(id: str) -> NoService:

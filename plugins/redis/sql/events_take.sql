@@ -1,8 +1,10 @@
 -- Takes or keeps the turn of the relay $1 for $2 seconds, and gives up to $3 rows of the outbox of
 -- events and $4 bytes, one row at least, oldest first; none while another has the turn. Left out
--- are the partitions $5, written as stream/number. Index: the primary keys. Locks: the turn, then
--- the rows by position, so that one that is deleted meanwhile is not given. Safe to repeat.
-with mine as (
+-- are the partitions $5, written as stream/number: if there are any, each of the others has its
+-- share of the rows, so that the backlog of those is not read. Indexes: the primary keys, and
+-- redis_events_place. Locks: the turn, then the rows by position, so that one that is deleted
+-- meanwhile is not given. Safe to repeat.
+with recursive mine as (
   insert into {schema}.redis_turns as t (name, holder, term, until)
   select 'events', $1::uuid, 1, clock_timestamp() + $2::float8 * interval '1 second'
   where (select h.pos from {schema}.redis_events as h order by h.pos limit 1) is not null
@@ -12,11 +14,40 @@ with mine as (
   where t.holder = excluded.holder
     or t.until < clock_timestamp()
   returning t.term),
+places as (
+  (select h.stream, h.partition from {schema}.redis_events as h
+   where cardinality($5::text[]) > 0
+   order by h.stream, h.partition
+   limit 1)
+  union all
+  select n.stream, n.partition
+  from places as p
+  cross join lateral (
+    select h.stream, h.partition
+    from {schema}.redis_events as h
+    where (h.stream, h.partition) > (p.stream, p.partition)
+    order by h.stream, h.partition
+    limit 1) as n),
+free as (
+  select p.stream, p.partition, greatest(1, $3::int / count(*) over ()) as most
+  from places as p
+  where p.stream || '/' || p.partition <> all($5::text[])),
+chosen as (
+  (select h.pos from {schema}.redis_events as h
+   where cardinality($5::text[]) = 0
+   order by h.pos
+   limit $3::int)
+  union all
+  select c.pos
+  from free as f
+  cross join lateral (
+    select h.pos from {schema}.redis_events as h
+    where h.stream = f.stream and h.partition = f.partition
+    order by h.pos limit f.most) as c),
 oldest as materialized (
   select h.pos, h.id, h.stream, h.partition, h.about, h.events, h.width, h.data
   from {schema}.redis_events as h
-  where exists (select from mine)
-    and h.stream || '/' || h.partition <> all($5::text[])
+  where exists (select from mine) and h.pos = any(array(select c.pos from chosen as c))
   order by h.pos
   limit $3::int
   for update of h)

@@ -1,6 +1,7 @@
 """A worker of services in a process, to signal and to kill: ``python -m … URL OPTIONS``.
 
-OPTIONS is JSON: ``cluster``, ``local``: the name of a local service, and terms.
+OPTIONS is JSON: ``cluster``, ``local``: the name of a local service, ``notes``: the url of another
+server for what the services say, ``skew_s``: how wrong the clock of the process is, and terms.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 from chancy.plugins.redis.services import alone
@@ -21,14 +24,22 @@ from tests.redis.services.shop import connect_notes, declare, note
 def main() -> None:
     url, options = sys.argv[1], json.loads(sys.argv[2])
     cluster, local = options.pop("cluster", False), options.pop("local", None)
-    connect_notes(url, cluster=cluster)
+    skew_s, right = options.pop("skew_s", 0.0), time.time
+    time.time = lambda: right() + skew_s
+    elsewhere = options.pop("notes", None)
+    connect_notes(elsewhere or url, cluster=cluster and elsewhere is None)
     services = declare(url, cluster=cluster, **options)
     if local:
         services.start_local(local)
-    services.on_exception(lambda error: note("exceptions", repr(error)))
+    for name in ("exceptions", "exceptions too"):
+        services.on_exception(partial(_note_error, name))
     note("members", str(os.getpid()))
     alone.run(services)
     services.close()
+
+
+def _note_error(name: str, error: BaseException) -> None:
+    note(name, repr(error))
 
 
 @contextlib.contextmanager

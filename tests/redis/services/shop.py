@@ -91,6 +91,22 @@ class Compute(Service):
         return count
 
 
+class Stuck(Service):
+    """Goes on, and keeps its loop busy while it is stopped."""
+
+    name = "stuck"
+
+    async def start(self, ctx: Context) -> None:
+        self.id = ctx.id
+        note(ctx.id, "begin")
+        await asyncio.sleep(60)
+
+    async def stop(self) -> None:
+        note(self.id, "stop")
+        while True:
+            time.sleep(0.01)  # noqa: ASYNC251
+
+
 class Tell(Service):
     """Publishes an event."""
 
@@ -101,7 +117,7 @@ class Tell(Service):
         return "told"
 
 
-KINDS: tuple[type[Service], ...] = (Beat, ThreadBeat, Give, Nap, Compute, Tell)
+KINDS: tuple[type[Service], ...] = (Beat, ThreadBeat, Give, Nap, Compute, Stuck, Tell)
 
 _notes: redis.Redis | redis.RedisCluster | None = None
 

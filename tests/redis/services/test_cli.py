@@ -34,6 +34,16 @@ def test_services_are_commanded(alone: Shop) -> None:
     assert "no service nowhere" in run("stop", "nowhere", code=1).err
     assert "no JSON" in run("start", "beat", "{", code=2).err
 
+    def away(*words: object) -> str:
+        return inside(
+            *("redis", "service", *words, "--app", "tests.redis.streams.shop:make"),
+            code=4,
+            shop_redis="redis://127.0.0.1:1/0",
+        ).err
+
+    assert "127.0.0.1:1" in away("list")
+    assert "chancy redis doctor" in away("stop", "b")
+
     kept = run("start", "give", "--keep", "--json").json["id"]
     assert got(kept)["cleanup"] is False
     assert run("list", "--json").json == {"new": ["b", kept], "active": [], "ended": []}

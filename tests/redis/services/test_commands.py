@@ -8,7 +8,7 @@ import pytest
 
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.plugins.redis.client import command_sync
-from chancy.plugins.redis.services import NoService, ServiceRuns
+from chancy.plugins.redis.services import NoService, Service, ServiceRuns
 from chancy.plugins.redis.services.keys import named_keys, own_keys
 from chancy.plugins.redis.services.ledger import Ledger
 from tests.redis.services.shop import Beat, Shop
@@ -94,47 +94,55 @@ async def test_an_id_without_a_record_is_dropped(
     alone.raw.lpush(keys.waiting, "ghost")
     alone.raw.sadd(keys.known, "ghost", "phantom")
     async with alone.worker():
-        await eventually(lambda: alone.raw.smembers(keys.known) == set())
-        assert alone.waiting == []
+        await eventually(lambda: alone.raw.smembers(keys.known) == set() and not alone.waiting)
     assert not alone.raw.exists(keys.of("ghost"))
     assert "service_without_record service=ghost" in caplog.text
     assert "service_without_record service=phantom" in caplog.text
 
 
 @pytest.mark.row("P25")
+@pytest.mark.row("P42")
 @pytest.mark.row("P43")
-async def test_what_was_stopped_or_has_ended_runs_again_anywhere(alone: Shop) -> None:
-    beat = await alone.services.start("beat")
-    give = await alone.services.start("give", cleanup=False, value=1)
-    async with alone.worker():
-        await eventually(lambda: alone.has_ticked(beat))
-        await alone.services.stop(beat)
-        await eventually(alone.is_state(beat, "STOPPED"))
-        await eventually(alone.is_state(give, "SUCCESS"))
-    assert await alone.services.restart(beat) == "STOPPED"
-    assert await alone.services.restart(give) == "SUCCESS"
-    await alone.services.restart(beat)
-    assert alone.waiting == [beat, give]
-    async with alone.worker():
-        await eventually(lambda: alone.notes(beat) == ["begin ", "begin "])
-        await eventually(lambda: alone.notes("given") == [give, give])
+async def test_what_was_stopped_or_has_ended_runs_again_anywhere(place: Shop) -> None:
+    beat = await place.services.start("beat")
+    give = await place.services.start("give", cleanup=False, value=1)
+    async with place.worker():
+        await eventually(lambda: place.has_ticked(beat))
+        await place.services.stop(beat)
+        await eventually(place.is_state(beat, "STOPPED"))
+        await eventually(place.is_state(give, "SUCCESS"))
+    assert await place.services.restart(beat) == "STOPPED"
+    assert await place.services.restart(give) == "SUCCESS"
+    await place.services.restart(beat)
+    assert place.waiting == [beat, give]
+    async with place.worker():
+        await eventually(lambda: place.notes(beat) == ["begin ", "begin "])
+        await eventually(lambda: place.notes("given") == [give, give])
         # One that runs stops first.
-        assert await alone.services.restart(beat) == "RUNNING"
-        await eventually(lambda: len(alone.notes(beat)) == 3)
-        assert alone.notes(f"course:{beat}") == ["begin", "end"] * 2 + ["begin"]
+        assert await place.services.restart(beat) == "RUNNING"
+        await eventually(lambda: len(place.notes(beat)) == 3)
+        assert place.notes(f"course:{beat}") == ["begin", "end"] * 2 + ["begin"]
+        # By another program that just pushes its id.
+        await place.services.stop(beat)
+        await eventually(place.is_state(beat, "STOPPED"))
+        for id in (beat, give):
+            command_sync(place.raw, "LPUSH", place.services.keys.waiting, id)
+        await eventually(lambda: len(place.notes(beat)) == 4)
+        await eventually(lambda: place.notes("given") == [give] * 3)
 
 
 @pytest.mark.row("P26")
-async def test_a_restart_may_depend_on_the_state(alone: Shop) -> None:
-    id = await alone.services.start("beat")
-    assert await alone.services.stop(id) == "WAIT"
-    assert await alone.state(id) == "STOPPED"
-    assert not await alone.services.restart_if(id, ["RUNNING", "ERROR"])
-    assert alone.waiting == []
-    assert await alone.services.restart_if(id, ["STOPPED"])
-    assert alone.waiting == [id]
+@pytest.mark.row("P42")
+async def test_a_restart_may_depend_on_the_state(place: Shop) -> None:
+    id = await place.services.start("beat")
+    assert await place.services.stop(id) == "WAIT"
+    assert await place.state(id) == "STOPPED"
+    assert not await place.services.restart_if(id, ["RUNNING", "ERROR"])
+    assert place.waiting == []
+    assert await place.services.restart_if(id, ["STOPPED"])
+    assert place.waiting == [id]
     with pytest.raises(NoService, match="no service nowhere"):
-        await alone.services.restart_if("nowhere", ["STOPPED"])
+        await place.services.restart_if("nowhere", ["STOPPED"])
 
 
 @pytest.mark.row("P27")
@@ -170,6 +178,10 @@ async def test_names_of_keys_keep_applications_apart(alone: Shop) -> None:
     assert len({*one.given, *other.given}) == 6
 
 
+class Idle(Service):
+    name = "idle"
+
+
 async def test_what_cannot_be_is_refused(alone: Shop) -> None:
     with pytest.raises(InvalidArguments, match="nothing that JSON can say"):
         await alone.services.start("beat", what=object())
@@ -181,6 +193,16 @@ async def test_what_cannot_be_is_refused(alone: Shop) -> None:
         alone.services.configure(lease_s=0)
     with pytest.raises(ConfigurationError, match="two services 'beat'"):
         alone.services.service(Beat)
+    with pytest.raises(ConfigurationError, match="Idle has no start"):
+        alone.services.service(Idle)
+    with pytest.raises(ConfigurationError, match="'beat' is no module:attribute"):
+        alone.services.configure(handler="beat")
+    with pytest.raises(ConfigurationError, match=r"'nowhere:x' cannot be imported: .*nowhere"):
+        alone.services.configure(handler="nowhere:x")
+    with pytest.raises(ConfigurationError, match=r"replicas=0\.5 must be a whole number"):
+        alone.services.configure(replicas=0.5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match=r"'STOPED' is no state: use .*STOPPED"):
+        await alone.services.restart_if("nowhere", ["STOPED"])
     with pytest.raises(NoService):
         await alone.services.stop("nowhere")
     with pytest.raises(NoService):

@@ -30,6 +30,26 @@ async def test_the_services_of_a_killed_worker_go_on_in_a_cluster(redis_cluster:
         await killed(place)
 
 
+@pytest.mark.chaos
+@pytest.mark.row("P30", "P32")
+async def test_workers_whose_clocks_are_wrong_keep_and_take_over_as_others(alone: Shop) -> None:
+    """Five minutes each way: leases end by the clock of the server."""
+    id = await alone.services.start("beat")
+    with member(alone.url, skew_s=-300.0) as slow:
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        with member(alone.url, skew_s=300.0) as fast:
+            # Long enough for the fast one to take it, if clocks of workers meant anything.
+            await asyncio.sleep(2 * LEASE_S)
+            assert {pid for pid, _ in alone.ticks(id)} == {slow.pid}
+            slow.kill()
+            await eventually(lambda: {pid for pid, _ in alone.ticks(id)} > {slow.pid}, timeout=5)
+            await asyncio.sleep(LEASE_S)
+            assert alone.notes(id) == ["begin ", "begin "]
+            fast.terminate()
+            assert await asyncio.to_thread(fast.wait, 10) == 0
+    assert await alone.state(id) == "WAIT"
+
+
 async def killed(place: Shop) -> None:
     id = await place.services.start("beat")
     with member(place.url, cluster=place.cluster) as process:
@@ -89,6 +109,32 @@ async def test_a_worker_that_is_told_to_end_gives_all_back(
     assert sorted(alone.waiting) == sorted(ids)
     async with alone.worker():
         await eventually(lambda: all({os.getpid()} < {p for p, _ in alone.ticks(i)} for i in ids))
+
+
+@pytest.mark.row("P34")
+async def test_a_signal_that_comes_twice_at_once_is_one(alone: Shop) -> None:
+    """As of a terminal, and of the program that has started this one."""
+    id = await alone.services.start("beat")
+    with member(alone.url) as process:
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+        assert await asyncio.to_thread(process.wait, 10) == 0
+    assert await alone.state(id) == "WAIT"
+
+
+@pytest.mark.row("P35")
+async def test_another_signal_ends_a_worker_whose_service_does_not(alone: Shop) -> None:
+    id = await alone.services.start("stuck")
+    with member(alone.url) as process:
+        await eventually(lambda: alone.notes(id) == ["begin"])
+        process.send_signal(signal.SIGTERM)
+        await eventually(lambda: alone.notes(id) == ["begin", "stop"])
+        # Signals within a second count as one: the next is to be a second one.
+        await asyncio.sleep(1.1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 5) == 128 + signal.SIGTERM
 
 
 @pytest.mark.chaos

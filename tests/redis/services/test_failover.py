@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
+import pytest
+
+from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.client import command_sync
 from tests.proxy import Proxy
+from tests.redis.services.member import member
 from tests.redis.services.shop import Shop, shop
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually
@@ -37,6 +41,9 @@ class Pair:
 
     async def fail_over(self) -> None:
         self.primary.kill()
+        await self.promote()
+
+    async def promote(self) -> None:
         tell(self.replica, "REPLICAOF", "NO", "ONE")
         self.proxy.target = ("127.0.0.1", self.replica.port)
         await asyncio.to_thread(self.proxy.cut)
@@ -75,6 +82,49 @@ async def test_what_runs_goes_on_and_is_commanded_after_a_failover(own_redis: Ow
             assert await place.services.stop(id) == "RUNNING"
             await eventually(place.is_state(id, "STOPPED"))
             assert place.notes(f"course:{id}") == ["begin", "end"]
+
+
+@pytest.mark.row("P23")
+async def test_commands_that_are_repeated_through_a_failover_are_done_once(own_redis: Own) -> None:
+    """For a second there is no server; the worker is a process of its own."""
+    async with pair(own_redis) as servers:
+        place = servers.place
+        ids = [await place.services.start("beat") for _ in range(2)]
+        with member(place.url, lease_s=8.0) as process:
+            await eventually(lambda: all(place.has_ticked(id) for id in ids))
+            await servers.follow()
+            servers.primary.kill()
+            await asyncio.to_thread(servers.proxy.cut)
+            tries: list[str] = []
+            both = asyncio.gather(
+                _insist(lambda: place.services.stop(ids[0]), tries),
+                _insist(lambda: place.services.start("give", id="late", value=1), tries),
+            )
+            await eventually(lambda: len(tries) > 3)
+            # So that the commands are tried some times while nobody can take them.
+            await asyncio.sleep(1.0)
+            await servers.promote()
+            await both
+            await eventually(place.is_state(ids[0], "STOPPED"), timeout=5)
+            await eventually(lambda: place.notes("given") == ["late"])
+            await eventually(place.is_state("late", None))
+            assert place.notes(f"course:{ids[1]}") == ["begin"], "the same copy"
+            assert await place.state(ids[1]) == "RUNNING"
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, 10) == 0
+            assert place.notes("given") == ["late"]
+
+
+async def _insist(command: Callable[[], Awaitable[object]], tries: list[str]) -> None:
+    """Repeat a command whose outcome is unknown."""
+    while True:
+        try:
+            await command()
+        except BrokerUnavailable as error:
+            tries.append(str(error))
+            await asyncio.sleep(0.05)
+        else:
+            return
 
 
 async def test_what_the_new_server_does_not_know_to_run_is_run_by_one_worker(

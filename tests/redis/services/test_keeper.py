@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 
 from chancy.plugins.redis.services.keeper import Held, Keeper
 from chancy.plugins.redis.services.ledger import Ledger, Taken
+from chancy.plugins.redis.services.link import scripts
 from tests.proxy import Proxy
 from tests.redis.services.shop import declare, shop
 from tests.redis_fixtures import RedisServer
@@ -63,3 +65,26 @@ def _hold(keeper: Keeper, taken: Taken, until: float, left: dict[str, float]) ->
 
     held = Held(taken.id, taken.token, until, lambda wanted, asked: None, lose)
     keeper.hold(held)
+
+
+def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """A busy machine makes any of them late, and not all."""
+    # Each command of a script that is listed, too, makes the script twice as long.
+    server = own_redis(slowlog_log_slower_than="200", slowlog_max_len="100")
+    with shop(server.url, cluster=False) as place, closing(server.client()) as client:
+        ledger = Ledger(place.services.link, "worker", 60.0)
+        for number in range(500):
+            place.services.blocking.begin("beat", {}, id=f"{number}")
+        taken = ledger.claim(500)
+        held = [(one.id, one.token) for one in taken if isinstance(one, Taken)]
+        ledger.renew(held)  # the server knows the script by its digest from now on
+        client.slowlog_reset()
+        for _ in range(20):
+            assert ledger.renew(held) == [""] * 500
+        listed: Any = client.slowlog_get(100)
+    digest = scripts()["renew"].digest.encode()
+    took_us = [one["duration"] for one in listed if digest in one["command"]]
+    assert len(took_us) == 20, "each lease was renewed in the same script"
+    assert min(took_us) < 5_000

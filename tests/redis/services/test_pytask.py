@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from chancy.errors import ConfigurationError
+from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.compat.pytask import PyTaskHelpers, run_loop
 from chancy.plugins.redis.compat.pytask.calls import client_of
@@ -116,6 +116,32 @@ async def test_its_monitor_lets_what_nobody_runs_wait_again(
         with program(redis_url):
             await eventually(lambda: helpers.get_task(id, "owner") not in (owner, None))
     helpers.services.close()
+
+
+@pytest.mark.row("P36")
+async def test_its_monitor_goes_on_after_redis_could_not_be_reached(
+    redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is back by the time at which the monitor would be said to have failed."""
+    app = application(raw)
+    local = app.start_local_task("pytask/monitor", loop_interval=0.05)
+    sweeps: list[bool] = []
+    sweep = app.services.sweep
+
+    def fail_once(*, timeout_s: float) -> None:
+        sweeps.append(True)
+        if len(sweeps) == 1:
+            raise BrokerUnavailable("Redis is away")
+        sweep(timeout_s=timeout_s)
+
+    monkeypatch.setattr(app.services, "sweep", fail_once)
+    task = asyncio.create_task(serve(app.services))
+    try:
+        await eventually(lambda: len(sweeps) > 3, timeout=5)
+        assert app.helpers.get_task(local, "state") == "RUNNING"
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @pytest.mark.row("P40")

@@ -26,6 +26,7 @@ def start(
         app(),
         Orders(
             queues=(app.name,),
+            processors=None,
             tags=(),
             burst=exit == EXIT_COMPLETE,
             shutdown_timeout=ours.grace_period,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
+from chancy.errors import BrokerError
 from chancy.plugins.redis.compat.pytask.task import Task, run_loop
+
+logger = logging.getLogger("pytask-monitoring")
 
 
 class Monitor(Task):
@@ -23,7 +28,11 @@ class Monitor(Task):
         run_loop(self._sweep, self._every_s)
 
     def _sweep(self) -> None:
-        self.app.services.sweep(timeout_s=self._timeout_s)
+        try:
+            self.app.services.sweep(timeout_s=self._timeout_s)
+        except BrokerError as error:
+            # Redis may be back before this task could be given up for that, and had no monitor.
+            logger.warning("monitor_postponed error=%s", error)
 
 
 class Cleanup(Task):

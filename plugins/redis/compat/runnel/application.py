@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import tzinfo
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Literal, TypeVar, overload
 
+from chancy.app import Chancy
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.client import checked
+from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.compat.discovery import discover
 from chancy.plugins.redis.compat.runnel.parts import at, codec_of, middleware_of
 from chancy.plugins.redis.compat.runnel.settings import settings_of
@@ -20,7 +22,6 @@ from chancy.plugins.redis.streams.policy import Halt, Ignore, Policy, Quarantine
 from chancy.plugins.redis.streams.processor import Processor
 from chancy.plugins.redis.streams.record import is_primitive
 from chancy.plugins.redis.streams.stream import Stream
-from chancy.plugins.redis.streams.streams import Streams
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -52,8 +53,18 @@ class App:
 
     def __init__(self, name: str, **settings: Any) -> None:
         self.name = name
-        self.settings = settings_of(settings)
-        self.streams = Streams(checked({"url": self.settings.redis_url, "prefix": f"{name}:"}))
+        self.settings = ours = settings_of(settings)
+        self._plugin = RedisPlugin(
+            url=ours.redis_url, cluster=ours.redis_cluster, prefix=f"{name}:"
+        )
+        self.streams = self._plugin.streams
+
+    @cached_property
+    def chancy(self) -> Chancy:
+        """What the commands of ``chancy redis`` work on, which need no database: there is none."""
+        if self.settings.autodiscover:
+            discover(self.settings.autodiscover)
+        return Chancy("postgresql://", plugins=[self._plugin])
 
     def stream(
         self,

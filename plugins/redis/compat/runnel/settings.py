@@ -25,6 +25,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     redis_url: str = "redis://127.0.0.1:6379"
+    #: Whether the server is a node of a Redis Cluster. runnel knew none.
+    redis_cluster: bool = False
     #: †
     log_format: Literal["console", "json"] = "console"
     #: †

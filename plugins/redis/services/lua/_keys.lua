@@ -19,6 +19,11 @@ local function owns(id, token)
   return found[1] == 'RUNNING' and found[2] == token
 end
 
+-- Whether it is for one worker only, which alone may run it.
+local function is_local(id)
+  return redis.call('HGET', prefix .. id, 'local') == 'true'
+end
+
 -- Forget whose it was and where it had ended. A token that is gone fits nobody.
 local function free(id, state)
   redis.call('ZREM', leases, id)
@@ -38,8 +43,12 @@ local function stopped(id)
   redis.call('PUBLISH', prefix .. id, '{"event":"stop","data":null}')
 end
 
+-- Forget it. Not one that waits to be cleaned up after: its list is not looked through, of which
+-- each removal would read all.
 local function remove(id)
-  free(id, 'SUCCESS')
+  redis.call('ZREM', leases, id)
+  redis.call('ZREM', cleaning, id)
+  redis.call('ZREM', kept, id)
   redis.call('DEL', prefix .. id)
   redis.call('SREM', known, id)
 end
@@ -64,7 +73,7 @@ end
 
 -- Do with a service that nobody runs any more what was wanted meanwhile.
 local function settle(id, wanted, side)
-  if wanted == 'remove' or redis.call('HGET', prefix .. id, 'local') == 'true' then
+  if wanted == 'remove' or is_local(id) then
     remove(id)
     return 'removed'
   elseif wanted == 'stop' then

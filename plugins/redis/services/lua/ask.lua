@@ -15,12 +15,13 @@ if runs(id) then
 elseif wanted == 'remove' then
   redis.call('LREM', waiting, 0, id)
   redis.call('LREM', rung, 0, id)
+  redis.call('LREM', ended, 0, id)
   remove(id)
 elseif wanted == 'stop' and not OVER[state] then
   redis.call('LREM', waiting, 0, id)
   redis.call('LREM', rung, 0, id)
   if state ~= 'STOPPED' then
-    stopped(id)
+    settle(id, 'stop')
   end
 end
 return state

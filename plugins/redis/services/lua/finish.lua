@@ -13,7 +13,7 @@ redis.call('HSET', key, 'state', state, 'output', ARGV[5], 'last_update', time[1
 redis.call('PUBLISH', key, ARGV[6])
 if wanted == 'remove' then
   remove(id)
-elseif wanted == 'restart' then
+elseif wanted == 'restart' and not is_local(id) then
   wait(id)
 elseif redis.call('HGET', key, 'cleanup') == 'false' then
   redis.call('ZADD', kept, now, id)

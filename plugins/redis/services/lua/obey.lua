@@ -8,6 +8,9 @@ if not owns(id, token) then
 end
 local found = redis.call('HMGET', prefix .. id, 'wanted', 'task', 'data')
 local wanted = found[1] or 'reload'
+if wanted == 'restart' and is_local(id) then
+  wanted = 'reload'
+end
 if wanted == 'reload' or not (wanted == 'stop' or wanted == 'restart' or wanted == 'remove') then
   redis.call('HDEL', prefix .. id, 'wanted')
   redis.call('PUBLISH', prefix .. id, '{"event":"reload","data":null}')

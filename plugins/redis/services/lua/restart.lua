@@ -1,10 +1,10 @@
 -- Let a service run again, by whoever is free. Safe to repeat. ARGV prefix id, then the states in
 -- which it may; any if there are none. {whether it will, the state it had}; nothing if it is not
--- there. One that runs is stopped by its owner first.
+-- there, or was for a worker that runs it no more. One that runs is stopped by its owner first.
 --@include _keys
 local id = ARGV[2]
 local key = prefix .. id
-if redis.call('EXISTS', key) == 0 then
+if redis.call('EXISTS', key) == 0 or (is_local(id) and not runs(id)) then
   return false
 end
 local state = redis.call('HGET', key, 'state') or 'WAIT'

@@ -1,0 +1,58 @@
+-- Takes up to p_limit pending jobs of a queue in Redis that stay in Postgres, which are those of
+-- workflows and batches, under one lease. One that is on its way to Redis, or may be there already,
+-- is never among them: it would run in both. Otherwise as the function claim.
+-- Index: jobs_pending from its start, as far as the function redis_move looks; the primary keys.
+-- Locks: rows of jobs, skipping locked ones. Safe to repeat with another lease.
+-- The plan is pinned for the reasons of the function claim.
+create function {schema}.redis_claim(
+  p_worker uuid, p_lease uuid, p_queue text, p_limit int
+) returns table (
+  id uuid, priority smallint, pos bigint, func text, arguments text,
+  attempt int, max_attempts int, crashes smallint, meta text, limits text
+)
+language plpgsql rows 200
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '2s'
+as $$
+#variable_conflict use_column
+declare
+  v_first uuid[];
+begin
+  if not exists (select from {schema}.workers w where w.id = p_worker)
+    or exists (
+      select from {schema}.queues q
+      where q.name = p_queue and q.paused_at is not null
+        and (q.resume_at is null or q.resume_at > clock_timestamp())) then
+    return;
+  end if;
+  -- Twice as many, since others may hold some.
+  v_first := array(
+    select f.id
+    from (
+      select j.id, j.priority, j.pos, j.meta
+      from {schema}.jobs j
+      where j.state = 0 and j.queue = p_queue
+        and not exists (select from {schema}.redis_moves m where m.id = j.id)
+      order by j.priority desc, j.pos limit greatest(256, 4 * p_limit)) f
+    where f.meta ?| '{workflow,batch}'
+    order by f.priority desc, f.pos limit 2 * p_limit);
+  return query
+  with pick as materialized (
+    select j.id from {schema}.jobs j
+    where j.id = any (v_first) and j.state in (0, -1) and j.queue = p_queue
+    order by j.priority desc, j.pos limit p_limit for update skip locked)
+  update {schema}.jobs j
+  set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,
+    worker_id = p_worker, claimed_at = clock_timestamp(),
+    unique_key = case when j.unique_until_claim then null else j.unique_key end
+  where j.id = any (array(select pick.id from pick))
+  returning j.id, j.priority, j.pos, j.func, j.arguments::text,
+    j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text;
+end
+$$

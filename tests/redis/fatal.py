@@ -1,0 +1,105 @@
+"""The place at which a process of a test kills itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.client import Client
+from chancy.plugins.redis.desk import Desk
+from chancy.plugins.redis.link import SCRIPTS, Link
+from chancy.plugins.redis.scripts import Script, Value
+
+#: Around each call.
+Call = Callable[[], AbstractContextManager[None]]
+
+
+def die() -> None:
+    """Nothing of this process is run after it: no handler, no `finally`."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(where: str | None = None) -> None:
+    """Kill this process at a call of a script: ``claim:before:2`` before the second one is sent,
+    ``claim:after:2`` when Redis has run it and before anybody here knows; ``hear:after:1`` when the
+    first job was given to it, and has not been fetched. ``FATAL`` has it where nobody says it."""
+    name, moment, number = (where or os.environ["FATAL"]).split(":")
+    left = int(number)
+
+    @contextmanager
+    def call() -> Generator[None]:
+        nonlocal left
+        left -= 1
+        mine = left == 0
+        if mine and moment == "before":
+            die()
+        yield
+        if mine:
+            die()
+
+    if name == "hear":
+        arm_desk(call)
+        return
+    assert name in SCRIPTS
+    if name == "recover":
+        lose_a_claim()
+    arm_link(name, call)
+    arm_threads(name, call)
+
+
+def arm_link(name: str, call: Call) -> None:
+    """Nearly all of them are run there."""
+    run = Link.run
+
+    async def fatal(self: Link, script: str, *args: Value) -> object:
+        if script != name:
+            return await run(self, script, *args)
+        with call():
+            return await run(self, script, *args)
+
+    setattr(Link, "run", fatal)  # noqa: B010 - its arguments are named otherwise
+
+
+def arm_threads(name: str, call: Call) -> None:
+    """Beats have a thread, and a client of their own. Streams and services have scripts of the same
+    names."""
+    run = Script.run_sync
+
+    def fatal(
+        self: Script, client: Client, keys: Sequence[Value], args: Sequence[Value] = ()
+    ) -> Any:
+        if self is not SCRIPTS[name]:
+            return run(self, client, keys, args)
+        with call():
+            return run(self, client, keys, args)
+
+    setattr(Script, "run_sync", fatal)  # noqa: B010
+
+
+def arm_desk(call: Call) -> None:
+    hear = Desk.hear
+
+    def fatal(self: Desk, payload: bytes) -> str | None:
+        with call():
+            return hear(self, payload)
+
+    setattr(Desk, "hear", fatal)  # noqa: B010
+
+
+def lose_a_claim() -> None:
+    """Have the answer of the first claim that gives jobs be lost."""
+    run, lost = Link.run, False
+
+    async def lose(self: Link, script: str, *args: Value) -> object:
+        nonlocal lost
+        answer = await run(self, script, *args)
+        if script == "claim" and not lost and isinstance(answer, list) and len(answer) > 3:
+            lost = True
+            raise BrokerUnavailable("the answer was lost")
+        return answer
+
+    setattr(Link, "run", lose)  # noqa: B010

@@ -1,0 +1,76 @@
+"""Meta that is changed again and again stays as small as what it says."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chancy.attempt import Note
+from chancy.plugins.redis import RedisBroker, RedisSettings, folding, records
+from chancy.states import State
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+
+
+@pytest.fixture
+async def bench(redis_url: str) -> AsyncIterator[Bench]:
+    broker = RedisBroker(RedisSettings(url=redis_url))
+    await broker.open()
+    bench = Bench(broker)
+    await bench.prepare()
+    yield bench
+    await broker.close()
+
+
+async def record_of(bench: Bench, id: bytes) -> bytes:
+    assert isinstance(bench.broker, RedisBroker)
+    [record] = await bench.broker.link.run("fetch", id)
+    assert isinstance(record, bytes)
+    return record
+
+
+async def test_a_job_that_is_put_off_200_times_stays_small(bench: Bench) -> None:
+    job = prepared(meta='{"workflow": {"step": "a"}}')
+    await bench.broker.push([job])
+    most = 0
+    for n in range(200):
+        [claim] = await bench.claim(1)
+        patch = json.dumps({"snoozes": n + 1, "ä": "ö"})
+        put_off = settlement(claim, State.PENDING)._replace(refund=True, meta=patch)
+        assert await bench.broker.settle([put_off]) == frozenset()
+        meta = records.meta_of(await record_of(bench, job.id.bytes))
+        most = max(most, meta.count(b"\n"))
+    assert most == folding.MOST
+    [claim] = await bench.claim(1)
+    assert claim.meta is not None
+    assert json.loads(claim.meta) == {"workflow": {"step": "a"}, "snoozes": 200, "ä": "ö"}
+
+
+async def test_a_job_that_says_much_stays_small(bench: Bench) -> None:
+    job = prepared(meta='{"workflow": {"step": "a"}}')
+    await bench.broker.push([job])
+    [claim] = await bench.claim(1)
+    for n in range(100):
+        note = Note(claim.id, claim.lease, json.dumps({"progress": n}))
+        assert await bench.broker.note([note]) == frozenset()
+        meta = records.meta_of(await record_of(bench, job.id.bytes))
+        assert meta.count(b"\n") < folding.MOST
+    found = await bench.broker.get([job.id])
+    assert found[job.id].meta == {"workflow": {"step": "a"}, "progress": 99}
+
+
+async def test_nothing_that_is_said_meanwhile_is_lost(bench: Bench) -> None:
+    await bench.broker.push([prepared(meta='{"a": 1}')])
+    [claim] = await bench.claim(1)
+    assert isinstance(bench.broker, RedisBroker)
+    link, before = bench.broker.link, await record_of(bench, claim.id.bytes)
+    await bench.broker.note([Note(claim.id, claim.lease, '{"b": 2}')])
+    await folding.fold(link, claim.id, claim.lease, before)
+    await folding.fold(link, claim.id, uuid.uuid4(), await record_of(bench, claim.id.bytes))
+    meta = records.meta_of(await record_of(bench, claim.id.bytes))
+    assert meta == b'{"a": 1}\n{"b": 2}'
+    await folding.fold(link, claim.id, claim.lease, await record_of(bench, claim.id.bytes))
+    meta = records.meta_of(await record_of(bench, claim.id.bytes))
+    assert json.loads(meta) == {"a": 1, "b": 2}

@@ -1,0 +1,122 @@
+"""A push whose answer is lost is repeated, and runs once also where nothing is kept of its job."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from chancy.broker import PreparedJob
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis.link import Link
+from chancy.queue import Queue
+from chancy.states import State
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+
+MANY = 200
+PUSHES = ("push_one", "push_plain", "push")
+
+
+@pytest.fixture
+async def bench(redis_url: str) -> AsyncIterator[Bench]:
+    broker = RedisBroker(RedisSettings(url=redis_url))
+    await broker.open()
+    bench = Bench(broker)
+    await bench.prepare(Queue(name="default", keep_finished=False))
+    yield bench
+    await broker.close()
+
+
+async def key_names(bench: Bench, pattern: str) -> list[bytes]:
+    assert isinstance(bench.broker, RedisBroker)
+    link = bench.broker.link
+    found: list[bytes] = await link.command("KEYS", f"{link.tag}:{pattern}")
+    return found
+
+
+def lose(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench, end: State, answers: int
+) -> tuple[list[str], list[Any]]:
+    """Lose answers of pushes, and have a worker run what they have stored before they are
+    repeated; gives the scripts that push, and the ids of what was run."""
+    run, pushed, ran = Link.run, list[str](), list[Any]()
+
+    async def losing(self: Link, name: str, *args: Any) -> Any:
+        answer = await run(self, name, *args)
+        if name in PUSHES:
+            pushed.append(name)
+            if len(pushed) <= answers:
+                claims = await bench.claim()
+                ran.extend(claim.id for claim in claims)
+                await bench.settle(*(settlement(claim, end) for claim in claims))
+                raise BrokerUnavailable("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(Link, "run", losing)
+    return pushed, ran
+
+
+def different() -> list[PreparedJob]:
+    return [prepared(priority=n % 3, delay_s=-1.0 if n % 2 else None) for n in range(MANY)]
+
+
+@pytest.mark.parametrize("end", [State.SUCCEEDED, State.CANCELLED])
+@pytest.mark.parametrize("answers", [1, 2, 3])
+async def test_what_was_pushed_and_ran_is_not_pushed_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, end: State, answers: int
+) -> None:
+    pushed, ran = lose(monkeypatch, bench, end, answers)
+    alike = [prepared() for _ in range(MANY)]
+    for jobs in ([prepared()], alike, different()):
+        ran.clear()
+        pushed.clear()
+        assert await bench.broker.push(jobs) == {}
+        assert len(pushed) > answers
+        claims = await bench.claim(len(jobs))
+        ran += [claim.id for claim in claims]
+        await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+        assert sorted(ran) == sorted(job.id for job in jobs)
+    assert await bench.broker.counts() == {}
+
+
+async def test_what_gives_way_to_others_is_not_pushed_again(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = RedisBroker(RedisSettings(url=redis_url, keep_finished=0))
+    await broker.open()
+    bench = Bench(broker)
+    await bench.prepare()
+    _, ran = lose(monkeypatch, bench, State.SUCCEEDED, 1)
+    job = prepared()
+    await broker.push([job])
+    assert await bench.claim() == []
+    assert ran == [job.id]
+    assert await broker.get(ran) == {}
+    await broker.close()
+
+
+async def test_what_was_pushed_long_ago_leaves_no_mark(bench: Bench) -> None:
+    old = [prepared() for _ in range(3)]
+    claims = await bench.running(*old)
+    assert isinstance(bench.broker, RedisBroker)
+    link = bench.broker.link
+    for job in old:
+        # When it was pushed, by the layout of a record.
+        await link.command("SETRANGE", f"{link.tag}:j:".encode() + job.id.bytes, 79, bytes(8))
+    await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+    assert await key_names(bench, "gone:*") == []
+    claims = await bench.running(prepared())
+    await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+    [mark] = await key_names(bench, "gone:*")
+    assert 0 < await link.command("PTTL", mark) <= 40_000
+
+
+async def test_who_pushes_an_id_anew_is_heard(bench: Bench) -> None:
+    """As it was: only a push that is repeated looks at what has gone."""
+    job = prepared()
+    for _ in range(2):
+        claims = await bench.running(job)
+        assert [claim.id for claim in claims] == [job.id]
+        await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))

@@ -1,0 +1,72 @@
+"""What stands around a queue in Redis: commands, hooks, and the sandbox of tests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from chancy import Chancy, Queue, State, Worker
+from chancy.plugins.redis import RedisPlugin
+from chancy.testing.sandbox import Sandbox
+from tests import jobs
+from tests.integration.command import Answer, alone
+from tests.integration.test_around import Trace
+from tests.redis.moving import FAST, application
+
+SHOP = """
+from chancy import Chancy, Queue
+from chancy.plugins.redis import RedisPlugin
+
+FAST = Queue(name="fast", executor="async", broker="redis")
+chancy = Chancy(queues=[FAST], plugins=[RedisPlugin(url={url!r})])
+"""
+
+
+async def test_hooks_stand_about_every_run(dsn: str, redis_url: str) -> None:
+    trace = Trace()
+    async with application(dsn, redis_url, trace) as chancy, Worker(chancy):
+        made = [jobs.note.job(value=1), jobs.fail.job(), jobs.note.job(value=1)]
+        made[2] = made[2].with_meta(refused=True)
+        pushed = await chancy.push_many(one.with_queue("fast").with_max_attempts(1) for one in made)
+        ends = [(await one.wait(10)).state for one in pushed]
+    assert ends == [State.SUCCEEDED, State.FAILED, State.FAILED]
+    assert sorted(trace.ended) == [("fast", "Raised"), ("fast", "Returned")]
+    assert (trace.refused, trace.open) == (1, set())
+
+
+async def test_a_sandbox_needs_no_redis() -> None:
+    jobs.noted.clear()
+    queue = Queue(name="fast", executor="async", broker="redis")
+    away = RedisPlugin(url="redis://nowhere.invalid:1")
+    chancy = Chancy("postgresql://nowhere.invalid/none", queues=[queue], plugins=[away])
+    async with Sandbox(chancy) as sandbox:
+        await chancy.push(jobs.note.job(value=3).with_queue("fast"))
+        sandbox.assert_pushed(jobs.note, value=3, times=1)
+        [done] = await sandbox.drain()
+    assert (done.state, done.result, jobs.noted) == (State.SUCCEEDED, 3, [3])
+
+
+async def test_commands_tell_of_jobs_and_queues(dsn: str, redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP.format(url=redis_url))
+    env = {"CHANCY_DSN": dsn, "CHANCY_APP": "shop:chancy"}
+
+    async def run(*words: object) -> Answer:
+        return await asyncio.to_thread(alone, *words, cwd=tmp_path, env=env)
+
+    async with application(dsn, redis_url) as chancy:
+        waiting = await chancy.push(jobs.note.job(value=1).with_queue(FAST.name))
+        await run("queue", "pause", "fast")
+        shown, why, listed, queues = await asyncio.gather(
+            run("job", "show", waiting.id, "--json"),
+            run("job", "why", waiting.id, "--json"),
+            run("job", "list", "--queue", "fast", "--json"),
+            run("queue", "list", "--json"),
+        )
+        assert (shown.json["state"], shown.json["queue"]) == ("pending", "fast")
+        assert "paused" in why.out
+        assert [one["id"] for one in listed.json] == [str(waiting.id)]
+        [fast] = [one for one in queues.json if one["name"] == "fast"]
+        assert (fast["paused"], fast["pending"]) == (True, 1)
+        await run("queue", "resume", "fast")
+        await run("job", "cancel", waiting.id)
+        assert await waiting.status() is State.CANCELLED
