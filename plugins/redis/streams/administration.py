@@ -10,15 +10,14 @@ from typing import Any
 
 import click
 
+from chancy.commands import as_json, refuse
 from chancy.names import shown
 from chancy.plugin import CommandLine
 from chancy.plugins.redis.streams.declared import (
     PROCESSOR,
     STREAM,
     STREAMS,
-    as_json,
     declared,
-    refuse,
     run,
 )
 from chancy.plugins.redis.streams.inspection import Inspection, PartitionReport, processors

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Iterable
 
 from chancy.plugins.redis.streams.leadership import RedisGate
-from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.streams import Streams
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -22,7 +22,7 @@ async def serve(
     :param lease_s: of the lead, for what is done ``on_leader``.
     :raises ConfigurationError: there is none of a name.
     """
-    link = Link(streams.link.settings)
+    link = streams.link.another()
     gate = RedisGate(link, lease_s=lease_s)
     leading = asyncio.create_task(gate.serve(), name="leadership")
     try:
@@ -38,7 +38,7 @@ async def serve(
 def run(streams: Streams, only: Iterable[str] | None = None, *, lease_s: float = 16.0) -> None:
     """`serve` as the main program: until SIGINT or SIGTERM, which let it end in order.
 
-    A second signal ends it at once.
+    A second signal ends it at once. If `Halt` ends it, the process exits with 5.
 
     :raises ConfigurationError: there is none of a name.
     """
@@ -59,3 +59,5 @@ def run(streams: Streams, only: Iterable[str] | None = None, *, lease_s: float =
             serving.result()
 
     asyncio.run(main())
+    if streams.exit.code:
+        sys.exit(streams.exit.code)

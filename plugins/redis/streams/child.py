@@ -6,23 +6,22 @@ Whether its time is over it reads from shared memory, before each event.
 
 from __future__ import annotations
 
-import importlib
+import atexit
+import contextlib
 import multiprocessing
 import pickle
 import signal
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Generator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.blocking import BlockingEvents
-from chancy.plugins.redis.streams.event import Event
-from chancy.plugins.redis.streams.lane import FLUSH_S, Lane
+from chancy.plugins.redis.streams.echo import Echo
+from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.processor import Processor
-
-R = TypeVar("R")
+from chancy.plugins.redis.streams.remote import SHIELDED, work
 
 #: Events that a child is given at a time.
 _CHUNK = 64
@@ -63,17 +62,32 @@ class Child:
         self._shared = context.Array("d", [lane.deadline, 0.0], lock=False)
         self._finished = 0
         self._held = 1
+        # Two threads that wait for one process can each take its end for unknown.
+        self._reaping = threading.Lock()
+        self._closed = False
         lane.mirror = self._mirror
         ours, theirs = context.Pipe()
+        self._echo = Echo()
         self._line: Connection = ours
         self._process = context.Process(
             target=work,
-            args=(theirs, self._shared, *locate(processor), lane.number, processor.options.grace_s),
+            args=(
+                theirs,
+                self._shared,
+                self._echo.voice,
+                *locate(processor),
+                lane.number,
+                processor.options.grace_s,
+            ),
             name=f"chancy {processor.id} {lane.number}",
             daemon=True,
         )
-        self._process.start()
+        with _shielded():
+            self._process.start()
+        # The end of the interpreter asks children by SIGTERM, and waits for them.
+        atexit.register(self._process.kill)
         theirs.close()
+        self._echo.start()
 
     @property
     def alive(self) -> bool:
@@ -97,9 +111,9 @@ class Child:
                     case ("returned", int(held)):
                         self._keep_taken(held)
                         return
-                    case ("failed", int(held), error):
+                    case ("failed", int(held), bytes(error), str(text)):
                         self._keep_taken(held)
-                        raise error
+                        raise _brought(error, text)
                     case other:
                         raise RuntimeError(f"a child said {other!r}")
         except (EOFError, OSError) as error:
@@ -114,11 +128,15 @@ class Child:
         self._lane.mirror = _nowhere
         self._shared[0] = 0.0
         self._line.close()
-        self._process.join(_PATIENCE_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-        self._process.close()
+        with self._reaping:
+            self._closed = True
+            self._process.join(_PATIENCE_S)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+            atexit.unregister(self._process.kill)
+            self._process.close()
+            self._echo.end(_PATIENCE_S)
 
     def _mirror(self, deadline: float) -> None:
         self._shared[0] = deadline
@@ -128,8 +146,11 @@ class Child:
         self._lane.finish_some(count)
 
     def _exit_code(self) -> str:
-        self._process.join(_PATIENCE_S)
-        code = self._process.exitcode
+        with self._reaping:
+            if self._closed:
+                return "its lane"
+            self._process.join(_PATIENCE_S)
+            code = self._process.exitcode
         return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
     def _some(self, wanted: int) -> list[tuple[str, Sequence[bytes], bool]]:
@@ -145,98 +166,25 @@ class Child:
             self._lane.buffer.appendleft(taken.pop())
 
 
-class RemoteLane(Generic[R]):
-    """The lane in the child."""
-
-    def __init__(
-        self, line: Connection, shared: Any, number: int, decode: Callable[[Sequence[bytes]], R]
-    ) -> None:
-        self.number = number
-        self.buffer: deque[Event[R]] = deque()
-        self.taken: deque[Event[R]] = deque()
-        self._line = line
-        self._shared = shared
-        self._decode = decode
-        self._done = 0
-        self._told_at = 0.0
-
-    @property
-    def over(self) -> bool:
-        return time.monotonic() >= float(self._shared[0])
-
-    def widen(self, wanted: int) -> None:
-        self._line.send(("wide", wanted))
-
-    def finish(self) -> None:
-        self._done += len(self.taken)
-        self._shared[1] += len(self.taken)
-        self.taken.clear()
-        if time.monotonic() - self._told_at >= FLUSH_S:
-            self.tell()
-
-    def tell(self) -> None:
-        """Say how many events are done."""
-        if self._done:
-            self._line.send(("done", self._done))
-            self._done = 0
-        self._told_at = time.monotonic()
-
-    def filled_blocking(self, wanted: int = 1, timeout_s: float | None = None) -> bool:
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        while len(self.buffer) < wanted and not self.over:
-            self.tell()
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                break
-            self._line.send(("more", max(1, wanted - len(self.buffer)), left))
-            came = self._line.recv()
-            if came is None:
-                return False
-            self.buffer.extend(
-                Event(self.number, xid, fields, recovering, self._decode)
-                for xid, fields, recovering in came
-            )
-        return not self.over
-
-
-def work(
-    line: Connection, shared: Any, module: str, name: str, number: int, grace_s: float
-) -> None:
-    """What the child does: run the function as often as it is told to."""
-    # A terminal sends its interrupt to all: the worker decides when a child ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, Processor):
-        raise ConfigurationError(f"{module}.{name} is no processor but {found!r}")
-    function = cast("Callable[[BlockingEvents[Any]], None]", found.function)
-    decode = found.stream.coding.decode
-    while True:
-        try:
-            line.recv()
-        except EOFError:
-            return
-        lane = RemoteLane(line, shared, number, decode)
-        try:
-            function(BlockingEvents(lane, decode, grace_s=grace_s))
-        except EOFError:
-            return
-        except Exception as error:
-            lane.tell()
-            line.send(("failed", len(lane.taken), _portable(error)))
-        else:
-            lane.tell()
-            line.send(("returned", len(lane.taken)))
-
-
-def _portable(error: Exception) -> Exception:
-    """An error that another process can have, with where it was raised."""
+@contextlib.contextmanager
+def _shielded() -> Generator[None]:
+    """Start processes that get no SIGINT and SIGTERM until they have said what to do with them."""
+    # It unblocks them for this thread when it is started.
+    resource_tracker.ensure_running()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)
     try:
-        pickle.loads(pickle.dumps(error))
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _brought(error: bytes, text: str) -> Exception:
+    """The error of a child, or what it says: a class of its main module is known only there."""
+    try:
+        found = pickle.loads(error)
     except Exception:
-        return ChildFailed(f"{type(error).__name__}: {error}")
-    return error
+        return ChildFailed(text)
+    return found if isinstance(found, Exception) else ChildFailed(text)
 
 
 def _nowhere(_: float) -> None:

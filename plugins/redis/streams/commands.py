@@ -8,12 +8,13 @@ from typing import Any, BinaryIO
 
 import click
 
+from chancy.commands import as_json
 from chancy.errors import ChancyError, ConfigurationError, InvalidArguments
 from chancy.plugin import CommandLine
 from chancy.plugins.redis.streams.administration import lag, members, reset, resume
 from chancy.plugins.redis.streams.bar import Bar
 from chancy.plugins.redis.streams.codec import RecordCoding
-from chancy.plugins.redis.streams.declared import STREAM, STREAMS, as_json, declared, run
+from chancy.plugins.redis.streams.declared import STREAM, STREAMS, declared, run
 from chancy.plugins.redis.streams.lines import Lines
 from chancy.plugins.redis.streams.remains import dead, forget
 from chancy.plugins.redis.streams.sending import PATIENCE_S

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import os
-import signal
 from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
+from chancy.origin import ORIGIN
+from chancy.plugins.redis.streams.child import ChildDied
 from chancy.plugins.redis.streams.invocation import HandlingFailed, Invocation
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.meter import Meter
@@ -26,6 +26,7 @@ class End(enum.Enum):
 
     CLOSED = "closed"
     HALTED = "halted"
+    EXITING = "exiting"
     PARKED = "parked"
 
 
@@ -47,11 +48,12 @@ class Consumer:
     async def run(self) -> End:
         """Run the function again and again until the lane is over. Cancel it to interrupt."""
         lane = self._lane
+        # Of this task, and of the threads and processes that it lets work.
+        ORIGIN.set(ORIGIN.get().narrowed(partition=lane.number))
         try:
             while not lane.over:
-                done = self._meter.acked
                 try:
-                    await self._invocation.run()
+                    await self._invoke()
                 except HandlingFailed as failure:
                     await self._try_again("a middleware could not handle a failure", failure.error)
                 except Exception as error:
@@ -60,17 +62,35 @@ class Consumer:
                     if end is not None:
                         return end
                 else:
-                    await self._returned(progress=self._meter.acked > done)
+                    await self._returned()
         finally:
             await self._invocation.close()
+        if not lane.closing:
+            # If the answer to a heartbeat has extended its lease since, it would be held, and
+            # nobody would work on it.
+            logger.warning(
+                "partition_lost processor=%s partition=%d epoch=%d: its lease has ended here",
+                self._processor.id,
+                lane.number,
+                lane.epoch,
+            )
+            lane.lose()
         return End.CLOSED
 
-    async def _returned(self, *, progress: bool) -> None:
+    async def _invoke(self) -> None:
+        """Run the function once. Behind events that it has done it fails for the first time."""
+        done = self._lane.finished
+        try:
+            await self._invocation.run()
+        finally:
+            if self._lane.finished > done:
+                self._failures = 0
+                self._backoff.reset()
+
+    async def _returned(self) -> None:
         """It ends by itself only when its events do: otherwise it is begun again."""
         if self._lane.over:
             return
-        if progress:
-            self._backoff.reset()
         await self._try_again("it returned although its partition goes on", None)
 
     async def _failed(self, error: Exception) -> End | None:
@@ -89,6 +109,10 @@ class Consumer:
         )
         if lane.lost:
             return End.CLOSED
+        if lane.closing and isinstance(error, ChildDied):
+            # Ended from outside, with the worker or before it: an interruption.
+            lane.put_back()
+            return End.CLOSED
         return await self._decide(self._processor.options.policy, error)
 
     async def _decide(self, policy: Policy, error: Exception) -> End | None:
@@ -105,8 +129,8 @@ class Consumer:
     async def _give_up(self, policy: Last, error: Exception) -> End | None:
         match policy:
             case Halt():
-                self._halt(policy, error)
-                return End.HALTED
+                self._halt(error)
+                return End.EXITING if policy.exit else End.HALTED
             case Quarantine():
                 return await self._park(error)
             case Ignore():
@@ -119,7 +143,7 @@ class Consumer:
                     await self._bury(error)
                 return None
 
-    def _halt(self, policy: Halt, error: Exception) -> None:
+    def _halt(self, error: Exception) -> None:
         self._lane.put_back()
         self._lane.halted = described(error)
         logger.critical(
@@ -128,11 +152,18 @@ class Consumer:
             self._processor.id,
             self._lane.number,
         )
-        if policy.exit:
-            os.kill(os.getpid(), signal.SIGTERM)
 
     async def _park(self, error: Exception) -> End:
+        """Quarantine the partition, behind what is on its way to be acknowledged: it is refused
+        afterwards, and what is done would come again."""
         lane = self._lane
+        await lane.hold()
+        try:
+            return await self._park_quiet(lane, error)
+        finally:
+            lane.end()
+
+    async def _park_quiet(self, lane: Lane[Any], error: Exception) -> End:
         while not lane.lost:
             try:
                 if await self._ownership.park(lane, error):
@@ -170,7 +201,14 @@ class Consumer:
 
     async def _wait_for_redis(self, what: str, error: BrokerError) -> None:
         pause_s = self._backoff.next_s()
-        logger.warning("stream_policy_waits for=%s next_try_s=%.1f error=%s", what, pause_s, error)
+        logger.warning(
+            "stream_policy_waits processor=%s partition=%d for=%s next_try_s=%.1f error=%s",
+            self._processor.id,
+            self._lane.number,
+            what,
+            pause_s,
+            error,
+        )
         await asyncio.sleep(pause_s)
 
     async def _try_again(self, why: str, error: BaseException | None) -> None:

@@ -51,6 +51,7 @@ class Control:
                         "STREAMS",
                         self._ctl,
                         last,
+                        key=self._ctl,
                         block_ms=_BLOCK_MS,
                     )
                     backoff.reset()

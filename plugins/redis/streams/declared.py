@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -18,10 +17,7 @@ T = TypeVar("T")
 
 #: Where the commands find the streams.
 STREAMS = "chancy.redis.streams"
-#: The exit code when the answer is no.
-_NO = 1
 
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")
 STREAM = click.argument("stream")
 PROCESSOR = click.argument("processor")
 
@@ -46,8 +42,3 @@ def run(stream: Stream[Any], work: Callable[[], Awaitable[T]]) -> T:
             await stream.link.close()
 
     return asyncio.run(main())
-
-
-def refuse(message: str) -> NoReturn:
-    click.echo(f"chancy: {message}", err=True)
-    sys.exit(_NO)

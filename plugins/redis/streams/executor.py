@@ -10,8 +10,10 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
+from chancy.origin import ORIGIN
 from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.control import Control
+from chancy.plugins.redis.streams.halts import Exit
 from chancy.plugins.redis.streams.heartbeat import Heartbeat
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.maintenance import Maintenance
@@ -31,15 +33,16 @@ class Executor:
     """One member of the group of a processor: heartbeat, maintenance, control and runner.
 
     :param link: of the running loop.
+    :param leave: asks for the end of the process.
     """
 
-    def __init__(self, link: Link, processor: Processor[Any]) -> None:
+    def __init__(self, link: Link, processor: Processor[Any], leave: Exit) -> None:
         self._link = link
         self.processor = processor
         self.member = uuid.uuid4().hex
         self._membership = Membership(link, processor, self.member)
         self._ownership = Ownership(link, processor, self.member)
-        self.runner = Runner(link, processor, self._ownership, self._membership)
+        self.runner = Runner(link, processor, self._ownership, self._membership, leave)
         self._joining = asyncio.Event()
         # Of the membership: a leave is behind all joins.
         self._changing = asyncio.Lock()
@@ -50,7 +53,11 @@ class Executor:
 
         :raises ConfigurationError: the stream is kept with another number of partitions or hasher.
         """
-        await agree(self._link, shape_of(self.processor.stream))
+        processor = self.processor
+        origin = ORIGIN.get().narrowed(
+            executor=self.member, stream=processor.stream.name, processor=processor.name
+        )
+        ORIGIN.set(origin)
         standing = await self._join()
         logger.info(
             "processor_joined processor=%s member=%s plan=%d",
@@ -59,7 +66,7 @@ class Executor:
             standing.version,
         )
         heartbeat = Heartbeat(
-            self._link.settings,
+            self._link,
             self.processor,
             self.member,
             self._ownership,
@@ -96,15 +103,27 @@ class Executor:
             group.create_task(self.runner.serve(), name="runner")
 
     async def _join(self) -> Standing:
-        """Join; if cancelled meanwhile, leave again: the server may do it yet, and would assign
-        partitions to a member that is gone."""
-        joining = asyncio.create_task(self._membership.change("join"))
+        """Join, and ask again until it is answered: the server may have done it, and a share of
+        the partitions would wait for a lease if it were another member that goes on.
+
+        If cancelled meanwhile, leave again, for the same reason.
+        """
+        backoff = Backoff(base_s=0.2, cap_s=10.0)
+        joining: asyncio.Task[Standing] | None = None
         try:
-            return await asyncio.shield(joining)
+            while True:
+                try:
+                    await agree(self._link, shape_of(self.processor.stream))
+                    joining = asyncio.create_task(self._membership.change("join"))
+                    return await asyncio.shield(joining)
+                except BrokerError as error:
+                    logger.error("processor_not_started processor=%s: %s", self.processor.id, error)
+                await asyncio.sleep(backoff.next_s())
         except asyncio.CancelledError:
-            await asyncio.wait([joining])
-            joining.exception()  # whatever it was: it may have joined
-            await self._say_so()
+            if joining is not None:
+                await asyncio.wait([joining])
+                joining.exception()  # whatever it was: it may have joined
+                await self._say_so()
             raise
 
     async def _leave(self) -> None:
@@ -175,6 +194,8 @@ class Executor:
                 async with self._changing:
                     if self.runner.leaving:
                         return
+                    # What the stream is may be gone, too: nobody may declare it otherwise.
+                    await agree(self._link, shape_of(self.processor.stream))
                     await self._membership.change("join")
                 self._ownership.begun()
                 self._joining.clear()

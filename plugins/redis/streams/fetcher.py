@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from chancy.clock import Backoff
@@ -12,6 +14,7 @@ from chancy.plugins.redis.streams.event import Event
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Call, Link, Reply
 from chancy.plugins.redis.streams.meter import Meter
+from chancy.plugins.redis.streams.portions import Portions
 from chancy.plugins.redis.streams.processor import Processor
 from chancy.plugins.redis.streams.waiter import Waiter
 
@@ -31,6 +34,7 @@ class Fetcher:
     ) -> None:
         self._link = link
         self._keys = processor.stream.keys
+        self._id = processor.id
         self._group = processor.name
         self._decode = processor.stream.coding.decode
         self._member = member
@@ -39,6 +43,7 @@ class Fetcher:
         self._due: dict[Lane[Any], None] = {}
         self._poked = asyncio.Event()
         self._backoff = Backoff(base_s=0.05, cap_s=2.0)
+        self._portions = Portions(link.settings.timeout_s)
 
     def add(self, lane: Lane[Any]) -> None:
         """Begin to fetch for a lane."""
@@ -58,8 +63,7 @@ class Fetcher:
 
     async def drop(self, lane: Lane[Any]) -> None:
         """Fetch no more for a lane; returns when no exchange of it is under way."""
-        await lane.still.wait()
-        lane.begin()
+        await lane.hold()
 
     async def _fetch(self) -> None:
         while True:
@@ -79,23 +83,23 @@ class Fetcher:
             return True
         return lane.more and lane.room > 0 and not lane.closing
 
-    async def _exchange_all(self, lanes: list[Lane[Any]]) -> None:
-        calls, counts = [], []
-        for lane in lanes:
+    async def _exchange_all(self, due: Sequence[Lane[Any]]) -> None:
+        lanes, counts = self._portioned(due)
+        calls = []
+        for lane, count in zip(lanes, counts, strict=True):
             lane.begin()
             lane.flush = False
-            count = lane.room if lane.more and not lane.closing else 0
-            counts.append(count)
             calls.append(self._exchange(lane, count))
-        pause_s = 0.0
+        began = time.monotonic()
         try:
             replies = await self._link.call_many(calls)
         except BrokerError as error:
             replies = [error] * len(lanes)
         except asyncio.CancelledError:
-            for lane in lanes:
-                self._resume(lane)
+            for lane, call in zip(lanes, calls, strict=True):
+                self._resume(lane, call)
             raise
+        pause_s = 0.0
         for lane, call, count, reply in zip(lanes, calls, counts, replies, strict=True):
             lane.end()
             if isinstance(reply, Exception):
@@ -103,13 +107,26 @@ class Fetcher:
             else:
                 self._apply(lane, call, count, reply)
         if pause_s:
+            self._portions.late(lanes, counts)
             await asyncio.sleep(pause_s)
         else:
+            self._portions.answered(time.monotonic() - began)
             self._backoff.reset()
         for lane in lanes:
             if self._wants(lane):
                 self.poke(lane)
         self._waiter.look()
+
+    def _portioned(self, due: Sequence[Lane[Any]]) -> tuple[list[Lane[Any]], list[int]]:
+        """The lanes of one round trip, and how many events it asks for of each."""
+        lanes, counts = [], []
+        for lane, count in zip(due, self._portions.share(due), strict=True):
+            if count or (lane.flush and lane.acked):
+                lanes.append(lane)
+                counts.append(count)
+            else:
+                self.poke(lane)
+        return lanes, counts
 
     def _exchange(self, lane: Lane[Any], count: int) -> Call:
         keys = self._keys
@@ -137,6 +154,7 @@ class Fetcher:
         self._meter.read += len(entries)
         number, decode, recovering = lane.number, self._decode, lane.inherited
         if entries:
+            self._portions.weigh(lane, entries)
             lane.buffer.extend(
                 [Event(number, xid.decode(), fields, recovering, decode) for xid, fields in entries]
             )
@@ -160,21 +178,23 @@ class Fetcher:
 
     def _failed(self, lane: Lane[Any], call: Call, error: Exception) -> float:
         """Redis has not answered, or refused. What it delivered, if it did, is pending."""
-        lane.acked.extendleft(reversed([str(one) for one in call.args[5:]]))
-        self._resume(lane)
+        self._resume(lane, call)
         if not isinstance(error, BrokerUnavailable):
             # The group may be gone with all data: only a new acquisition makes it anew.
             logger.error(
-                "stream_read_refused partition=%d processor=%s error=%s",
+                "stream_read_refused processor=%s partition=%d error=%s",
+                self._id,
                 lane.number,
-                self._group,
                 error,
+                extra={"partition": lane.number},
             )
             lane.lose()
         return self._backoff.next_s()
 
-    def _resume(self, lane: Lane[Any]) -> None:
-        """Read what is pending behind the last entry that has come, before anything new."""
+    def _resume(self, lane: Lane[Any], call: Call) -> None:
+        """Acknowledge it again, and read what is pending behind the last entry that has come
+        before anything new."""
+        lane.acked.extendleft(reversed([str(one) for one in call.args[5:]]))
         lane.end()
         lane.flush = True
         lane.more = True

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,22 +13,52 @@ from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.ownership import Ownership
 
+logger = logging.getLogger("chancy.redis.streams")
+
+#: What the process exits with when a policy has ended it.
+HALTED = 5
 #: Seconds until Redis is told again when it was away.
 _AGAIN_S = 1.0
+
+
+class Exit:
+    """The end of the process that a policy asks for, of all processors in it.
+
+    :ivar code: what the process is to exit with.
+    """
+
+    code = 0
+
+    def ask(self, *, ending: bool) -> None:
+        """Let the process end in good order, as SIGTERM does; once: a second one ends it at once.
+
+        :param ending: it ends already.
+        """
+        if not self.code and not ending:
+            logger.critical("process_ends exit_code=%d: a policy asks for it", HALTED)
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.code = HALTED
 
 
 class Halts:
     """What is halted here. Only this worker decides by it; what Redis knows is for commands."""
 
-    def __init__(self, ownership: Ownership) -> None:
+    def __init__(self, ownership: Ownership, leave: Exit) -> None:
+        self._exit = leave
         self._ownership = ownership
         self.numbers: set[int] = set()
         self._telling: set[asyncio.Task[None]] = set()
 
-    def add(self, lane: Lane[Any]) -> None:
-        """A lane is halted, by what its ``halted`` says."""
+    def add(self, lane: Lane[Any], *, leave: bool, ending: bool) -> None:
+        """A lane is halted, by what its ``halted`` says.
+
+        :param leave: the process is to end.
+        :param ending: it ends already.
+        """
         self.numbers.add(lane.number)
         self._tell(lane)
+        if leave:
+            self._exit.ask(ending=ending)
 
     def drop(self, lane: Lane[Any]) -> None:
         """A lane is given up: its next owner begins."""

@@ -207,6 +207,12 @@ class RecordRoute(Generic[RecordT]):
                 f"{self._model.__qualname__}, partitioned by {self._by}: {error}"
             ) from None
         except Exception as error:
+            given: object = record
+            if not isinstance(given, self._model):
+                raise InvalidArguments(
+                    f"the events of this stream are of {self._model.__qualname__}, "
+                    f"not {shown(given)}: make one of it"
+                ) from None
             raise InvalidArguments(
                 f"the partition of a {self._model.__qualname__} by {self._by} with the hasher "
                 f"{self.name} cannot be found: {type(error).__name__}: {error}"

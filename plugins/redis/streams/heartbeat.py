@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 import time
@@ -10,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chancy.errors import BrokerError
-from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.membership import Membership, Standing
@@ -32,7 +32,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        settings: RedisSettings,
+        link: Link,
         processor: Processor[Any],
         member: str,
         ownership: Ownership,
@@ -40,7 +40,7 @@ class Heartbeat:
         lanes: Callable[[], Sequence[Lane[Any]]],
         heard: Callable[[Standing], None],
     ) -> None:
-        self._settings = settings
+        self._link = link
         self._processor = processor
         self._member = member
         self._ownership = ownership
@@ -51,7 +51,11 @@ class Heartbeat:
         self._stop = threading.Event()
         self._belongs = True
         self._thread = threading.Thread(
-            target=self._beat_on, name=f"chancy heartbeat {processor.id}", daemon=True
+            # Its lines come from the executor's context, too.
+            target=contextvars.copy_context().run,
+            args=(self._beat_on,),
+            name=f"chancy heartbeat {processor.id}",
+            daemon=True,
         )
 
     def start(self) -> None:
@@ -70,7 +74,14 @@ class Heartbeat:
         asyncio.run(self._beat_until_stopped())
 
     async def _beat_until_stopped(self) -> None:
-        link = Link(self._settings)
+        settings, changes = self._link.settings, dict[str, float]()
+        if settings.cluster:
+            # What one server has must not be lost because another keeps silent.
+            changes = {
+                "timeout_s": min(settings.timeout_s, self._every_s),
+                "connect_timeout_s": min(settings.connect_timeout_s, self._every_s),
+            }
+        link = self._link.another(**changes)
         membership = Membership(link, self._processor, self._member)
         try:
             while not self._stop.is_set():
@@ -110,6 +121,7 @@ class Heartbeat:
             lane.number,
             lane.epoch,
             why,
+            extra={"partition": lane.number},
         )
         self._call(lane.lose)
 

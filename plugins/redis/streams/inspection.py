@@ -35,6 +35,7 @@ class PartitionReport:
     :ivar dropped: events that senders dropped from the full partition, for all processors.
     :ivar lost: events that were dropped while the processor was at them.
     :ivar dead_dropped: dead letters that made room for others.
+    :ivar fenced: exchanges that were refused, as another owned the partition by then.
     """
 
     stream: str
@@ -55,22 +56,24 @@ class PartitionReport:
     dropped: int
     lost: int
     dead_dropped: int
+    fenced: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """A worker that shares the partitions of a processor.
 
-    :ivar lease_s: seconds until the others take it for dead, unless it extends that; below 0 if
-        they have not noticed yet.
+    :ivar lease_s: seconds until the others take it for dead; below 0 if they have not noticed yet.
     :ivar assigned: the partitions that the plan gives it.
     :ivar owned: those that it has now.
+    :ivar rebalances: how often the partitions have been dealt anew among all of them, so far.
     """
 
     member: str
     lease_s: float
     assigned: Sequence[int]
     owned: Sequence[int]
+    rebalances: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,8 @@ class Inspection:
         stream, name = self._stream, self._processor
         link, keys = stream.link, stream.keys
         alive = await link.command("ZRANGE", keys.members(name), 0, -1, "WITHSCORES")
-        order, assigned = await link.command("HMGET", keys.plan(name), "order", "assigned")
+        plan = ("order", "assigned", "version")
+        order, assigned, version = await link.command("HMGET", keys.plan(name), *plan)
         seconds, micros = await link.command("TIME")
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         joined = _text(order).split(",") if order else []
@@ -149,6 +153,7 @@ class Inspection:
                     if place < len(joined) and joined[place] == member
                 ],
                 owned=owned.get(member, []),
+                rebalances=int(version or 0),
             )
             for member, lease_s in sorted(
                 leases.items(),
@@ -205,10 +210,7 @@ class Inspection:
         return forgotten, busy
 
     async def forget(self) -> Forgotten:
-        """Forget the processor: its groups, quarantines, dead letters and members.
-
-        The stream keeps nothing for it any more. Workers that still have it begin it anew.
-        """
+        """Forget its groups, quarantines, letters and members. Workers that have it begin anew."""
         keys, name, link = self._stream.keys, self._processor, self._stream.link
         for key in (keys.members(name), keys.plan(name), keys.ctl(name)):
             await link.command("DEL", key)
@@ -249,7 +251,7 @@ class Inspection:
 
     def _read(self, number: int, reply: Reply) -> PartitionReport:
         length, lag, pending, first, idle_ms, owner, left_ms, epoch = reply[:8]
-        at, parked_id, error, dead, dropped, lost, dead_dropped, halted = reply[8:]
+        at, parked_id, error, dead, dropped, lost, dead_dropped, halted, fenced = reply[8:]
         return PartitionReport(
             stream=self._stream.name,
             processor=self._processor,
@@ -269,6 +271,7 @@ class Inspection:
             dropped=int(dropped or 0),
             lost=int(lost or 0),
             dead_dropped=int(dead_dropped or 0),
+            fenced=int(fenced or 0),
         )
 
 

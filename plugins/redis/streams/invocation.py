@@ -45,6 +45,7 @@ class Invocation:
                 await _in_thread(self._run_blocking)
             case "process":
                 if self._child is None or not self._child.alive:
+                    await self.close()
                     self._child = await asyncio.to_thread(Child, self._processor, self._lane)
                 await _in_thread(self._child.run)
 

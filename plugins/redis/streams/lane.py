@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,9 @@ R = TypeVar("R")
 
 #: Milliseconds for which acknowledgements wait for others to go along.
 FLUSH_S = 0.005
+#: Bytes of a partition that wait in memory, by the mean of its events; one event at least, and as
+#: many as a batch takes.
+LANE_BYTES = 4 * 1024 * 1024
 
 
 class Lane(Generic[R]):
@@ -25,10 +29,12 @@ class Lane(Generic[R]):
     :ivar deadline: when the lease ends at the latest, on this machine's monotonic clock: from
         then on nothing more is handed out. Reads and acknowledgements are checked by Redis.
     :ivar taken: events that the processor has and has not acknowledged.
+    :ivar finished: how many events the processor is done with.
     :ivar cursor: the id behind which pending entries are read; None: new ones.
     :ivar last: the id of the last entry that was read.
     :ivar inherited: a former owner had what is read by the cursor.
     :ivar more: there may be something to read.
+    :ivar mean: bytes of an event, of those that came of late; 0 before the first one.
     :ivar fetching: an exchange is under way; ``still`` is set otherwise.
     """
 
@@ -48,9 +54,14 @@ class Lane(Generic[R]):
         self.deadline = deadline
         self.prefetch = prefetch
         self.low = prefetch // 2
+        self.mean = 0.0
+        self._most = prefetch
+        self._batch = 1
+        self._resizing = threading.Lock()
         self.buffer: deque[Event[R]] = deque()
         self.taken: deque[Event[R]] = deque()
         self.acked: deque[str] = deque()
+        self.finished = 0
         self.cursor: str | None = "0-0" if pending else None
         self.inherited = pending > 0
         self.last = last
@@ -93,6 +104,7 @@ class Lane(Generic[R]):
         taken, acked = self.taken, self.acked
         for _ in range(count):
             acked.append(taken.popleft().xid)
+        self.finished += count
         # Behind the append, and undone before they are passed on: from a thread, a look whether
         # there were some before could see those that are just being taken, and ask nobody.
         if count and not self._flushing:
@@ -134,8 +146,9 @@ class Lane(Generic[R]):
 
     def widen(self, wanted: int) -> None:
         """Let at least so many events wait in memory: as many as a batch needs."""
-        self.prefetch = max(self.prefetch, wanted)
-        self.low = max(self.low, wanted - 1)
+        with self._resizing:
+            self._batch = max(self._batch, wanted)
+            self._resize()
 
     # For the fetcher's side, in the loop
 
@@ -145,10 +158,35 @@ class Lane(Generic[R]):
         have = len(self.buffer)
         return self.prefetch - have if have <= self.low else 0
 
+    def weigh(self, mean: float) -> None:
+        """Let fewer events wait in memory if they are large.
+
+        :param mean: bytes of each one of those that have come.
+        """
+        # Up at once and down by and by: too few cost a round trip, too many cost memory.
+        self.mean = max(mean, (self.mean + mean) / 2)
+        with self._resizing:
+            self._resize()
+
+    def _resize(self) -> None:
+        most = max(
+            self._batch, min(self._most, int(LANE_BYTES / self.mean) if self.mean else 1 << 30)
+        )
+        low = max(most // 2, self._batch - 1)
+        if (most, low) != (self.prefetch, self.low):
+            self.prefetch, self.low = most, low
+
     def begin(self) -> None:
         """An exchange begins."""
         self.fetching = True
         self.still.clear()
+
+    async def hold(self) -> None:
+        """Begin when no exchange is under way: none runs beside what follows."""
+        while self.fetching:
+            # The fetcher may begin the next one before this is resumed.
+            await self.still.wait()
+        self.begin()
 
     def end(self) -> None:
         """It has ended."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel
 
+from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.stream import Stream
 
 
@@ -29,13 +30,22 @@ class Letter:
     record: Any
 
 
-async def letters(stream: Stream[Any], processor: str, most: int) -> Sequence[Letter]:
+async def letters(
+    stream: Stream[Any], processor: str, most: int, only: Collection[int] | None = None
+) -> Sequence[Letter]:
     """The newest dead letters of a processor, at most so many, partition by partition.
 
+    :param only: of these partitions; None: of all.
+    :raises ConfigurationError: the stream has no such partition.
     :raises BrokerError: Redis is away or refuses.
     """
+    if only and not 0 <= min(only) <= max(only) < stream.partitions:
+        raise ConfigurationError(
+            f"the stream {stream.name} has the partitions 0 to {stream.partitions - 1}, "
+            f"and not all of {', '.join(map(str, sorted(set(only))))}"
+        )
     found: list[Letter] = []
-    for number in range(stream.partitions):
+    for number in range(stream.partitions) if only is None else sorted(set(only)):
         left = most - len(found)
         if left <= 0:
             break

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisClusterException
+from redis.retry import Retry
 
-from chancy.errors import BrokerError
+from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.plugins.redis.client import (
     AsyncClient,
     Client,
@@ -26,24 +27,13 @@ from chancy.plugins.redis.client import (
 )
 from chancy.plugins.redis.connections import Connections
 from chancy.plugins.redis.scripts import Call as ScriptCall
-from chancy.plugins.redis.scripts import Script, Value, load_folder, run_all, run_all_sync
+from chancy.plugins.redis.scripts import Script, Value, load_folder, run_all_sync
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.nodes import Nodes, remember, url_of
+from chancy.plugins.redis.streams.reader import UNTIMED, Reader, answered
 
 #: What Redis answers: bytes, whole numbers, None, and lists of them.
 Reply = Any
-_SINGLE = {"single_connection_client": True}
-#: With a timeout of its own the client waits for each write by `asyncio.wait_for`, which on Python
-#: 3.11 loses a cancellation that comes as the write ends: of 3,000 tasks that were cancelled within
-#: a command, 2,922 went on.
-_UNTIMED: Mapping[str, Any] = {"socket_timeout": None}
-
-
-@asynccontextmanager
-async def answered(timeout_s: float) -> AsyncGenerator[None]:
-    """Wait for an answer at most so long, and raise the errors of the client as a broker's."""
-    with translated():
-        async with asyncio.timeout(timeout_s):
-            yield
 
 
 @functools.cache
@@ -65,19 +55,23 @@ class _Way:
     """What leads to Redis from one event loop.
 
     :ivar turns: a client refuses more callers than it may have connections: they wait for these.
-    :ivar straight: to the server, if there is but one.
+    :ivar straight: for scripts, past the client.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, known: list[str]) -> None:
         self._settings = settings
         self._client: AsyncClient | None = None
         self.turns = asyncio.Semaphore(settings.max_connections)
-        self.straight = Connections(settings)
+        self.straight = Nodes(settings, known) if settings.cluster else Connections(settings)
 
-    @property
-    def client(self) -> AsyncClient:
+    async def client(self) -> AsyncClient:
+        """Raises the errors of the client."""
         if self._client is None:
-            self._client = connect(self._settings, **_UNTIMED)
+            settings = self._settings
+            if isinstance(self.straight, Nodes):
+                # That of the url may be gone since then.
+                settings = await self.straight.cluster()
+            self._client = self._client or connect(settings, **UNTIMED)
         return self._client
 
     async def close(self) -> None:
@@ -89,16 +83,19 @@ class _Way:
 class Link:
     """Reaches Redis or a cluster, by connections of each event loop; it connects at the first use.
 
-    Scripts for a single server go straight to it; a client is for clusters, and for what is rare.
+    Scripts go straight to their servers; a client is for what is rare.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, known: list[str] | None = None) -> None:
         self.settings = settings
+        # The urls of the servers of a cluster, for all loops and threads: that of the settings may
+        # be gone by the time that one of them begins.
+        self._known = [settings.url] if known is None else known
         self._ways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Way] = (
             weakref.WeakKeyDictionary()
         )
         #: The way of threads.
-        self.sync = SyncLink(settings)
+        self.sync = SyncLink(settings, self._known)
 
     @property
     def prefix(self) -> str:
@@ -115,7 +112,7 @@ class Link:
         loop = asyncio.get_running_loop()
         way = self._ways.get(loop)
         if way is None:
-            way = self._ways[loop] = _Way(self.settings)
+            way = self._ways[loop] = _Way(self.settings, self._known)
         return way
 
     async def call(self, script: str, keys: Sequence[Value], args: Sequence[Value] = ()) -> Reply:
@@ -126,9 +123,6 @@ class Link:
         """
         known, way = scripts()[script], self._way()
         async with way.turns:
-            if self.settings.cluster:
-                async with answered(self.settings.timeout_s):
-                    return await known.run(way.client, keys, args)
             straight = way.straight
             with translated():
                 try:
@@ -144,10 +138,6 @@ class Link:
             return ()
         known, way = scripts(), self._way()
         async with way.turns:
-            if self.settings.cluster:
-                given = [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
-                async with answered(self.settings.timeout_s):
-                    return _meant(await run_all(way.client, given))
             with translated():
                 answers = await way.straight.exchange_many(
                     [
@@ -168,7 +158,25 @@ class Link:
         """Send a plain command; its first key decides the server."""
         way = self._way()
         async with way.turns, answered(self.settings.timeout_s):
-            return await command(way.client, *parts)
+            return await command(await way.client(), *parts)
+
+    async def server_of(self, key: str | bytes) -> RedisSettings:
+        """The settings of the server that has a key. Raises the errors of the client."""
+        straight = self._way().straight
+        return self.settings if isinstance(straight, Connections) else await straight.server(key)
+
+    def doubt(self) -> None:
+        """A server of a cluster did not answer: its keys may be elsewhere by now."""
+        straight = self._way().straight
+        if isinstance(straight, Nodes):
+            straight.doubt()
+
+    def another(self, **changes: float) -> Link:
+        """A link of its own that knows the same servers.
+
+        :param changes: of the settings.
+        """
+        return Link(self.settings.model_copy(update=changes), self._known)
 
     def reader(self) -> Reader:
         """A connection of its own for reads that block."""
@@ -185,20 +193,51 @@ class Link:
 class SyncLink:
     """`Link` for threads, which may share it; it connects at the first use."""
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, known: list[str]) -> None:
         self._settings = settings
+        self._known = known
         self._client: Client | None = None
 
     def call_many(self, calls: Sequence[Call]) -> Sequence[Reply | Exception]:
         """Run scripts in one round trip for each server; an error takes the place of an answer."""
-        if self._client is None:
-            self._client = connect_sync(self._settings)
         known = scripts()
-        with translated():
-            answers = run_all_sync(
-                self._client, [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
-            )
-        return _meant(answers)
+        given = [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
+        try:
+            with translated():
+                client = self._client = self._client or self._connect()
+                answers = _meant(run_all_sync(client, given))
+        except BrokerUnavailable:
+            self._doubt()
+            raise
+        if any(isinstance(answer, BrokerUnavailable) for answer in answers):
+            self._doubt()
+        return answers
+
+    def _doubt(self) -> None:
+        """Begin anew where a server of a cluster is gone: the client keeps to what it knew.
+
+        Other threads may be at their answers, so nothing is closed.
+        """
+        if self._settings.cluster:
+            self._client = None
+
+    def _connect(self) -> Client:
+        if not self._settings.cluster:
+            return connect_sync(self._settings)
+        failed = RedisClusterException("no server of the cluster is known")
+        for url in [*self._known]:
+            settings = self._settings.model_copy(update={"url": url})
+            try:
+                # What may have been appended is not appended again.
+                client = connect_sync(settings, retry=Retry(NoBackoff(), 0))
+            except RedisClusterException as error:
+                failed = error
+                continue
+            untyped: Any = client
+            nodes = [(str(one.host), int(one.port)) for one in untyped.get_nodes()]
+            remember(self._known, [url_of(self._settings, *one) for one in nodes])
+            return client
+        raise failed
 
     def close(self) -> None:
         """Close the connections; the next use makes new ones."""
@@ -217,38 +256,3 @@ def _meant(answers: Sequence[Reply]) -> Sequence[Reply | Exception]:
         (broker_error(answer) or answer) if isinstance(answer, Exception) else answer
         for answer in answers
     ]
-
-
-class Reader:
-    """A connection on which a command may block; only one at a time."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._client: AsyncClient | None = None
-        self._id: int | None = None
-
-    async def read(self, *parts: Value, block_ms: int) -> Reply:
-        """Send a command that blocks for up to so many milliseconds."""
-        settings = self._link.settings
-        try:
-            async with answered(settings.timeout_s + block_ms / 1000):
-                if self._client is None:
-                    more: dict[str, Any] = {} if settings.cluster else _SINGLE
-                    self._client = connect(settings, **_UNTIMED, **more)
-                    if not settings.cluster:
-                        self._id = await command(self._client, "CLIENT", "ID")
-                return await command(self._client, *parts)
-        except BaseException:
-            # The next one gets a connection that owes no answer.
-            await self.close()
-            raise
-
-    async def unblock(self) -> None:
-        """End the command that blocks now, as if its time were over. Not in a cluster."""
-        if self._id is not None:
-            await self._link.command("CLIENT", "UNBLOCK", self._id)
-
-    async def close(self) -> None:
-        client, self._client, self._id = self._client, None, None
-        if client is not None:
-            await client.aclose()

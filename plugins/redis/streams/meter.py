@@ -16,7 +16,7 @@ class Meter:
     :ivar fenced: reads and acknowledgements that were refused because another owned the partition,
         or might have.
     :ivar gone: pending events that had been dropped from the log.
-    :ivar rebalances: plans by which this worker has got or given partitions.
+    :ivar rebalances: plans that this worker has followed; a member that comes or goes makes one.
     """
 
     read: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any, NamedTuple, TypeVar
@@ -15,8 +15,16 @@ from chancy.errors import InvalidArguments
 from chancy.names import shown
 from chancy.plugins.redis.scripts import Value
 from chancy.plugins.redis.streams.agreement import Shape
-from chancy.plugins.redis.streams.batch import CHUNK, CHUNK_BYTES, Batch, Part, whole
+from chancy.plugins.redis.streams.batch import (
+    CHUNK,
+    CHUNK_BYTES,
+    Batch,
+    Gathering,
+    Part,
+    whole,
+)
 from chancy.plugins.redis.streams.keys import StreamKeys
+from chancy.plugins.redis.streams.sending import Progress, each
 from chancy.plugins.redis.streams.target import Target
 from chancy.postgres.statements import load
 from chancy.postgres.within import fetch_within, fetch_within_sync
@@ -103,6 +111,42 @@ class Deposits:
         text, parameters = self._insertion(stream, batch, within)
         fetch_within_sync(within, text, *parameters)
 
+    async def put_many(
+        self,
+        stream: Target[R],
+        records: Iterable[R] | AsyncIterable[R],
+        within: object,
+        progress: Progress | None,
+    ) -> int:
+        """Put any number of events into the table, a thousand at a time; gives how many."""
+        gathering, count = Gathering(stream), 0
+        async for record in each(records):
+            batch = gathering.add(record)
+            if batch is not None:
+                await self.put(stream, batch, within)
+                count = _counted(count, batch, progress)
+        rest = gathering.rest()
+        if rest.count:
+            await self.put(stream, rest, within)
+            count = _counted(count, rest, progress)
+        return count
+
+    def put_many_blocking(
+        self, stream: Target[R], records: Iterable[R], within: object, progress: Progress | None
+    ) -> int:
+        """The same without an event loop."""
+        gathering, count = Gathering(stream), 0
+        for record in records:
+            batch = gathering.add(record)
+            if batch is not None:
+                self.put_blocking(stream, batch, within)
+                count = _counted(count, batch, progress)
+        rest = gathering.rest()
+        if rest.count:
+            self.put_blocking(stream, rest, within)
+            count = _counted(count, rest, progress)
+        return count
+
     def _insertion(
         self, stream: Target[Any], batch: Batch[Any], within: object
     ) -> tuple[str, list[object]]:
@@ -126,6 +170,13 @@ class Deposits:
             # As text: no library has its own idea of an array of bytes.
             ["\\x" + _packed(piece.args).hex() for piece in pieces],
         ]
+
+
+def _counted(count: int, batch: Batch[Any], progress: Progress | None) -> int:
+    count += batch.count
+    if progress is not None:
+        progress(count)
+    return count
 
 
 def _pieces(part: Part, size: int) -> Sequence[Part]:

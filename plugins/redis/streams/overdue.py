@@ -7,13 +7,14 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.processor import Processor
 
 logger = logging.getLogger("chancy.redis.streams")
 
 
 class Overdue:
-    """Says once of each partition that it could not be had for the alarm time."""
+    """Says of partitions that nobody can have them; of each once it was so for the alarm time."""
 
     def __init__(self, processor: Processor[Any]) -> None:
         self._processor = processor
@@ -32,7 +33,18 @@ class Overdue:
                 self._processor.id,
                 number,
                 now - since,
+                extra={"partition": number},
             )
+
+    def refuse(self, number: int, error: BrokerError) -> None:
+        """Redis has refused it."""
+        logger.warning(
+            "partition_not_acquired processor=%s partition=%d error=%s",
+            self._processor.id,
+            number,
+            error,
+            extra={"partition": number},
+        )
 
     def keep(self, wanted: Collection[int]) -> None:
         """Forget all others."""

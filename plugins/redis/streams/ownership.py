@@ -15,6 +15,8 @@ from chancy.plugins.redis.streams.processor import Processor
 
 #: Dead letters of a partition and processor; the oldest make room, and are counted.
 MAX_LETTERS = 10_000
+#: Events that one script makes dead letters.
+_MOST_BURIED = 1_000
 #: Characters of an error that are kept.
 _MOST_ERROR = 2_000
 
@@ -146,19 +148,32 @@ class Ownership:
     async def bury(self, lane: Lane[Any], ids: Sequence[str], error: BaseException) -> int | None:
         """Make events dead letters, which acknowledges them; None if the partition was not ours.
 
-        Gives how many were written: those that were pending.
+        Gives how many were written: those that were pending. Of more than a thousand the first
+        ones may be written when another takes the partition: they do not come again.
         """
-        reply = await self._link.call(
-            "bury",
-            (
-                self._own(lane.number),
-                self._keys.log(lane.number),
-                self._keys.dead(lane.number, self._group),
-                self._keys.stat(lane.number),
-            ),
-            (self._group, self._member, lane.epoch, MAX_LETTERS, described(error), *ids),
-        )
-        return int(reply[1]) if reply[0] == b"ok" else None
+        written = 0
+        for at in range(0, len(ids), _MOST_BURIED):
+            reply = await self._link.call(
+                "bury",
+                (
+                    self._own(lane.number),
+                    self._keys.log(lane.number),
+                    self._keys.dead(lane.number, self._group),
+                    self._keys.stat(lane.number),
+                ),
+                (
+                    self._group,
+                    self._member,
+                    lane.epoch,
+                    MAX_LETTERS,
+                    described(error),
+                    *ids[at : at + _MOST_BURIED],
+                ),
+            )
+            if reply[0] != b"ok":
+                return None
+            written += int(reply[1])
+        return written
 
     async def extend(self, lanes: Iterable[Lane[Any]], link: Link) -> Sequence[Lane[Any]]:
         """Extend the leases of lanes; gives those that are lost.

@@ -14,7 +14,8 @@ class Halt:
 
     Nothing is acknowledged. The next owner, or the next start of this one, tries again.
 
-    :param exit: ask the process to end in good order, so that whoever watches it hears.
+    :param exit: end the process in good order, as SIGTERM does; `chancy worker` and `alone.run`
+        exit with 5 then, so that whoever watches the process hears of it.
     """
 
     exit: bool = False

@@ -35,7 +35,9 @@ class Options:
     :param policy: what happens when the function fails.
     :param middleware: around the function, the first one outermost; only in the mode ``async``.
     :param mode: where the function runs.
-    :param start: where a new processor begins: ``0`` with all that is kept, ``$`` with what comes.
+    :param start: where a new processor begins: ``0`` with all that is kept, ``$`` with what comes
+        from the moment on in which a worker first takes the partition. That it has begun is known
+        to Redis alone: if all data is lost while no worker lives, it is new again.
     :param prefetch: events of a partition that wait in memory, at most.
     :param lease_s: a partition whose owner is silent for so long goes to another.
     :param grace_s: for what is being worked on when a partition is handed over or the worker ends.

@@ -75,8 +75,8 @@ class EventRelay:
         calls: list[Call] = []
         groups: list[Sequence[Waiting]] = []
         for place, each in groupby(sorted(taken, key=_by_place), attrgetter("place")):
-            some = _some(list(each))
-            if await self._fits(some[0]):
+            some = await self._fitting(_some(list(each)))
+            if some:
                 groups.append(some)
                 calls.append(self._call(place, some))
         done: list[Waiting] = []
@@ -93,6 +93,13 @@ class EventRelay:
             logger.warning("stream_relay_late rows=%d", len(taken))
             return False
         return bool(taken)
+
+    async def _fitting(self, rows: Sequence[Waiting]) -> Sequence[Waiting]:
+        """The first of them, as far as their stream is kept as each of them says."""
+        for at, row in enumerate(rows):
+            if not await self._fits(row):
+                return rows[:at]
+        return rows
 
     async def _fits(self, row: Waiting) -> bool:
         """Whether the stream is kept as the row says; if not, its rows wait for a person."""

@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 import click
 
+from chancy.commands import as_json, refuse
 from chancy.plugin import CommandLine
-from chancy.plugins.redis.streams.declared import PROCESSOR, STREAM, as_json, declared, refuse, run
+from chancy.plugins.redis.streams.declared import PROCESSOR, STREAM, declared, run
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.letters import letters
 
@@ -70,29 +71,40 @@ def forget(
     type=click.IntRange(1, 10_000),
     default=100,
     show_default=True,
-    help="Letters of each partition, at most.",
+    help="Letters at most, from the first partition on.",
+)
+@click.option(
+    "--partition", "only", type=click.IntRange(0), multiple=True, help="Only this; repeatable."
 )
 @as_json
 @click.pass_obj
-def dead(line: CommandLine, stream: str, processor: str, limit: int, json_: bool) -> None:
-    """Show the dead letters of a processor: the newest of each partition.
+def dead(
+    line: CommandLine, stream: str, processor: str, limit: int, only: tuple[int, ...], json_: bool
+) -> None:
+    """Show the dead letters of a processor, partition by partition, the newest of each.
 
     They are those of its policy, Ignore(keep=True) or Retry; those of the middleware DeadLetters
     are in a stream.
 
     \b
     Example:
-      chancy redis stream dead orders bill
+      chancy redis stream dead orders bill --partition 3
     """
     target = declared(stream)
-    found = run(target, lambda: letters(target, processor, limit))
+    found = run(target, lambda: letters(target, processor, limit, only or None))
     if json_:
         line.script([asdict(one) for one in found])
-        return
-    line.table(
-        ("partition", "id", "failed at", "error", "record"),
-        [
-            (one.partition, one.id, one.failed_at, one.error, json.dumps(one.record))
-            for one in found
-        ],
-    )
+    else:
+        line.table(
+            ("partition", "id", "failed at", "error", "record"),
+            [
+                (one.partition, one.id, one.failed_at, one.error, json.dumps(one.record))
+                for one in found
+            ],
+        )
+    if len(found) == limit:
+        click.echo(
+            f"chancy: these are {limit:,}; there may be more, in the partitions from "
+            f"{found[-1].partition} on: give --limit or --partition",
+            err=True,
+        )

@@ -10,7 +10,7 @@ from typing import Any
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.consumer import Consumer, End
 from chancy.plugins.redis.streams.fetcher import Fetcher
-from chancy.plugins.redis.streams.halts import Halts
+from chancy.plugins.redis.streams.halts import Exit, Halts
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.membership import Membership, Plan
@@ -30,7 +30,12 @@ class Runner:
     """The lanes of a processor in this worker, each with its consumer."""
 
     def __init__(
-        self, link: Link, processor: Processor[Any], ownership: Ownership, membership: Membership
+        self,
+        link: Link,
+        processor: Processor[Any],
+        ownership: Ownership,
+        membership: Membership,
+        leave: Exit,
     ) -> None:
         self._processor = processor
         self._ownership = ownership
@@ -45,14 +50,14 @@ class Runner:
         self._retry_s: float | None = None
         #: Partitions that are quarantined for this processor, as far as this worker has seen.
         self.parked: set[int] = set()
-        self._halts = Halts(ownership)
+        self._halts = Halts(ownership, leave)
         self._returning: list[Lane[Any]] = []
         self._acquiring = asyncio.Lock()
         #: Nothing more is acquired.
         self.leaving = False
         #: Set when the plan may have changed, or a lane has ended.
         self.changed = asyncio.Event()
-        self._waiter = Waiter(link, processor.stream.keys, self._lanes.values)
+        self._waiter = Waiter(link, processor, self._lanes.values)
         self._fetcher = Fetcher(link, processor, membership.member, self._waiter, self.meter)
 
     @property
@@ -131,14 +136,10 @@ class Runner:
                             "`chancy redis stream resume` lifts that",
                             self._processor.id,
                             number,
+                            extra={"partition": number},
                         )
                 case BrokerError():
-                    logger.warning(
-                        "partition_not_acquired processor=%s partition=%d error=%s",
-                        self._processor.id,
-                        number,
-                        claim,
-                    )
+                    self._overdue.refuse(number, claim)
                     self._retry_s = _LATE_S
         if acquired:
             logger.info(
@@ -172,14 +173,19 @@ class Runner:
                 self._processor.id,
                 lane.number,
                 exc_info=None if task.cancelled() else task.exception(),
+                extra={"partition": lane.number},
             )
             lane.lose()
-        elif task.result() is End.HALTED:
-            self._halts.add(lane)
-            return
-        elif task.result() is End.PARKED:
-            self.parked.add(lane.number)
-            lane.lose()
+        else:
+            match task.result():
+                case End.HALTED | End.EXITING as end:
+                    self._halts.add(lane, leave=end is End.EXITING, ending=self.leaving)
+                    return
+                case End.PARKED:
+                    self.parked.add(lane.number)
+                    lane.lose()
+                case End.CLOSED:
+                    pass
         self.changed.set()
 
     def _wait_for(self, number: int, left_s: float) -> None:
@@ -225,6 +231,7 @@ class Runner:
                 self._processor.id,
                 lane.number,
                 grace_s,
+                extra={"partition": lane.number},
             )
             consumer.cancel()
             await asyncio.wait([consumer])
@@ -259,6 +266,7 @@ class Runner:
                     self._processor.id,
                     lane.number,
                     reply,
+                    extra={"partition": lane.number},
                 )
             elif reply:
                 self.meter.acked += len(lane.acked)

@@ -87,7 +87,7 @@ class Sender(Generic[R]):
         flight = _Flight(progress)
         gathering = Gathering(self._stream)
         try:
-            async for record in _each(records):
+            async for record in each(records):
                 batch = gathering.add(record)
                 if batch is not None:
                     await flight.land()
@@ -175,7 +175,8 @@ class _Flight:
             self._task.cancel()
 
 
-async def _each(records: Iterable[R] | AsyncIterable[R]) -> AsyncIterator[R]:
+async def each(records: Iterable[R] | AsyncIterable[R]) -> AsyncIterator[R]:
+    """Records one by one, of either kind of iterable."""
     if isinstance(records, AsyncIterable):
         async for record in records:
             yield record

@@ -104,6 +104,7 @@ class Stream(Generic[R]):
         *,
         timeout_s: float = PATIENCE_S,
         progress: Progress | None = None,
+        within: object | None = None,
     ) -> int:
         """Append any number of records, 1,000 in one round trip; gives how many.
 
@@ -111,8 +112,12 @@ class Stream(Generic[R]):
 
         :param timeout_s: seconds to wait for room in a full partition, each time.
         :param progress: is told after each round trip how many were sent so far.
+        :param within: a transaction of Postgres, as for `send`: all of them, or, where it is
+            rolled back, none. Whatever fails, the transaction is the caller's to end.
         :raises Exception: what the iterable raises, and what `send` does.
         """
+        if within is not None:
+            return await self._deposits.put_many(self, records, within, progress)
         return await self._sender.send_many(records, timeout_s=timeout_s, progress=progress)
 
     def sync_send(
@@ -136,8 +141,11 @@ class Stream(Generic[R]):
         *,
         timeout_s: float = PATIENCE_S,
         progress: Progress | None = None,
+        within: object | None = None,
     ) -> int:
         """`send_many` for threads, without an event loop."""
+        if within is not None:
+            return self._deposits.put_many_blocking(self, records, within, progress)
         return self._sync_sender.send_many(records, timeout_s=timeout_s, progress=progress)
 
     def __repr__(self) -> str:

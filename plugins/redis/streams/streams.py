@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from chancy.clock import Backoff
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.leader import LeaderGate, Unelected
+from chancy.origin import ORIGIN, LogContext, Origin
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.child import locate
@@ -19,8 +21,10 @@ from chancy.plugins.redis.streams.compression import Compressor
 from chancy.plugins.redis.streams.defaults import AllChoices, Defaults
 from chancy.plugins.redis.streams.duties import Duties
 from chancy.plugins.redis.streams.encoding import Codec, RecordT
+from chancy.plugins.redis.streams.ending import end
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.executor import Executor
+from chancy.plugins.redis.streams.halts import Exit
 from chancy.plugins.redis.streams.hashing import GivenHasher, Key, route_of
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.outbox import Deposits
@@ -35,6 +39,8 @@ from chancy.plugins.redis.streams.stream import Full, Stream
 from chancy.plugins.redis.streams.timers import Timers
 
 logger = logging.getLogger("chancy.redis.streams")
+# Whatever handler gets them: lines of this library say where they come from.
+logger.addFilter(LogContext())
 
 R = TypeVar("R")
 
@@ -63,6 +69,8 @@ class Streams(Duties):
         self._processors: dict[str, Processor[Any]] = {}
         self._executors: dict[str, Executor] = {}
         self._defaults = Defaults()
+        #: How the process is to end, if `Halt` ends it.
+        self.exit = Exit()
 
     def defaults(self, **choices: Unpack[AllChoices]) -> None:
         """Say what streams and processors are like that do not say otherwise. Call it first.
@@ -213,6 +221,9 @@ class Streams(Duties):
         :raises ConfigurationError: there is none of a name.
         """
         wanted = self._wanted(only)
+        own = uuid.uuid4()
+        # Beside a worker the lines of the log say its id.
+        before = ORIGIN.set(ORIGIN.get(Origin(lambda: own)))
         running = [
             asyncio.create_task(self._run(processor), name=f"executor {processor.id}")
             for processor in wanted
@@ -220,6 +231,7 @@ class Streams(Duties):
         if self.duties:
             timers = Timers(self.link, self.duties, leader or Unelected())
             running.append(asyncio.create_task(timers.serve(), name="timers"))
+        ORIGIN.reset(before)
         if not running:
             return
         told = asyncio.create_task((ending or asyncio.Event()).wait(), name="ending")
@@ -232,7 +244,7 @@ class Streams(Duties):
                     break
         finally:
             try:
-                await _end(running, early=told.done())
+                await end(running, early=told.done())
             finally:
                 told.cancel()
                 await self.link.close()
@@ -258,7 +270,7 @@ class Streams(Duties):
         """Keep the executor of a processor running, as a new member after each failure."""
         backoff = Backoff(base_s=0.2, cap_s=10.0)
         while True:
-            executor = Executor(self.link, processor)
+            executor = Executor(self.link, processor, self.exit)
             self._executors[processor.id] = executor
             try:
                 await executor.serve()
@@ -269,28 +281,3 @@ class Streams(Duties):
             finally:
                 self._executors.pop(processor.id, None)
             await asyncio.sleep(backoff.next_s())
-
-
-async def _end(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:
-    """Cancel tasks, each of them once more for each time that this one is.
-
-    Once more takes the rest of its grace period from one that is slower than the others.
-
-    :param early: the first cancellation of this one comes as a matter of course.
-    """
-    for task in tasks:
-        task.cancel()
-    asked: asyncio.CancelledError | None = None
-    while True:
-        try:
-            await asyncio.wait(tasks)
-        except asyncio.CancelledError as error:
-            asked = error
-            if not early:
-                for task in tasks:
-                    task.cancel()
-            early = False
-        else:
-            break
-    if asked is not None:
-        raise asked

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ Work = Callable[[], Awaitable[None]]
 _ALIVE_S = 15.0
 #: Seconds for which it is remembered that a tick was fired.
 _TICK_MS = 3_600_000
+#: Seconds for which a tick on the leader waits for Redis.
+_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,33 +144,58 @@ class Timers:
     async def _first(self, crontab: Crontab, due: datetime) -> bool:
         """Whether nobody has fired this tick: the leader may have changed within it."""
         key = f"{self._tag}:tick:{crontab.name}:{due.timestamp():.0f}"
-        try:
-            return bool(await self._link.command("SET", key, self._worker, "NX", "PX", _TICK_MS))
-        except BrokerError as error:
-            logger.warning("crontab_not_fired name=%s error=%s", crontab.name, error)
-            return False
+        backoff = Backoff(base_s=0.1, cap_s=1.0)
+        until = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return await self._ours(key)
+            except BrokerError as error:
+                if time.monotonic() >= until:
+                    logger.warning("crontab_not_fired name=%s error=%s", crontab.name, error)
+                    return False
+            await asyncio.sleep(backoff.next_s())
+
+    async def _ours(self, key: str) -> bool:
+        if await self._link.command("SET", key, self._worker, "NX", "PX", _TICK_MS):
+            return True
+        # Or by a try whose answer was lost.
+        return bool(await self._link.command("GET", key) == self._worker.encode())
 
     async def _begin(self, task: Task) -> None:
         backoff = Backoff(base_s=0.5, cap_s=30.0)
-        if not task.on_leader:
-            while True:
-                if await self._run(task):
-                    return
-                await asyncio.sleep(backoff.next_s())
         while True:
-            await self._leader.wait()
+            if await self._begun(task):
+                return
+            await asyncio.sleep(backoff.next_s())
+
+    async def _begun(self, task: Task) -> bool:
+        """Try once; False if it is to be tried again."""
+        if not task.on_leader:
+            return await self._run(task)
+        await self._leader.wait()
+        try:
+            claim = await self._once("claim", task.name)
+            done = claim == 1 and await self._run(task)
+            if claim == 1 and not done:
+                await self._once("fail", task.name)
+        except BrokerError as error:
+            logger.warning("task_waits name=%s error=%s", task.name, error)
+            return False
+        if done:
+            await self._finish(task)
+        return done or claim == 2
+
+    async def _finish(self, task: Task) -> None:
+        """Say that it is done, until Redis has heard it: nobody runs it meanwhile, nor again."""
+        backoff = Backoff(base_s=0.2, cap_s=5.0)
+        while True:
             try:
-                claim = await self._once("claim", task.name)
-                if claim == 2:
-                    return
-                if claim == 1:
-                    done = await self._run(task)
-                    await self._once("finish" if done else "fail", task.name)
-                    if done:
-                        return
+                await self._once("finish", task.name)
             except BrokerError as error:
                 logger.warning("task_waits name=%s error=%s", task.name, error)
-            await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(backoff.next_s())
+            else:
+                return
 
     async def _run(self, duty: Duty) -> bool:
         """Run it once; False if it failed, which is logged."""

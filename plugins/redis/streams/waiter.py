@@ -9,9 +9,9 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.plugins.redis.streams.keys import StreamKeys
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.processor import Processor
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -29,11 +29,12 @@ class Waiter:
     """
 
     def __init__(
-        self, link: Link, keys: StreamKeys, lanes: Callable[[], Iterable[Lane[Any]]]
+        self, link: Link, processor: Processor[Any], lanes: Callable[[], Iterable[Lane[Any]]]
     ) -> None:
         self._clustered = link.clustered
         self._reader = link.reader()
-        self._keys = keys
+        self._processor = processor
+        self._keys = processor.stream.keys
         self._lanes = lanes
         self._watched: set[Lane[Any]] = set()
         self._changed = asyncio.Event()
@@ -44,7 +45,7 @@ class Waiter:
         """A lane may have become idle."""
         if not self._blocked:
             self._changed.set()
-        elif self._unblocking is None and any(lane not in self._watched for lane in self._idle()):
+        elif self._unblocking is None and self._misses():
             self._unblocking = asyncio.create_task(self._unblock(), name="unblock")
 
     async def serve(self) -> None:
@@ -57,7 +58,12 @@ class Waiter:
                     backoff.reset()
                 except BrokerError as error:
                     pause_s = backoff.next_s()
-                    logger.warning("stream_waiter_failed next_try_s=%.1f error=%s", pause_s, error)
+                    logger.warning(
+                        "stream_waiter_failed processor=%s next_try_s=%.1f error=%s",
+                        self._processor.id,
+                        pause_s,
+                        error,
+                    )
                     await asyncio.sleep(pause_s)
         finally:
             if self._unblocking is not None:
@@ -71,6 +77,10 @@ class Waiter:
             for lane in self._lanes()
             if not lane.more and not lane.fetching and not lane.closing
         ]
+
+    def _misses(self) -> bool:
+        """Whether a read is under way, or about to be, that does not wait for all."""
+        return self._blocked and any(lane not in self._watched for lane in self._idle())
 
     async def _watch(self) -> None:
         self._changed.clear()
@@ -90,6 +100,7 @@ class Waiter:
                 "STREAMS",
                 *idle,
                 *(lane.last for lane in idle.values()),
+                key=next(iter(idle)),
                 block_ms=_BLOCK_MS,
             )
         finally:
@@ -120,9 +131,15 @@ class Waiter:
         lane.poke(lane)
 
     async def _unblock(self) -> None:
+        pause_s = _SOON_S
         try:
-            await self._reader.unblock()
-        except BrokerError:
-            self._changed.set()
+            while self._misses():
+                try:
+                    # What has not been sent yet does not block: it would, for four seconds.
+                    if await self._reader.unblock():
+                        return
+                except BrokerError:
+                    pause_s = _LATE_S
+                await asyncio.sleep(pause_s)
         finally:
             self._unblocking = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.blocking import BlockingEvents
@@ -14,7 +15,21 @@ from tests.redis.streams.fleet import in_turn
 
 #: Where the server is, in the worker and in its children.
 URL = os.environ.get("CHANCY_TEST_STREAMS_URL", "redis://127.0.0.1:1/0")
-streams = Streams(RedisSettings(url=URL, prefix="t:"))
+CLUSTER = os.environ.get("CHANCY_TEST_STREAMS_CLUSTER") == "yes"
+streams = Streams(RedisSettings(url=URL, cluster=CLUSTER, prefix="t:"))
+
+
+class OnlyHere(Exception):
+    """An error that no other process can read: one of a program's main module is such, too."""
+
+    def __reduce__(self) -> tuple[Callable[[int], OnlyHere], tuple[int]]:
+        return _of, (os.getpid(),)
+
+
+def _of(pid: int) -> OnlyHere:
+    if pid != os.getpid():
+        raise ModuleNotFoundError("No module named '__mp_main__'")
+    return OnlyHere()
 
 
 class Sum(Record):
@@ -34,6 +49,8 @@ def compute(events: BlockingEvents[Sum]) -> None:
         match one.action:
             case "raise":
                 raise ValueError(f"sum {one.seq}")
+            case "raise here only":
+                raise OnlyHere(f"sum {one.seq}")
             case "die":
                 os._exit(3)
             case "burn":

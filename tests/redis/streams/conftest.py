@@ -27,9 +27,19 @@ async def alone(redis_url: str) -> AsyncIterator[Link]:
     await made.close()
 
 
-@pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
-def place(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Where a fleet works: a server alone, and in the long runs a cluster of three primaries."""
+def _place(request: pytest.FixtureRequest) -> dict[str, Any]:
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
     return {"url": url, "cluster": clustered}
+
+
+@pytest.fixture(params=["alone", "cluster"])
+def everywhere(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Where streams are: a server alone, and a cluster of three primaries."""
+    return _place(request)
+
+
+@pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
+def place(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The same, with the cluster in the long runs only."""
+    return _place(request)

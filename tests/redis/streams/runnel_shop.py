@@ -1,7 +1,7 @@
 """A program in runnel's call shapes: orders are billed, and large ones go on to a second stream.
 
-``python -m tests.redis.streams.runnel_shop [PROCESSOR…]`` with ``SHOP_URL``; what it does is
-appended to the file ``SHOP_FILE``, a line each.
+``python -m tests.redis.streams.runnel_shop [PROCESSOR…]`` with ``SHOP_URL``, and on a cluster
+``RUNNEL_REDIS_CLUSTER``; what it does is appended to the file ``SHOP_FILE``, a line each.
 """
 
 from __future__ import annotations

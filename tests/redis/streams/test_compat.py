@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from chancy.plugins.redis.compat.runnel import (
     LZ4,
@@ -22,11 +24,29 @@ from chancy.plugins.redis.compat.runnel import (
     RunnelException,
     Serializer,
 )
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.policy import Halt, Ignore, Quarantine
 from tests.architecture.sources import ROOT
+from tests.docs.pages import page
 from tests.integration.command import environment
 from tests.redis.streams import runnel_shop
+from tests.redis.streams.shards import tell
+from tests.redis_fixtures import RedisClusterServers
 from tests.waiting import eventually
+
+_RUN_OLD = """
+import asyncio
+import old
+from chancy.plugins.redis.compat.runnel.worker import Worker
+
+async def send():
+    await old.orders.send(*(old.Order(order_id=at, amount=at) for at in range(48)))
+    await old.app.streams.link.close()
+
+asyncio.run(send())
+Worker(old.app).start()
+"""
 
 
 class Order(Record):
@@ -62,16 +82,18 @@ async def _work(events: Any) -> None:
 
 
 @pytest.fixture
-def program(redis_url: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def program(place: dict[str, Any], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, "-m", "tests.redis.streams.runnel_shop"]
-    given = environment({"SHOP_URL": redis_url, "SHOP_FILE": str(tmp_path / "notes")})
+    more = {"RUNNEL_REDIS_CLUSTER": "true"} if place["cluster"] else {}
+    given = environment({"SHOP_URL": place["url"], "SHOP_FILE": str(tmp_path / "notes"), **more})
     with subprocess.Popen(words, cwd=ROOT, env=given) as process:
         yield process
         process.kill()
 
 
+@pytest.mark.row("R45")
 async def test_the_program_runs(
-    redis_url: str, tmp_path: Path, program: subprocess.Popen[bytes]
+    place: dict[str, Any], tmp_path: Path, program: subprocess.Popen[bytes]
 ) -> None:
     file = tmp_path / "notes"
 
@@ -91,12 +113,80 @@ async def test_the_program_runs(
     assert found.count("billed 1") == found.count("checked 3") == found.count("warm") == 1
     last = runnel_shop.Large(order_id=1, amount=150)
     number = runnel_shop.large.route.partition(last, 16)
-    with redis.Redis.from_url(redis_url) as client:
-        kept: Any = client.hget("{shop:st:orders}:meta", "partitions")
-        entries: Any = client.xrange(f"{{shop:st:large:{number}}}:log")
+    link = Link(RedisSettings(**place))
+    kept = await link.command("HGET", "{shop:st:orders}:meta", "partitions")
+    entries = await link.command("XRANGE", f"{{shop:st:large:{number}}}:log", "-", "+")
+    await link.close()
     assert kept == b"4"
     fields = {b"order_id": b"1", b"amount": b"150"}
     assert fields in [entry for _, entry in entries], "one field for each attribute"
+
+
+def _lagging(given: dict[str, str]) -> set[str]:
+    """The processors that a command finds in the application as it is."""
+    lag = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "chancy.cli",
+            "redis",
+            "stream",
+            "lag",
+            "--json",
+            "--app",
+            "old:app",
+        ],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert lag.returncode == 0, lag.stderr
+    return {one["processor"] for one in json.loads(lag.stdout)}
+
+
+@pytest.mark.row("R45")
+def test_the_example_of_the_guide_runs(
+    everywhere: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """On a cluster with nothing but a setting added; and commands take it as it is."""
+    (text,) = (one.text for one in page("docs/guides/streams.md").blocks if one.file == "old.py")
+    url = 'redis_url=os.environ["REDIS_URL"]'
+    assert url in text
+    if everywhere["cluster"]:
+        text = text.replace(url, f"{url}, redis_cluster=True")
+    (tmp_path / "old.py").write_text(text)
+    more = {
+        "REDIS_URL": everywhere["url"],
+        "RUNNEL_DEFAULT_JOIN_DELAY": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    given = environment({**more, "PYTHONPATH": path})
+    with subprocess.Popen(
+        [sys.executable, "-c", _RUN_OLD],
+        env=given,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = [int(process.stdout.readline()) for _ in range(48)]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    assert sorted(found) == list(range(48))
+    assert _lagging(given) == {"printer"}
+    if not everywhere["cluster"]:
+        return
+    redis_cluster_servers: RedisClusterServers = request.getfixturevalue("redis_cluster_servers")
+    tags = re.compile(rb"\{example:st(:orders(:\d+|:printer)?)?\}:")
+    for node in redis_cluster_servers.nodes:
+        keys = tell(node, "KEYS", "*")
+        assert any(b":log" in key for key in keys), "a part on each of them"
+        assert all(tags.match(key) for key in keys), keys
 
 
 @pytest.mark.row("R38")
@@ -137,6 +227,8 @@ def test_settings_of_environment_application_and_processor(
         ({"default_join_dely": 1}, "default_join_dely: Extra inputs are not permitted"),
         ({"default_prefetch_count": "many"}, "default_prefetch_count: .* integer"),
         ({"redis_url": "http://127.0.0.1"}, "the url must begin with one of"),
+        ({"redis_cluster": "perhaps"}, "redis_cluster: .* boolean"),
+        ({"redis_cluster": True, "redis_url": "redis://h/1"}, "has only the database 0"),
     ],
 )
 def test_settings_that_cannot_be(given: dict[str, Any], reason: str) -> None:

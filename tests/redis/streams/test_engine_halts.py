@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from chancy.plugins.redis.streams.event import Event
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.lane import Lane
-from chancy.plugins.redis.streams.policy import Halt
+from chancy.plugins.redis.streams.link import Call, Link
+from chancy.plugins.redis.streams.policy import Halt, Quarantine
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually
 
@@ -108,6 +109,43 @@ async def test_a_resume_of_old_is_not_heard_again_when_a_connection_was_lost(
         await asyncio.wait([task])
 
 
+@pytest.mark.row("R20")
+async def test_what_was_on_its_way_to_be_acknowledged_does_not_come_again_after_a_quarantine(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acknowledgements are sent, and reach the server late; the quarantine is quicker."""
+    on_its_way, answered = asyncio.Event(), Link.call_many
+
+    async def late(link: Link, calls: Sequence[Call]) -> Any:
+        if any(call.script == "exchange" and len(call.args) > 5 for call in calls):
+            on_its_way.set()
+            await asyncio.sleep(0.2)
+        return await answered(link, calls)
+
+    monkeypatch.setattr(Link, "call_many", late)
+    poison = {3}
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            if order.seq in poison:
+                await on_its_way.wait()
+                raise ValueError("poison")
+            crew.note(worker, events, order)
+
+    async with fleet(
+        redis_url, partitions=1, handler=handle, options={"policy": Quarantine()}
+    ) as crew:
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 6)
+        await eventually(lambda: worker.executor.runner.parked == {0})
+        await eventually(lambda: not worker.owned)
+        poison.clear()
+        await Inspection(crew.orders, "handle").resume()
+        await eventually(lambda: crew.numbers[-1:] == [5])
+        assert crew.numbers == [0, 1, 2, 3, 4, 5]
+
+
 async def test_what_comes_after_a_group_was_lost_is_not_left_out(redis_url: str) -> None:
     async with fleet(redis_url, partitions=1, options={"start": "$"}) as crew:
         await crew.send(0, 1)
@@ -130,6 +168,23 @@ async def test_what_comes_after_all_data_was_lost_is_not_left_out(redis_url: str
         await crew.orders.link.command("FLUSHALL")
         await crew.send(2, 2)
         await eventually(lambda: sorted(crew.numbers) == [2, 3])
+
+
+@pytest.mark.row("R04", "R42")
+async def test_what_a_stream_is_is_kept_again_after_all_data_was_lost(redis_url: str) -> None:
+    """Before anybody sends: or a worker that is declared otherwise would begin."""
+    async with fleet(redis_url, partitions=2, options={"lease_s": 1.0}) as crew:
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.orders.link.command("FLUSHALL")
+
+        async def kept() -> bool:
+            found = await crew.orders.link.command("HGET", crew.orders.keys.meta, "partitions")
+            return bool(found == b"2")
+
+        await eventually(kept, timeout=5)
+        await eventually(crew.settled)
+        assert len(worker.owned) == 2
 
 
 async def test_what_is_acknowledged_while_others_are_passed_on_is_passed_on_too() -> None:

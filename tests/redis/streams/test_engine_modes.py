@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import multiprocessing
 import os
 import threading
 import time
@@ -25,8 +26,8 @@ from tests.waiting import eventually
 
 
 @pytest.fixture
-async def streams(redis_url: str) -> AsyncIterator[Streams]:
-    made = Streams(RedisSettings(url=redis_url, prefix="t:"))
+async def streams(place: dict[str, Any]) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(**place, prefix="t:"))
     yield made
     await made.link.close()
 
@@ -108,9 +109,10 @@ class Computing:
 
 @pytest.fixture
 async def children(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Computing]:
-    monkeypatch.setenv("CHANCY_TEST_STREAMS_URL", redis_url)
+    monkeypatch.setenv("CHANCY_TEST_STREAMS_URL", place["url"])
+    monkeypatch.setenv("CHANCY_TEST_STREAMS_CLUSTER", "yes" if place["cluster"] else "no")
     monkeypatch.setenv("CHANCY_TEST_STREAMS_NOTES", str(tmp_path / "notes"))
     module = importlib.reload(computing)
     yield Computing(module, tmp_path / "notes")
@@ -132,6 +134,40 @@ async def test_a_process_for_each_partition_keeps_order_and_lease(children: Comp
     assert len(pids) == 3
     assert os.getpid() not in pids
     await stopped(serving)
+
+
+async def test_an_error_that_only_its_process_can_read_concerns_its_event_alone(
+    children: Computing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not those that the child was given along with it, and has not begun."""
+    await children.send(
+        *((0, seq, "raise here only" if seq == 2 else "") for seq in range(0, 20, 2))
+    )
+    serving = asyncio.create_task(children.module.streams.serve(["compute"]))
+    await eventually(lambda: [seq for _, seq in children.noted(0)] == [0, *range(4, 20, 2)])
+    (executor,) = children.module.streams.executors
+    assert executor.runner.meter.dead == 1
+    assert "error=ChildFailed: OnlyHere: sum 2" in caplog.text
+    await stopped(serving)
+
+
+async def test_a_child_that_dies_while_its_partition_is_given_back_is_no_failure(
+    children: Computing,
+) -> None:
+    """What it had at hand comes again: its policy would leave it out."""
+    module = children.module
+    await children.send((0, 0, ""), (0, 2, "burn"))
+    serving = asyncio.create_task(module.streams.serve(["compute"]))
+    await eventually(lambda: [seq for _, seq in children.noted(0)] == [0])
+    (executor,) = module.streams.executors
+    serving.cancel()
+    await eventually(lambda: all(lane.closing for lane in executor.runner.lanes))
+    for child in multiprocessing.active_children():
+        child.kill()
+    await asyncio.wait([serving])
+    assert executor.runner.meter.dead == 0
+    keys, link = module.sums.keys, module.streams.link
+    assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
 
 
 async def test_batches_come_to_a_process_in_order(children: Computing) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.link import Call, Link
 from tests.redis.streams.fleet import Fleet, Order, fleet
+from tests.redis.streams.witness import witness
 from tests.waiting import eventually
 
 EVENTS = 333
@@ -24,10 +27,10 @@ EVENTS = 333
     list(itertools.product([1, 8], [1, 50], [1, 24], [1, 3])),
 )
 async def test_each_event_is_seen_once_and_in_order_by_key(
-    redis_url: str, partitions: int, prefetch: int, batch: int, workers: int
+    place: dict[str, Any], partitions: int, prefetch: int, batch: int, workers: int
 ) -> None:
     async with fleet(
-        redis_url, partitions=partitions, batch=batch, options={"prefetch": prefetch}
+        **place, partitions=partitions, batch=batch, options={"prefetch": prefetch}
     ) as crew:
         for _ in range(workers):
             await crew.start()
@@ -60,10 +63,14 @@ async def _nothing_pending(crew: Fleet) -> bool:
     return await crew.pending() == 0
 
 
-@pytest.mark.row("R12", "R13", "R15", "R25")
+@pytest.mark.row("R12", "R13", "R15", "R25", "R29")
 @pytest.mark.parametrize("batch", [1, 11])
 async def test_workers_come_and_go_under_load(place: dict[str, Any], batch: int) -> None:
-    async with fleet(**place, partitions=8, batch=batch) as crew:
+    """And at no moment have two of them a partition, or is one's event another's to acknowledge."""
+    async with (
+        fleet(**place, partitions=8, batch=batch) as crew,
+        witness(crew.orders.link, place["url"]) as book,
+    ):
         sent = 0
         stop = asyncio.Event()
 
@@ -90,6 +97,9 @@ async def test_workers_come_and_go_under_load(place: dict[str, Any], batch: int)
         await eventually(lambda: _nothing_pending(crew))
         assert sorted(crew.numbers) == list(range(sent))
         assert crew.out_of_order() == []
+        await book.catch_up()
+        assert book.wrong == []
+        assert sum(map(len, book.acked.values())) == sent
 
 
 @pytest.mark.row("R24")
@@ -165,7 +175,7 @@ async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
 
 @pytest.mark.parametrize("batch", [1, 10])
 async def test_answers_that_are_lost_cost_neither_order_nor_events(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, batch: int
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     """The read has happened, and nobody has heard of it."""
     answered = Link.call_many
@@ -178,10 +188,47 @@ async def test_answers_that_are_lost_cost_neither_order_nor_events(
         return replies
 
     monkeypatch.setattr(Link, "call_many", lossy)
-    async with fleet(redis_url, partitions=2, batch=batch, options={"prefetch": 16}) as crew:
+    async with fleet(**place, partitions=2, batch=batch, options={"prefetch": 16}) as crew:
         await crew.start()
         await crew.send(0, 200)
         await eventually(lambda: len(crew.seen) >= 200)
         await eventually(lambda: _nothing_pending(crew))
         assert sorted(crew.numbers) == list(range(200))
         assert crew.out_of_order() == []
+
+
+async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one primary of a cluster has died."""
+    answered, refused = Link.call_many, asyncio.Event()
+
+    async def half(link: Link, calls: Sequence[Call]) -> Any:
+        replies = list(await answered(link, calls))
+        for at, call in enumerate(calls):
+            if call.script == "exchange" and call.keys[1] == crew.orders.keys.log(0):
+                replies[at] = BrokerUnavailable("that server is away")
+                refused.set()
+        return replies
+
+    async with fleet(redis_url, partitions=2) as crew:
+        await crew.start()
+        await eventually(crew.settled)
+        monkeypatch.setattr(Link, "call_many", half)
+        await crew.orders.send(*(Order(key=0, seq=number) for number in range(10)))
+        await refused.wait()
+        began = time.monotonic()
+        for number in range(40):
+            await crew.orders.send(Order(key=1, seq=number), Order(key=0, seq=10 + number))
+            await eventually(partial(_saw, crew, 1, number))
+        assert time.monotonic() - began < 4.0
+        monkeypatch.undo()
+        await eventually(lambda: _seen(crew, 0) == list(range(50)))
+
+
+def _saw(crew: Fleet, partition: int, number: int) -> bool:
+    return number in _seen(crew, partition)
+
+
+def _seen(crew: Fleet, partition: int) -> list[int]:
+    return [one.order.seq for one in crew.seen if one.partition == partition]

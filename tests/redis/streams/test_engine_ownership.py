@@ -11,6 +11,7 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.ownership import Busy, Ownership, Parked
@@ -25,8 +26,8 @@ LEASE_S = 0.4
 
 
 @pytest.fixture
-async def processor(redis_url: str) -> AsyncIterator[Processor[Order]]:
-    streams = Streams(RedisSettings(url=redis_url, prefix="t:"))
+async def processor(everywhere: dict[str, Any]) -> AsyncIterator[Processor[Order]]:
+    streams = Streams(RedisSettings(**everywhere, prefix="t:"))
     stream: Stream[Order] = streams.stream(
         "orders", record=Order, partition_by="key", partitions=2, hasher=in_turn
     )
@@ -66,7 +67,7 @@ async def _until_free(link: Link, processor: Processor[Order], member: str) -> L
     return lane
 
 
-@pytest.mark.row("R29")
+@pytest.mark.row("R29", "R45")
 async def test_a_partition_has_one_owner_until_its_lease_ends(processor: Processor[Order]) -> None:
     link = processor.stream.link
     first = await acquired(link, processor, "a")
@@ -91,6 +92,8 @@ async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(
     second = await _until_free(link, processor, "b")
     late = await stream.send(Order(key=0, seq=5))
     assert await exchange(link, processor, "a", first, ">", ids[1]) == [b"lost"]
+    inspection = Inspection(stream, processor.name)
+    assert [report.fenced for report in await inspection.report()][:2] == [1, 0]
     # What was pending comes first and in order, and then what is new.
     _, pending, _ = await exchange(link, processor, "b", second, "0-0")
     assert [xid.decode() for xid, _ in pending] == ids[1:]
@@ -140,16 +143,17 @@ async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_do
     assert await link.command("HGET", stream.keys.stat(0), "lost:handle") == b"2"
 
 
-@pytest.mark.row("R42")
+@pytest.mark.row("R42", "R45")
 async def test_a_worker_goes_on_after_all_data_is_gone(
-    redis_url: str, redis_server: RedisServer
+    everywhere: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    async with fleet(redis_url, partitions=4, options={"lease_s": 1.0}) as crew:
+    servers = "redis_cluster_servers" if everywhere["cluster"] else "redis_server"
+    async with fleet(**everywhere, partitions=4, options={"lease_s": 1.0}) as crew:
         await crew.start()
         await eventually(crew.settled)
         await crew.send(0, 20)
         await eventually(lambda: sorted(crew.numbers) == list(range(20)))
-        redis_server.flush()
+        request.getfixturevalue(servers).flush()
         crew.seen.clear()
         await crew.send(100, 20)
         await eventually(lambda: sorted(crew.numbers) == list(range(100, 120)))
@@ -202,3 +206,24 @@ async def test_a_worker_that_was_silent_longer_than_its_lease_hands_out_nothing_
         assert crew.numbers == [0]
         server.thaw()
         await eventually(lambda: set(crew.numbers) == set(range(50)))
+
+
+@pytest.mark.row("R30")
+async def test_a_lease_that_is_extended_late_strands_no_partition(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer to the heartbeat comes when the processor has ended for want of a lease."""
+    async with fleet(redis_url, partitions=1, options={"lease_s": 60.0}) as crew:
+        worker = await crew.start()
+        await crew.send(0, 1)
+        await eventually(lambda: crew.numbers == [0])
+        (lane,) = worker.executor.runner.lanes
+        until, lane.deadline = lane.deadline, 0.0
+        lane.arrive()
+        # The consumer has ended in the next turns of the loop, long before the next heartbeat.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        lane.extended(until)
+        await crew.send(1, 1)
+        await eventually(lambda: crew.numbers == [0, 1], timeout=5)
+        assert "partition_lost processor=orders/handle partition=0 epoch=1: its" in caplog.text

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams import timers
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.streams import Streams
 from tests.waiting import eventually
@@ -64,15 +66,55 @@ async def start() -> AsyncIterator[Start]:
         await stop(task)
 
 
-def declared(url: str) -> Streams:
-    return Streams(RedisSettings(url=url, prefix="t:"))
+def declared(where: dict[str, Any]) -> Streams:
+    return Streams(RedisSettings(**where, prefix="t:"))
 
 
-@pytest.mark.row("R35")
-async def test_a_timer_goes_on_after_a_failure_and_never_overlaps(
-    redis_url: str, start: Start
+@pytest.mark.row("R36")
+async def test_a_crontab_fires_by_the_clock_of_its_zone_once_in_each_worker(
+    redis_url: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams = declared(redis_url)
+    """In a moment before nine of Kiritimati, which is another day than that of UTC."""
+    zero = time.monotonic()
+
+    class Moved:
+        @staticmethod
+        def now(_: tzinfo) -> datetime:
+            moment = datetime(2031, 3, 2, 18, 59, 59, 500_000, tzinfo=UTC)
+            return moment + timedelta(seconds=time.monotonic() - zero)
+
+    monkeypatch.setattr(timers, "datetime", Moved)
+    fired: list[tuple[int, str]] = []
+
+    def declare(worker: int) -> Streams:
+        streams = declared({"url": redis_url})
+
+        async def at_nine() -> None:
+            fired.append((worker, "nine"))
+
+        async def elsewhere() -> None:
+            fired.append((worker, "elsewhere"))
+
+        async def later() -> None:
+            fired.append((worker, "later"))
+
+        streams.crontab("0 9 3 3 *", zone="Pacific/Kiritimati", name="nine")(at_nine)
+        streams.crontab("0 9 * * *", zone="UTC", name="elsewhere")(elsewhere)
+        # A second later: what was to fire twice would have done so.
+        streams.crontab("0 9 3 3 * 1", zone="Pacific/Kiritimati", name="later")(later)
+        return streams
+
+    for worker in range(2):
+        start(declare(worker), Gate(leads=False))
+    await eventually(lambda: [what for _, what in fired].count("later") == 2)
+    assert sorted(fired) == [(0, "later"), (0, "nine"), (1, "later"), (1, "nine")]
+
+
+@pytest.mark.row("R35", "R45")
+async def test_a_timer_goes_on_after_a_failure_and_never_overlaps(
+    everywhere: dict[str, Any], start: Start
+) -> None:
+    streams = declared(everywhere)
     at_once, most, runs = 0, 0, 0
 
     @streams.timer(every_s=0.02)
@@ -91,12 +133,14 @@ async def test_a_timer_goes_on_after_a_failure_and_never_overlaps(
     assert most == 1
 
 
-@pytest.mark.row("R37")
-async def test_timers_on_the_leader_run_in_one_worker(redis_url: str, start: Start) -> None:
+@pytest.mark.row("R37", "R45")
+async def test_timers_on_the_leader_run_in_one_worker(
+    everywhere: dict[str, Any], start: Start
+) -> None:
     ran: list[int] = []
     gates = [Gate(False), Gate(True)]
     for number, gate in enumerate(gates):
-        streams = declared(redis_url)
+        streams = declared(everywhere)
 
         async def work(number: int = number) -> None:
             ran.append(number)
@@ -107,13 +151,13 @@ async def test_timers_on_the_leader_run_in_one_worker(redis_url: str, start: Sta
     assert set(ran) == {1}
 
 
-@pytest.mark.row("R36")
+@pytest.mark.row("R36", "R45")
 async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
-    redis_url: str, start: Start
+    place: dict[str, Any], start: Start
 ) -> None:
     fired: list[datetime] = []
     for _ in range(2):
-        streams = declared(redis_url)
+        streams = declared(place)
 
         async def work() -> None:
             fired.append(datetime.now(UTC).replace(microsecond=0))
@@ -124,13 +168,13 @@ async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
     assert len(set(fired)) == len(fired)
 
 
-@pytest.mark.row("R34")
+@pytest.mark.row("R34", "R45")
 async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
-    redis_url: str, start: Start
+    everywhere: dict[str, Any], start: Start
 ) -> None:
     ran: list[int] = []
     for number in range(2):
-        streams = declared(redis_url)
+        streams = declared(everywhere)
 
         async def work(number: int = number) -> None:
             ran.append(number)
@@ -142,12 +186,12 @@ async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
     await eventually(lambda: sorted(ran) == [0, 0, 1, 1])
 
 
-@pytest.mark.row("R34")
+@pytest.mark.row("R34", "R45")
 async def test_what_was_asked_before_the_end_is_not_done_behind_it(
-    redis_url: str, start: Start, monkeypatch: pytest.MonkeyPatch
+    everywhere: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that ends as it says that it lives: the server may hear it after the farewell."""
-    streams, call, sent = declared(redis_url), Link.call, asyncio.Event()
+    streams, call, sent = declared(everywhere), Link.call, asyncio.Event()
 
     async def work() -> None: ...
 
@@ -172,12 +216,14 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
     await streams.link.close()
 
 
-@pytest.mark.row("R34")
-async def test_a_task_on_the_leader_runs_once_for_each_fleet(redis_url: str, start: Start) -> None:
+@pytest.mark.row("R34", "R45")
+async def test_a_task_on_the_leader_runs_once_for_each_fleet(
+    everywhere: dict[str, Any], start: Start
+) -> None:
     ran: list[int] = []
 
     def worker(number: int, gate: Gate) -> asyncio.Task[None]:
-        streams = declared(redis_url)
+        streams = declared(everywhere)
 
         async def work() -> None:
             ran.append(number)
@@ -197,15 +243,15 @@ async def test_a_task_on_the_leader_runs_once_for_each_fleet(redis_url: str, sta
     await eventually(lambda: ran == [1, 4])
 
 
-@pytest.mark.row("R34")
+@pytest.mark.row("R34", "R45")
 async def test_the_next_leader_begins_a_task_anew_within_which_the_last_one_ended(
-    redis_url: str, start: Start
+    everywhere: dict[str, Any], start: Start
 ) -> None:
     ran: list[int] = []
     gates = [Gate(True), Gate(False)]
     tasks = []
     for number, gate in enumerate(gates):
-        streams = declared(redis_url)
+        streams = declared(everywhere)
 
         async def work(number: int = number) -> None:
             ran.append(number)

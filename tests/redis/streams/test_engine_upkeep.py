@@ -84,12 +84,14 @@ async def test_a_halt_may_end_the_process(redis_url: str, monkeypatch: pytest.Mo
             raise ValueError("no")
 
     async with fleet(
-        redis_url, partitions=1, handler=fail, options={"policy": Halt(exit=True)}
+        redis_url, partitions=2, handler=fail, options={"policy": Halt(exit=True)}
     ) as crew:
-        await crew.start()
-        await crew.send(0, 1)
-        await eventually(lambda: sent == [(os.getpid(), signal.SIGTERM)])
-        assert await crew.pending() == 1
+        worker = await crew.start()
+        await crew.send(0, 2)
+        await eventually(lambda: worker.executor.runner.halted == {0, 1})
+        assert sent == [(os.getpid(), signal.SIGTERM)], "a second one would end it at once"
+        assert worker.streams.exit.code == 5
+        assert await crew.pending() == 2
 
 
 async def test_a_lane_that_takes_too_long_at_its_end_is_interrupted(

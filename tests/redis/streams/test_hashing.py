@@ -158,6 +158,12 @@ def test_keys_that_have_no_one_form_are_refused(key: object) -> None:
         key_bytes(key)
 
 
+def test_what_is_no_record_of_the_stream_is_named() -> None:
+    given: Any = {"name": "ann"}
+    with pytest.raises(InvalidArguments, match=r"are of Customer, not \{'name': 'ann'\}"):
+        route_of(Customer, "name").partition(given, 4)
+
+
 def test_a_record_without_a_key_names_what_it_is_partitioned_by() -> None:
     with pytest.raises(InvalidArguments, match="Customer, partitioned by nick: None cannot be"):
         route_of(Customer, "nick").partition(Customer(name="a"), 4)

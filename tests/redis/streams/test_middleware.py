@@ -30,8 +30,8 @@ class Tick(Record, primitive=True):
 
 
 @pytest.fixture
-async def streams(redis_url: str) -> AsyncIterator[Streams]:
-    made = Streams(RedisSettings(url=redis_url, prefix="t:"))
+async def streams(everywhere: dict[str, Any]) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(**everywhere, prefix="t:"))
     yield made
     await made.link.close()
 
@@ -87,7 +87,7 @@ async def sunk(sink: Stream[Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.row("R17")
+@pytest.mark.row("R17", "R45")
 async def test_the_first_stands_next_to_the_log(streams: Streams) -> None:
     stream, log = declare(streams), list[Any]()
 
@@ -107,7 +107,7 @@ async def test_the_first_stands_next_to_the_log(streams: Streams) -> None:
     assert not [one for one in log if one[1] == "failed"], "the end of a worker is no failure"
 
 
-@pytest.mark.row("R17")
+@pytest.mark.row("R17", "R45")
 async def test_a_failure_is_seen_and_all_is_ended_before_the_next_run(streams: Streams) -> None:
     stream, log = declare(streams), list[Any]()
 

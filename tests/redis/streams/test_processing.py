@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,8 +38,8 @@ class Step(Record, primitive=True):
 
 
 @pytest.fixture
-async def streams(redis_url: str) -> AsyncIterator[Streams]:
-    made = Streams(RedisSettings(url=redis_url, prefix="t:"))
+async def streams(everywhere: dict[str, Any]) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(**everywhere, prefix="t:"))
     yield made
     await made.link.close()
 
@@ -57,7 +58,7 @@ def declare(streams: Streams, partitions: int) -> Stream[Order]:
     return streams.stream("orders", record=Order, partition_by="order_id", partitions=partitions)
 
 
-@pytest.mark.row("R08", "R09")
+@pytest.mark.row("R08", "R09", "R45")
 async def test_events_and_records_of_each_partition(streams: Streams) -> None:
     stream = declare(streams, 2)
     raw: list[Event[Order]] = []
@@ -92,7 +93,7 @@ async def test_events_and_records_of_each_partition(streams: Streams) -> None:
         streams.processor(stream)(look.function)  # type: ignore[arg-type]
 
 
-@pytest.mark.row("R14")
+@pytest.mark.row("R14", "R45")
 async def test_batches_are_full_or_in_time_and_never_empty(streams: Streams) -> None:
     stream = declare(streams, 1)
     seen: list[tuple[float, list[int]]] = []
@@ -116,7 +117,7 @@ async def test_batches_are_full_or_in_time_and_never_empty(streams: Streams) -> 
     assert seen[1][0] - seen[0][0] < 0.15, "a full one does not wait"
 
 
-@pytest.mark.row("R40")
+@pytest.mark.row("R40", "R45")
 @pytest.mark.parametrize(("start", "expected"), [("0", [0, 1, 2, 3]), ("$", [2, 3])])
 async def test_a_new_processor_begins_where_it_is_told_to(
     streams: Streams, start: str, expected: list[int]
@@ -144,7 +145,7 @@ async def test_a_new_processor_begins_where_it_is_told_to(
         await eventually(lambda: seen == expected)
 
 
-@pytest.mark.row("R44")
+@pytest.mark.row("R44", "R45")
 async def test_a_stage_behind_another_keeps_the_order_of_keys(streams: Streams) -> None:
     first = streams.stream("first", record=Step, partition_by="key", partitions=4)
     second = streams.stream("second", record=Step, partition_by="key", partitions=8)
@@ -234,9 +235,9 @@ def test_modules_are_found_by_a_pattern(redis_url: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr
 
 
-@pytest.mark.row("R33")
-async def test_one_process_without_a_worker_leads(redis_url: str) -> None:
-    links = [Link(RedisSettings(url=redis_url, prefix="t:")) for _ in range(3)]
+@pytest.mark.row("R33", "R45")
+async def test_one_process_without_a_worker_leads(everywhere: dict[str, Any]) -> None:
+    links = [Link(RedisSettings(**everywhere, prefix="t:")) for _ in range(3)]
     gates = [RedisGate(link, lease_s=0.4) for link in links]
     tasks = [asyncio.create_task(gate.serve()) for gate in gates]
 

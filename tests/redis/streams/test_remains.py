@@ -94,13 +94,20 @@ async def test_a_dead_letter_that_cannot_be_read_is_shown_as_it_is(streams: Stre
     fields = ("data", b"\xff{", "_xid", "5-1", "_error", "E: no", "_at", 1_000)
     for number in (1, 2):
         await streams.link.command("XADD", stream.keys.dead(number, "bill"), "*", *fields)
-    words = ("dead", "orders", "bill", "--json", "--limit", 1)
-    assert (await asyncio.to_thread(run, *words)).json == [
-        {
-            "partition": 1,
-            "id": "5-1",
-            "failed_at": "1970-01-01T00:00:01.000+00:00",
-            "error": "E: no",
-            "record": {"data": "\\xff{"},
-        }
-    ]
+    letter = {
+        "partition": 1,
+        "id": "5-1",
+        "failed_at": "1970-01-01T00:00:01.000+00:00",
+        "error": "E: no",
+        "record": {"data": "\\xff{"},
+    }
+    words = ("dead", "orders", "bill", "--json", "--limit")
+    first = await asyncio.to_thread(run, *words, 1)
+    assert first.json == [letter]
+    assert "these are 1; there may be more, in the partitions from 1 on" in first.err
+    both = await asyncio.to_thread(run, *words, 3)
+    assert (both.json, both.err) == ([letter, letter | {"partition": 2}], "")
+    third = await asyncio.to_thread(run, *words, 3, "--partition", 2, "--partition", 3)
+    assert third.json == [letter | {"partition": 2}]
+    none = await asyncio.to_thread(run, *words, 3, "--partition", 4, code=2)
+    assert "the stream orders has the partitions 0 to 3, and not all of 4" in none.err

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError
+from chancy.plugins.redis.scripts import Value
 from chancy.plugins.redis.streams import batch
 from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.batch import StreamFull
+from chancy.plugins.redis.streams.keys import StreamKeys
 from chancy.plugins.redis.streams.link import Link
 from tests.redis.streams.orders import declare, dropped, entries, every, orders
 
@@ -102,3 +104,24 @@ async def test_nothing_is_sent_behind_a_batch_that_failed(
         await (asyncio.to_thread(send) if threaded else stream.send_many(made, timeout_s=0.02))
     assert failed.value.__notes__ == ["2 records were sent"]
     assert await every(stream) == [[0, 2], []]
+
+
+@pytest.mark.row("R06")
+@pytest.mark.parametrize("full", ["block", "drop_oldest"])
+async def test_a_row_of_the_outbox_is_appended_though_it_is_larger_than_the_stream_is_now(
+    alone: Link, full: str
+) -> None:
+    """It was written before the size of the stream was lowered; others wait behind it."""
+    keys = StreamKeys(alone.prefix, "orders")
+    given = (keys.log(0), keys.stat(0), keys.relayed(0))
+    event: list[Value] = ["data.json", b"1"]
+    small: list[Value] = [1, "one", 2, 1, "data.json", b"0"]
+    large: list[Value] = [2, "two", 2, 5, *event * 5]
+    if full == "block":
+        # Only once there is nothing else in the log.
+        assert await alone.call("relay", given, (1, 3, full, *small, *large)) == [1, 1]
+        await alone.command("DEL", keys.log(0))
+    else:
+        assert await alone.call("relay", given, (1, 3, full, *small)) == [1, 0]
+    assert await alone.call("relay", given, (1, 3, full, *large)) == [1, 0]
+    assert await alone.command("XLEN", keys.log(0)) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,12 @@ from tests.waiting import eventually
 PARTITIONS, WORKERS, EVENTS = 256, 16, 1_024
 
 
-@pytest.mark.row("R31", "R46")
+@pytest.mark.row("R31", "R45", "R46")
 @pytest.mark.parametrize("join_delay_s", [0.0, 0.5])
-async def test_a_burst_of_workers_settles(redis_url: str, join_delay_s: float) -> None:
+async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: float) -> None:
     """With a delay in few plans, without one all the same."""
     async with fleet(
-        redis_url, partitions=PARTITIONS, options={"join_delay_s": join_delay_s}
+        **place, partitions=PARTITIONS, options={"join_delay_s": join_delay_s}
     ) as crew:
         await crew.send(0, EVENTS, keys=PARTITIONS)
         began = asyncio.get_running_loop().time()

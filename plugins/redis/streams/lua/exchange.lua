@@ -9,6 +9,7 @@ local own, log, stat = KEYS[1], KEYS[2], KEYS[3]
 local group, member, epoch = ARGV[1], ARGV[2], ARGV[3]
 local count, cursor = tonumber(ARGV[4]), ARGV[5]
 if not mine(own, member, epoch) then
+  redis.call('HINCRBY', stat, 'fenced:' .. group, 1)
   return {'lost'}
 end
 for at = 6, #ARGV, 1000 do
@@ -35,8 +36,10 @@ for _, entry in ipairs(entries) do
     gone[#gone + 1] = entry[1]
   end
 end
+for at = 1, #gone, 1000 do
+  redis.call('XACK', log, group, unpack(gone, at, math.min(at + 999, #gone)))
+end
 if #gone > 0 then
-  redis.call('XACK', log, group, unpack(gone))
   redis.call('HINCRBY', stat, 'lost:' .. group, #gone)
 end
 return {'ok', kept, gone}

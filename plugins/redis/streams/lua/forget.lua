@@ -14,5 +14,5 @@ if redis.call('EXISTS', log) == 1 then
 end
 local letters = redis.call('XLEN', dead)
 found = found + redis.call('DEL', own, park, dead)
-redis.call('HDEL', stat, 'lost:' .. group, 'letters_dropped:' .. group)
+redis.call('HDEL', stat, 'lost:' .. group, 'letters_dropped:' .. group, 'fenced:' .. group)
 return {found > 0 and 1 or 0, pending, letters}

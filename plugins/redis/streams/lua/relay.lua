@@ -21,14 +21,16 @@ while at <= #ARGV do
   local mark, width, count = ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first, after = at + 4, at + 4 + width * count
   if not redis.call('ZSCORE', relayed, mark) then
-    local over = redis.call('XLEN', log) + count - size
+    -- A row that is larger than the stream is now was written when that was larger.
+    local room = math.max(size, count)
+    local over = redis.call('XLEN', log) + count - room
     if over > 0 then
-      over = over - trim(log, math.max(0, size - count - math.min(1000, math.floor(size / 10))))
+      over = over - trim(log, math.max(0, room - count - math.min(1000, math.floor(room / 10))))
       if over > 0 then
         if ARGV[3] == 'block' then
           return {rows, 1}
         end
-        redis.call('HINCRBY', stat, 'dropped', redis.call('XTRIM', log, 'MAXLEN', size - count))
+        redis.call('HINCRBY', stat, 'dropped', redis.call('XTRIM', log, 'MAXLEN', room - count))
       end
     end
     for each = first, after - 1, width do

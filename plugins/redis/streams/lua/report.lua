@@ -1,7 +1,8 @@
 -- How far a processor is with a partition. Writes nothing.
 -- KEYS log own park dead stat; ARGV group most
 -- {length, lag, pending, first pending id, idle ms of the first pending one, owner, ms left,
---  epoch, parked at, parked id, parked error, dead letters, dropped, lost, letters dropped, halted error}
+--  epoch, parked at, parked id, parked error, dead letters, dropped, lost, letters dropped, halted error,
+--  fenced}
 --@include _now
 local log, own, park, dead, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, most = ARGV[1], tonumber(ARGV[2])
@@ -35,7 +36,8 @@ end
 local held = redis.call('HMGET', own, 'owner', 'until', 'epoch', 'halted')
 local parked = redis.call('HMGET', park, 'at', 'xid', 'error')
 local left = held[1] and math.max(0, tonumber(held[2] or 0) - now_ms()) or 0
-local counts = redis.call('HMGET', stat, 'dropped', 'lost:' .. group, 'letters_dropped:' .. group)
+local counts = redis.call(
+  'HMGET', stat, 'dropped', 'lost:' .. group, 'letters_dropped:' .. group, 'fenced:' .. group)
 return {length, lag, pending, first, idle, held[1], left, held[3], parked[1], parked[2], parked[3],
   redis.call('XLEN', dead), counts[1], counts[2], counts[3],
-  left > 0 and held[4]}
+  left > 0 and held[4], counts[4]}

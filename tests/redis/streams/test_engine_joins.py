@@ -1,0 +1,56 @@
+"""A join that Redis does not answer: whoever asks for it again is the same member."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.streams.link import Link
+from tests.redis.streams.fleet import fleet
+from tests.waiting import eventually
+
+
+class LostAnswers:
+    """Joins are done, and their first answers are lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        self.lost = 0
+        call = Link.call
+
+        async def forgetful(link: Link, script: str, keys: Any, args: Any = ()) -> Any:
+            answer = await call(link, script, keys, args)
+            if script == "membership" and args[0] == "join" and self.lost < count:
+                self.lost += 1
+                raise BrokerUnavailable("the answer is lost")
+            return answer
+
+        monkeypatch.setattr(Link, "call", forgetful)
+
+
+@pytest.mark.row("R24", "R31")
+async def test_a_worker_whose_join_had_no_answer_has_all_partitions_at_once(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not when the lease of a member has ended that never was."""
+    answers = LostAnswers(monkeypatch, 2)
+    async with fleet(redis_url, partitions=8, options={"lease_s": 60}) as crew:
+        await crew.start()
+        await eventually(crew.settled, timeout=10)
+        assert answers.lost == 2
+        keys = crew.orders.keys
+        assert await crew.orders.link.command("ZCARD", keys.members("handle")) == 1
+
+
+@pytest.mark.row("R25")
+async def test_a_worker_that_ends_before_its_join_is_answered_is_no_member(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = LostAnswers(monkeypatch, 10**9)
+    async with fleet(redis_url, partitions=8) as crew:
+        worker = await crew.start()
+        await eventually(lambda: answers.lost > 1)
+        await crew.stop(worker)
+        keys = crew.orders.keys
+        assert await crew.orders.link.command("ZCARD", keys.members("handle")) == 0
