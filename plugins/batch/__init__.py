@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.broker import Broker, SqlStore
+from chancy.elsewhere import Untold
 from chancy.errors import ConfigurationError
 from chancy.job import Job
 from chancy.names import shown
 from chancy.plugin import Application, Panel, Plugin, Runtime
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.description import Batch
-from chancy.plugins.batch.ends import Notes, place_of, settling
+from chancy.plugins.batch.ends import End, Notes, place_of, settling
 from chancy.plugins.batch.pushing import Addition, Here, Push, Pushing, SyncPushing
 from chancy.plugins.batch.record import (
     BatchFilter,
@@ -28,7 +30,7 @@ from chancy.plugins.batch.record import (
 )
 from chancy.plugins.batch.reference import BatchReference
 from chancy.plugins.batch.sweep import Sweep
-from chancy.plugins.batch.waiting import Waiting
+from chancy.plugins.batch.waiting import Waiting, waiting_for
 from chancy.postgres.component import Kind, Migrations
 from chancy.settling import Transaction
 
@@ -77,7 +79,9 @@ class Batches(Plugin):
         self.keep_days = keep_days
         self.sweep_s = sweep_s
         self._notes = Notes()
-        self._waiting: WeakKeyDictionary[Broker, Waiting] = WeakKeyDictionary()
+        self._untold: Untold[End] = Untold("batches", most=100_000)
+        # While somebody waits: it holds its broker.
+        self._waiting: WeakValueDictionary[Broker, Waiting] = WeakValueDictionary()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -98,6 +102,7 @@ class Batches(Plugin):
                     "batches_callbacks": "select, insert, update",
                 }
             },
+            core_grants={Kind.PRODUCER: {"queues": "select (name, broker)"}},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -129,11 +134,25 @@ class Batches(Plugin):
                 raise
             self._notes.told(ends)
 
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        self._untold.add(self._notes.settled(batch))
+
     async def serve(self, runtime: Runtime) -> None:
         broker, clock = runtime.broker, runtime.clock
         if not isinstance(broker, SqlStore):
             return
-        sweep = Sweep(broker, self._notes, keep_days=self.keep_days)
+        telling = asyncio.create_task(
+            self._untold.tell(Calls(broker).settle, clock), name="chancy batches elsewhere"
+        )
+        try:
+            sweep = Sweep(broker, clock, self._notes, keep_days=self.keep_days)
+            await self._sweep(runtime, sweep)
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+
+    async def _sweep(self, runtime: Runtime, sweep: Sweep) -> None:
+        clock = runtime.clock
         ask_at = turn_at = retain_at = clock.monotonic()
         while True:
             now = clock.monotonic()
@@ -227,7 +246,7 @@ class Batches(Plugin):
         def waiting() -> Waiting:
             found = self._waiting.get(chancy.broker)
             if found is None:
-                found = self._waiting[chancy.broker] = Waiting(chancy.broker, chancy.clock)
+                found = self._waiting[chancy.broker] = waiting_for(chancy.broker, chancy.clock)
             return found
 
         return BatchReference(id, chancy, waiting)

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker import Broker, Cancellation
+from chancy.elsewhere import supplied
 from chancy.errors import ConfigurationError
 from chancy.plugins.batch.ends import End, Place, settling
 from chancy.plugins.batch.record import (
@@ -79,6 +80,8 @@ class Calls:
             for _ in range(_ROUNDS):
                 if not await self._cancel_all(id):
                     break
+            if supplied(self._broker):
+                await self._cancel_elsewhere(id)
         await self._fetch("look", id)
         return bool(runs)
 
@@ -92,6 +95,19 @@ class Calls:
             if jobs:
                 busy |= await self.stop((id, job) for job in jobs)
         return busy
+
+    async def _cancel_elsewhere(self, id: UUID) -> None:
+        """What waits in the outbox of the other broker never comes to it."""
+        while rows := await self._fetch("take_back", id, 10 * _BATCH):
+            back = [End(Place(id, None), row[0], int(State.CANCELLED)) for row in rows]
+            await self.settle(back)
+        after = UUID(int=0)
+        while rows := await self._fetch("away", id, after, _BATCH):
+            jobs = [job for batch, job, _ in rows if batch == id]
+            await self.stop((id, job) for job in jobs)
+            if len(jobs) < _BATCH:
+                break
+            after = jobs[-1]
 
     async def stop(self, jobs: Iterable[tuple[UUID, UUID]]) -> bool:
         """Cancel jobs, each behind its batch, and tell of those that waited; gives whether the rows

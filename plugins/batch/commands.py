@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
 import click
 
+from chancy.commands import as_json, refuse
 from chancy.plugin import Application, CommandLine
 from chancy.plugins.batch.calls import MAX_FOUND, Calls
 from chancy.plugins.batch.record import BatchFilter, BatchRecord, BatchState, CallbackRecord
@@ -17,8 +18,6 @@ from chancy.states import State
 _STATES = [state.label for state in BatchState]
 #: Jobs that have failed or were cancelled that `show` prints.
 _BAD = 20
-
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON, for scripts.")
 
 
 @click.group()
@@ -101,7 +100,7 @@ def show(line: CommandLine, id: UUID, json_: bool) -> None:
     """
     found, callbacks, bad = line.run(lambda chancy: _whole(chancy, id))
     if found is None:
-        _complain(f"there is no batch {id}")
+        refuse(f"there is no batch {id}")
     if json_:
         line.script(
             _facts(found)
@@ -151,7 +150,7 @@ def cancel(line: CommandLine, id: UUID, json_: bool) -> None:
     if json_:
         line.script({"cancelled": done})
     if not done:
-        _complain(f"batch {id} is not there, or has ended")
+        refuse(f"batch {id} is not there, or has ended")
     if not json_:
         line.line(f"batch {id} is being cancelled")
 
@@ -189,8 +188,3 @@ def _facts(one: BatchRecord) -> dict[str, Any]:
 
 def _time(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
-
-
-def _complain(message: str) -> NoReturn:
-    click.echo(f"chancy: {message}", err=True)
-    raise SystemExit(1)

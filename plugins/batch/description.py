@@ -61,7 +61,9 @@ class Batch:
                 "none of which controls"
             )
 
-    def callbacks(self, registry: Registry | None) -> list[object]:
+    def callbacks(
+        self, registry: Registry | None, max_payload: int = DEFAULT_MAX_PAYLOAD
+    ) -> list[object]:
         """The callbacks as the columns that ``sql/begin.sql`` takes.
 
         :param registry: None for functions that this process cannot import.
@@ -75,7 +77,7 @@ class Batch:
         ):
             if job is not None:
                 try:
-                    rows.append((int(on), new_id(), *_row(job, registry)))
+                    rows.append((int(on), new_id(), *_row(job, registry, max_payload)))
                 except (PushError, ConfigurationError) as error:
                     message = f"batch {self.name!r}: on_{on.label}: {error}"
                     raise PushError(message) from error.__cause__
@@ -88,6 +90,8 @@ def members(jobs: Iterable[Job[Any]], id: UUID, name: str, most: int) -> Iterato
     :param most: so many it may get.
     :raises PushError: one of them cannot be in a batch, or there are more.
     """
+    if isinstance(jobs, Job):
+        raise PushError(f"batch {name!r}: {shown(jobs)} is one job: pass a list of them")
     mark = {KEY: {"id": str(id)}}
     for count, job in enumerate(jobs, 1):
         if count > most:
@@ -112,8 +116,10 @@ def shards(jobs: int, *, may_grow: bool) -> int:
     return MAX_SHARDS if may_grow else max(1, min(MAX_SHARDS, jobs // JOBS_A_SHARD))
 
 
-def _row(job: Job[Any], registry: Registry | None) -> tuple[object, ...]:
+def _row(job: object, registry: Registry | None, limit: int) -> tuple[object, ...]:
     """A callback from its queue to its meta. Raises `PushError` if it cannot be stored."""
+    if not isinstance(job, Job):
+        raise PushError(f"{shown(job)} is not a job: use function.job(…)")
     check_function_path(job.func)
     check_queue_name(job.queue)
     for what, value, allowed in (
@@ -129,12 +135,12 @@ def _row(job: Job[Any], registry: Registry | None) -> tuple[object, ...]:
     if KEY in job.meta:
         raise PushError(f"job {job.func} has a meta {KEY!r}, which says of which batch it is")
     if registry is None:
-        arguments = encode(job.arguments, what=f"the arguments of {job.func}")
+        arguments = encode(job.arguments, what=f"the arguments of {job.func}", limit=limit)
     else:
-        arguments = registry.signature(job.func).encode(job.arguments)
+        arguments = registry.signature(job.func).encode(job.arguments, limit)
     meta = None
     if job.meta:
-        meta = encode(job.meta, what=f"the meta of {job.func}", limit=DEFAULT_MAX_PAYLOAD)
+        meta = encode(job.meta, what=f"the meta of {job.func}", limit=limit)
     limits = encode_limits(check_limits(job.limits, f"job {job.func}"))
     run_at, delay_s = _due(job)
     return (

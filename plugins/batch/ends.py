@@ -15,8 +15,9 @@ from chancy.states import State
 
 #: The key of a job's meta that says in which batch it is.
 KEY = "batch"
-#: How the meta of a job of a batch looks, as jsonb is written.
-_MARK = f'"{KEY}": {{"id": "'
+#: How the meta of a job of a batch looks, as jsonb is written, and as Redis has it once it was
+#: changed.
+_MARK, _DENSE = f'"{KEY}": {{"id": "', f'"{KEY}":{{"id":"'
 #: Characters of the meta of one that says nothing else.
 _PLAIN = len(f"{{{_MARK}") + 36 + len('"}}')
 #: Jobs of which this process has seen an attempt end, and not yet what was made of it; at most.
@@ -54,7 +55,7 @@ def _first(text: str) -> Place:
 
 def place_of(meta: str | None) -> Place | None:
     """In which batch the job with this meta is; None if in none, or if that says nonsense."""
-    if meta is None or _MARK not in meta:
+    if meta is None or (_MARK not in meta and _DENSE not in meta):
         return None
     return _plain(meta) if len(meta) == _PLAIN else _parsed(meta)
 
@@ -90,6 +91,8 @@ class Notes:
         # Whole generations are given up: to take one by one from the front of a dict takes 4 µs.
         self._told: dict[UUID, Place] = {}
         self._before: dict[UUID, Place] = {}
+        # Those that were asked after and are in no table: another broker is about to settle them.
+        self._away: dict[UUID, Place] = {}
         #: How those were to be settled of which the hook failed to tell.
         self.failed: dict[UUID, int] = {}
 
@@ -148,6 +151,32 @@ class Notes:
                 noted[id] = place
             if id in noted or id in aged:
                 self.failed[id] = state
+
+    def settled(self, batch: Iterable[Settlement]) -> list[End]:
+        """The ends of jobs of batches among settlements that were stored, and that the hook has not
+        told: of those that another broker has stored."""
+        found: list[End] = []
+        if not (self._noted or self._aged or self._away):
+            return found
+        for one in batch:
+            place = self._noted.get(one.id) or self._aged.get(one.id) or self._away.get(one.id)
+            if place is None:
+                continue
+            if one.state.final:
+                found.append(End(place, one.id, int(one.state)))
+                self.forget([one.id])
+            # Otherwise it goes on. What is asked after is forgotten then.
+            self._away.pop(one.id, None)
+        return found
+
+    def wait_for(self, ids: Iterable[UUID]) -> None:
+        """Ask after these no more: they are in no table, and another broker may settle them yet."""
+        for id in ids:
+            place = self._noted.pop(id, None) or self._aged.pop(id, None)
+            if place is not None:
+                self._away[id] = place
+        while len(self._away) > MAX_NOTED:
+            del self._away[next(iter(self._away))]
 
     def forget(self, ids: Iterable[UUID]) -> None:
         for id in ids:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
+from chancy.broker import Capability
 from chancy.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
 from chancy.job import Job
@@ -68,22 +69,14 @@ class Here:
 class _Members:
     """The statements that make jobs of this transaction jobs of a batch."""
 
-    def __init__(self, id: UUID, name: str, schema: str) -> None:
+    def __init__(self, id: UUID, schema: str) -> None:
         self._id = id
-        self._name = name
         self._schema = schema
 
     def joining(self, pushed: References[Any]) -> Iterator[Statement]:
         ids = [one.id for one in pushed]
         for at in range(0, len(ids), _SLICE):
             yield statement("join", self._schema), [self._id, ids[at : at + _SLICE]]
-
-    def check(self, pushed: References[Any], joined: int) -> None:
-        if joined != len(pushed):
-            raise PushError(
-                f"batch {self._name!r}: {len(pushed) - joined} of {len(pushed)} jobs are for "
-                "queues that another broker keeps; those of a batch are kept in Postgres"
-            )
 
 
 class Push:
@@ -97,9 +90,9 @@ class Push:
     ) -> None:
         self._schema = store_of(chancy.broker).schema
         self._batch = batch
-        self._callbacks = batch.callbacks(chancy.registry if validate else None)
+        self._callbacks = batch.callbacks(chancy.registry if validate else None, chancy.max_payload)
         self._validate = validate
-        self._members = _Members(batch.id, batch.name, self._schema)
+        self._members = _Members(batch.id, self._schema)
         self._jobs = members(jobs, batch.id, batch.name, MAX_JOBS)
 
     def _beginning(self) -> Statement:
@@ -107,14 +100,6 @@ class Push:
         return statement("begin", self._schema), [
             batch.id, batch.name, batch.open, *self._callbacks,
         ]  # fmt: skip
-
-    def _begun(self, said: str) -> bool:
-        if said == "elsewhere":
-            raise PushError(
-                f"batch {self._batch.name!r}: a callback is for a queue that another broker keeps; "
-                "those of a batch are kept in Postgres"
-            )
-        return said == "made"
 
     def _sealing(self, count: int) -> Statement:
         those = [self._batch.id, count, shards(count, may_grow=self._batch.open)]
@@ -125,13 +110,12 @@ class Push:
         async with _transaction(chancy, within) as tx:
             fetch = bind(tx)
             sql, parameters = self._beginning()
-            if not self._begun((await fetch(sql, *parameters))[0][0]):
+            if not (await fetch(sql, *parameters))[0][0]:
                 return
             pushed = await chancy.push_many(self._jobs, within=tx, validate=self._validate)
             joined = 0
             for sql, parameters in self._members.joining(pushed):
                 joined += (await fetch(sql, *parameters))[0][0]
-            self._members.check(pushed, joined)
             sql, parameters = self._sealing(joined)
             await fetch(sql, *parameters)
 
@@ -139,13 +123,12 @@ class Push:
         """The same for blocking code."""
         fetch = bind_sync(within)
         sql, parameters = self._beginning()
-        if not self._begun(fetch(sql, *parameters)[0][0]):
+        if not fetch(sql, *parameters)[0][0]:
             return
         pushed = chancy.sync_push_many(self._jobs, within=within, validate=self._validate)
         joined = 0
         for sql, parameters in self._members.joining(pushed):
             joined += fetch(sql, *parameters)[0][0]
-        self._members.check(pushed, joined)
         sql, parameters = self._sealing(joined)
         fetch(sql, *parameters)
 
@@ -160,7 +143,7 @@ class Addition:
         self._id = id
         self._here = here
         self._jobs = jobs
-        self._members = _Members(id, str(id), self._schema)
+        self._members = _Members(id, self._schema)
 
     def _admitting(self) -> Statement:
         here = self._here
@@ -175,6 +158,13 @@ class Addition:
             case "lost" if self._here is not None:
                 raise LeaseLost(
                     f"{where} by job {self._here.job}: another worker has it, or it has ended"
+                )
+            case "away" if self._here is not None:
+                raise PushError(
+                    f"{where} by job {self._here.job}: that is in Redis, whose leases no "
+                    "transaction can hold, so that a zombie could add jobs, too: a broker with the "
+                    f"capability {Capability.SETTLING.value!r} is needed: use a queue in Postgres "
+                    "for it, or an open batch"
                 )
             case "closed":
                 raise PushError(f"{where}: it is not open, or was closed")
@@ -202,7 +192,6 @@ class Addition:
             joined = 0
             for sql, parameters in self._members.joining(pushed):
                 joined += (await fetch(sql, *parameters))[0][0]
-            self._members.check(pushed, joined)
             if joined:
                 sql, parameters = self._counting(joined)
                 await fetch(sql, *parameters)
@@ -218,7 +207,6 @@ class Addition:
         joined = 0
         for sql, parameters in self._members.joining(pushed):
             joined += fetch(sql, *parameters)[0][0]
-        self._members.check(pushed, joined)
         if joined:
             sql, parameters = self._counting(joined)
             fetch(sql, *parameters)

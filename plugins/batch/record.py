@@ -22,6 +22,9 @@ class BatchState(IntEnum):
     #: All have ended, none has failed, or it was asked to stop, and some were cancelled.
     CANCELLED = 6
 
+    def __str__(self) -> str:
+        return self.label
+
     @property
     def label(self) -> str:
         return self.name.lower()
@@ -41,6 +44,9 @@ class On(IntEnum):
     FAILURE = 2
     #: All of its jobs have ended, whatever way.
     FINISH = 3
+
+    def __str__(self) -> str:
+        return self.label
 
     @property
     def label(self) -> str:

@@ -8,8 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker import Broker
+from chancy.clock import Clock
+from chancy.elsewhere import Absences
 from chancy.plugins.batch.calls import Calls
+from chancy.plugins.batch.elsewhere import Elsewhere
 from chancy.plugins.batch.ends import End, Notes, Place
+from chancy.plugins.batch.replays import Replays
 from chancy.plugins.batch.store import statement, store_of
 from chancy.states import State
 
@@ -35,9 +39,14 @@ class Sweep:
     :param keep_days: days for which batches that have ended are kept; None: for ever.
     """
 
-    def __init__(self, broker: Broker, notes: Notes, *, keep_days: float | None) -> None:
+    def __init__(
+        self, broker: Broker, clock: Clock, notes: Notes, *, keep_days: float | None
+    ) -> None:
         self._store = store_of(broker)
         self._calls = Calls(broker)
+        self._elsewhere = Elsewhere(broker)
+        self._replays = Replays(broker)
+        self._absences = Absences(clock)
         self._notes = notes
         self._keep_days = keep_days
         self._after: tuple[UUID | None, UUID | None] = (None, None)
@@ -66,7 +75,9 @@ class Sweep:
             ]
             await self._calls.settle(ends)
             # One that runs, as far as the table knows, is about to be settled from here.
-            self._notes.forget(id for id, state in states.items() if state != State.RUNNING)
+            known = {id: state for id, state in states.items() if state is not None}
+            self._notes.forget(id for id, state in known.items() if state != State.RUNNING)
+            self._notes.wait_for(id for id in some if id not in known)
             ended += len(ends)
         return ended
 
@@ -81,23 +92,25 @@ class Sweep:
             over = not rows or place == self._after
             self._after = (None, None) if over else place
             if over:
+                self._absences.walked()
                 break
         if repaired:
             logger.warning("batch_jobs_repaired count=%d", repaired)
+        repaired += await self._elsewhere.turn() + await self._replays.turn()
         await self._end()
         return repaired
 
     async def _repair(self, rows: Sequence[Sequence[Any]]) -> int:
         """Tell of jobs that have ended. What became of one that is gone cannot be known: it counts
-        as failed."""
+        as failed, once nobody can be about to tell where it ran."""
+        gone = self._absences.lasting([row[1] for row in rows if row[2] and row[3] is None])
         ends = [
             End(Place(batch, None), job, int(State.FAILED) if state is None else state)
             for batch, job, missed, state, _ in rows
-            if missed
+            if missed and (state is not None or job in gone)
         ]
-        gone = [job for _, job, missed, state, _ in rows if missed and state is None]
         if gone:
-            logger.warning("batch_jobs_gone count=%d first=%s", len(gone), gone[0])
+            logger.warning("batch_jobs_gone count=%d first=%s", len(gone), min(gone))
         for at in range(0, len(ends), BATCH):
             await self._calls.settle(ends[at : at + BATCH])
         # Of those that were added in the moment in which their batch was cancelled.

@@ -6,21 +6,23 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.broker import Broker, SqlStore
+from chancy.elsewhere import Untold
 from chancy.errors import ConfigurationError
 from chancy.names import shown
 from chancy.plugin import Application, Panel, Plugin, Runtime
 from chancy.plugins.workflow.description import Workflow, chain, chord, group
-from chancy.plugins.workflow.ends import Notes, advancing
+from chancy.plugins.workflow.ends import End, Notes, advancing, order
 from chancy.plugins.workflow.extension import Extension
 from chancy.plugins.workflow.flows import Flows, WorkflowFilter, push_within_sync
-from chancy.plugins.workflow.preparation import Preparation
+from chancy.plugins.workflow.panel import rows
+from chancy.plugins.workflow.preparation import prepared
 from chancy.plugins.workflow.record import (
     Progress,
     StepRecord,
@@ -30,12 +32,12 @@ from chancy.plugins.workflow.record import (
 )
 from chancy.plugins.workflow.reference import WorkflowFailed, WorkflowReference
 from chancy.plugins.workflow.sources import Each, From
+from chancy.plugins.workflow.starts import Starts
 from chancy.plugins.workflow.step import OnFailure, Step
 from chancy.plugins.workflow.store import store_of
 from chancy.plugins.workflow.sweep import Sweep
 from chancy.plugins.workflow.timers import Timers
-from chancy.plugins.workflow.untold import Untold
-from chancy.plugins.workflow.waiting import Waiting
+from chancy.plugins.workflow.waiting import Waiting, waiting_for
 from chancy.postgres.component import Kind, Migrations
 from chancy.postgres.within import bind, bind_sync
 from chancy.settling import Transaction
@@ -93,8 +95,10 @@ class Workflows(Plugin):
         self.keep_days = keep_days
         self.sweep_s = sweep_s
         self._notes = Notes()
-        self._untold = Untold()
-        self._waiting: WeakKeyDictionary[Broker, Waiting] = WeakKeyDictionary()
+        self._untold: Untold[End] = Untold("workflows")
+        self._starts = Starts()
+        # While somebody waits: it holds its broker.
+        self._waiting: WeakValueDictionary[Broker, Waiting] = WeakValueDictionary()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -108,11 +112,11 @@ class Workflows(Plugin):
             core="0007",
             grants={
                 Kind.PRODUCER: {
-                    "workflows": "select, insert",
-                    "workflows_steps": "select, insert",
-                    "workflows_joins": "select, insert",
-                    "workflows_signals": "select",
-                    "workflows_away": "select, insert",
+                    "workflows": "select, insert, update",
+                    "workflows_steps": "select, insert, update",
+                    "workflows_joins": "select, insert, update",
+                    "workflows_signals": "select, insert",
+                    "workflows_away": "select, insert, delete",
                     "workflows_timers": "select, insert, update",
                 }
             },
@@ -125,7 +129,7 @@ class Workflows(Plugin):
         return [workflow]
 
     def panels(self) -> Sequence[Panel]:
-        return [Panel(name="workflows", title="Workflows", rows=_rows)]
+        return [Panel(name="workflows", title="Workflows", rows=rows)]
 
     # Beside a worker
 
@@ -142,11 +146,13 @@ class Workflows(Plugin):
         ends = self._notes.ends(batch)
         if ends:
             try:
-                await tx.fetch(*advancing(tx.schema, ends))
+                ((_, pieces),) = await tx.fetch(*advancing(tx.schema, ends, most=self._starts.most))
             except BaseException:
                 self._notes.not_told(ends)
                 raise
             self._notes.told(ends)
+            if pieces:
+                self._starts.add(pieces)
 
     def settled(self, batch: Sequence[Settlement]) -> None:
         self._untold.add(self._notes.settled(batch))
@@ -156,14 +162,20 @@ class Workflows(Plugin):
         if not isinstance(broker, SqlStore):
             return
         sweep = Sweep(broker, clock, self._notes, keep_days=self.keep_days)
-        telling = asyncio.create_task(
-            self._untold.tell(Flows(broker), clock), name="chancy workflows elsewhere"
-        )
+        flows = Flows(broker)
+
+        async def told(ends: list[End]) -> None:
+            await flows.advance_each(sorted(ends, key=order), alone=False)
+
+        telling = self._untold.tell(told, clock)
+        starting = self._starts.serve(broker, clock)
+        beside = [asyncio.create_task(one, name="chancy workflows") for one in (telling, starting)]
         try:
             await self._sweep(runtime, sweep)
         finally:
-            telling.cancel()
-            await asyncio.wait([telling])
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
 
     async def _sweep(self, runtime: Runtime, sweep: Sweep) -> None:
         clock, timers = runtime.clock, Timers(runtime.broker)
@@ -176,6 +188,8 @@ class Workflows(Plugin):
                 await timers.turn()
             if now >= turn_at:
                 await sweep.turn()
+                if sweep.more_pieces:  # beside the sweep, until there are none
+                    self._starts.add(1)
                 every_s = self.sweep_s if runtime.leader.leading else _RARELY * self.sweep_s
                 turn_at = now + every_s * random.uniform(0.8, 1.2)
             if now >= retain_at and runtime.leader.leading:
@@ -199,17 +213,17 @@ class Workflows(Plugin):
         :param validate: False to push functions that this process cannot import.
         :raises PushError: it cannot run as it is; names the step. Nothing was written.
         """
-        prepared = Preparation(workflow, chancy.registry if validate else None).prepare()
-        await Flows(chancy.broker).push(prepared, within)
-        return self.reference(chancy, prepared.id)
+        stored = prepared(chancy, workflow, validate=validate)
+        await Flows(chancy.broker).push(stored, within)
+        return self.reference(chancy, stored.id)
 
     def sync_push(
         self, chancy: Application, workflow: Workflow, *, within: object, validate: bool = True
     ) -> WorkflowReference:
         """`push` for code without an event loop, in a transaction of the caller's."""
-        prepared = Preparation(workflow, chancy.registry if validate else None).prepare()
-        push_within_sync(store_of(chancy.broker).schema, prepared, within)
-        return self.reference(chancy, prepared.id)
+        stored = prepared(chancy, workflow, validate=validate)
+        push_within_sync(store_of(chancy.broker).schema, stored, within)
+        return self.reference(chancy, stored.id)
 
     def reference(self, chancy: Application, id: UUID) -> WorkflowReference:
         """A handle to a workflow that was pushed."""
@@ -217,10 +231,28 @@ class Workflows(Plugin):
         def waiting() -> Waiting:
             found = self._waiting.get(chancy.broker)
             if found is None:
-                found = self._waiting[chancy.broker] = Waiting(chancy.broker, chancy.clock)
+                found = self._waiting[chancy.broker] = waiting_for(chancy.broker, chancy.clock)
             return found
 
         return WorkflowReference(id, chancy, waiting)
+
+    async def signal(
+        self,
+        chancy: Application,
+        id: UUID,
+        name: str,
+        payload: Any = None,
+        *,
+        within: object | None = None,
+    ) -> bool:
+        """`WorkflowReference.signal` for a workflow by its id."""
+        return await self.reference(chancy, id).signal(name, payload, within=within)
+
+    def sync_signal(
+        self, chancy: Application, id: UUID, name: str, payload: Any = None, *, within: object
+    ) -> bool:
+        """`signal` for code without an event loop, in a transaction of the caller's."""
+        return self.reference(chancy, id).sync_signal(name, payload, within=within)
 
     async def find(
         self, chancy: Application, wanted: WorkflowFilter | None = None
@@ -251,7 +283,7 @@ class Workflows(Plugin):
         :raises LeaseLost: another worker has the job, or it has ended.
         """
         store = store_of(chancy.broker)
-        added = Extension(more, before, store.schema, chancy.registry if validate else None)
+        added = Extension(more, before, store.schema, chancy, validate=validate)
         await added.add(store.fetch if within is None else bind(within))
 
     def sync_extend(
@@ -264,22 +296,5 @@ class Workflows(Plugin):
         validate: bool = True,
     ) -> None:
         """`extend` for plain functions, in a transaction of theirs."""
-        registry = chancy.registry if validate else None
         schema = store_of(chancy.broker).schema
-        Extension(more, before, schema, registry).add_sync(bind_sync(within))
-
-
-async def _rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
-    found = await Flows(chancy.broker).find(WorkflowFilter(limit=100))
-    return [
-        {
-            "id": str(one.id),
-            "name": one.name,
-            "state": one.state.label,
-            "steps": one.steps,
-            "error": one.error,
-            "pushed_at": one.pushed_at.isoformat(),
-            "finished_at": one.finished_at and one.finished_at.isoformat(),
-        }
-        for one in found
-    ]
+        Extension(more, before, schema, chancy, validate=validate).add_sync(bind_sync(within))

@@ -12,19 +12,18 @@ from uuid import UUID
 
 import click
 
+from chancy.commands import as_json, refuse
 from chancy.errors import PushError
 from chancy.plugin import Application, CommandLine
 from chancy.plugins.workflow.drawing import dot, mermaid
 from chancy.plugins.workflow.flows import MAX_FOUND, Flows, WorkflowFilter
 from chancy.plugins.workflow.record import Progress, StepRecord, WorkflowRecord, WorkflowState
 from chancy.plugins.workflow.reference import WorkflowReference
-from chancy.plugins.workflow.waiting import Waiting
+from chancy.plugins.workflow.waiting import waiting_for
 
 T = TypeVar("T")
 
 _STATES = [state.label for state in WorkflowState]
-
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON, for scripts.")
 
 
 @click.group()
@@ -179,7 +178,7 @@ def cancel(line: CommandLine, id: UUID, json_: bool) -> None:
     if json_:
         line.script({"cancelled": done})
     if not done:
-        raise SystemExit(_complain(f"workflow {id} is not there, or has ended in another way"))
+        refuse(f"workflow {id} is not there, or has ended in another way")
     if not json_:
         line.line(f"workflow {id} is cancelled")
 
@@ -239,12 +238,12 @@ def _allowed(line: CommandLine, work: Callable[[Application], Awaitable[T]]) -> 
 
     found = line.run(main)
     if isinstance(found, PushError):
-        raise SystemExit(_complain(str(found)))
+        refuse(str(found))
     return found
 
 
 def _reference(chancy: Application, id: UUID) -> WorkflowReference:
-    return WorkflowReference(id, chancy, lambda: Waiting(chancy.broker, chancy.clock))
+    return WorkflowReference(id, chancy, lambda: waiting_for(chancy.broker, chancy.clock))
 
 
 async def _whole(
@@ -275,9 +274,4 @@ def _plain(value: Any) -> Any:
 
 
 def _unknown(id: UUID) -> NoReturn:
-    raise SystemExit(_complain(f"there is no workflow {id}"))
-
-
-def _complain(message: str) -> int:
-    click.echo(f"chancy: {message}", err=True)
-    return 1
+    refuse(f"there is no workflow {id}")

@@ -103,6 +103,7 @@ class Workflow:
     def wait_for(
         self,
         name: str,
+        gives: Any = None,
         *,
         after: str | Iterable[str] = (),
         timeout_s: float | timedelta | None = None,
@@ -112,6 +113,8 @@ class Workflow:
     ) -> Self:
         """Add a step that waits for the signal of its name; its result is what comes with it.
 
+        :param gives: the type of that, which is held against the parameters that take it, and
+            against the default. A signal is not: what does not fit fails the step that takes it.
         :param timeout_s: seconds from the moment when nothing else is waited for; the clock is the
             database's, and a worker looks at it every second. None: for ever.
         :param default: its result if no signal has come by then.
@@ -120,9 +123,12 @@ class Workflow:
         :raises PushError: the name is taken or cannot be one, or the others do not fit.
         """
         name = self._free(name)
-        wait = wait_of(name, timeout_s, default, on_timeout)
+        wait = wait_of(name, timeout_s, default, on_timeout, gives)
         policy = policy_of(on_failure, name)
-        self._put(Step(name=name, job=None, after=_names(after), on_failure=policy, wait=wait))
+        before = _names(after)
+        self._put(
+            Step(name=name, job=None, after=before, on_failure=policy, wait=wait, gives=gives)
+        )
         return self
 
     def include(
@@ -143,7 +149,7 @@ class Workflow:
         for step in other:
             own = (*step.after, *named(step.sources))
             first = not any(one in known for one in own)
-            self._put(renamed(step, name, known, before if first else ()))
+            self.take(renamed(step, name, known, before if first else ()))
         for group, steps in groups.items():
             self._groups[f"{name}/{group}"] = tuple(f"{name}/{one}" for one in steps)
         self._groups[name] = tuple(f"{name}/{one}" for one in other.last())
@@ -151,6 +157,7 @@ class Workflow:
 
     def take(self, step: Step) -> Self:
         """Add a step as it is."""
+        self._free(step.name)
         self._put(step)
         return self
 
@@ -178,7 +185,8 @@ class Workflow:
         checked = check_name(name, "a step")
         if checked in self._steps or checked in self._groups:
             raise PushError(
-                f"workflow {self.name!r}: there are two steps {checked!r}: name one otherwise"
+                f"workflow {self.name!r}: there are two steps {checked!r}: name one otherwise, as "
+                "add(job, name)"
             )
         return checked
 
@@ -188,7 +196,7 @@ class Workflow:
                 f"workflow {self.name!r}: step {step.name!r} is one more than the {MAX_STEPS:,} "
                 "that a workflow may have: push jobs for the rest, or another workflow"
             )
-        self._steps[self._free(step.name)] = step
+        self._steps[step.name] = step
 
 
 def chain(name: str, *jobs: Job[Any]) -> Workflow:
@@ -225,10 +233,11 @@ def check_name(name: object, what: str) -> str:
             f"{shown(name)} cannot be the name of {what}: use 1 to {MAX_NAME} characters, no "
             'control characters, and none of { } " \\'
         )
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise PushError(f"{shown(name)} cannot be the name of {what}: it is no text") from None
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise PushError(f"{shown(name)} cannot be the name of {what}: it is no text") from None
     if what == "a step" and name.startswith(UNDO):
         raise PushError(f"step {name!r}: names that begin with {UNDO!r} are those of undo=")
     return name

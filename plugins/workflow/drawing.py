@@ -57,7 +57,7 @@ def dot(name: str, steps: Sequence[StepRecord]) -> str:
 
 
 def _label(one: StepRecord) -> str:
-    took = "" if one.took_s is None else f" {one.took_s:.3g} s"
+    took = "" if one.took_s is None else f" {one.took_s:.3f} s"
     return f"{one.state.value}{took}"
 
 

@@ -5,25 +5,31 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from chancy.attempt import Claim, Outcome, Settlement
+from chancy.errors import StatementFailed
 from chancy.plugins.workflow.store import statement
 from chancy.states import State
 
+T = TypeVar("T")
+
 #: The key of a job's meta that says which step it is.
 KEY = "workflow"
-#: How the meta of a job of a step looks, as jsonb is written.
-_MARK = f'"{KEY}": {{'
-#: Meta with nothing else in it, as jsonb is written: read in 0.9 µs, as JSON in 2.9.
+#: How the meta of a job of a step looks, as jsonb is written, and as Redis has it once it was
+#: changed.
+_MARK, _DENSE = f'"{KEY}": {{', f'"{KEY}":{{'
+#: Meta with nothing else in it, as jsonb is written, up to the name of the step, and after it: what
+#: comes before the name is the same for most of a workflow. Read in 0.6 µs, as JSON in 2.9.
 _USUAL = re.compile(
-    r'\{"workflow": \{"id": "([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})", "run": ([0-9]{1,9}), '
-    r'"step": "([^"\\]+)"\}\}'
+    r'\{"workflow": \{"id": "([0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})", "run": ([0-9]{1,9})'
 )
-_uuid = functools.lru_cache(maxsize=128)(UUID)
+_SUCCEEDED = int(State.SUCCEEDED)
+_STEP, _USUAL_END = ', "step": "', '"}}'
 #: Characters of the message of a failure that stay with the step.
 MAX_MESSAGE = 1_000
 #: Steps of which this process has seen the attempt end, and not yet what was made of it; at most.
@@ -65,11 +71,13 @@ class End(NamedTuple):
 
 def place_of(meta: str | None) -> Place | None:
     """The step that a job with this meta is; None if it is none, or says nonsense."""
-    if meta is None or _MARK not in meta:
+    if meta is None or (_MARK not in meta and _DENSE not in meta):
         return None
-    if (usual := _USUAL.fullmatch(meta)) is not None:
-        id, run, step = usual.groups()
-        return Place(_uuid(id), step, int(run), False)
+    head, _, tail = meta.partition(_STEP)
+    if (usual := _usual(head)) is not None and tail.endswith(_USUAL_END):
+        step = tail[: -len(_USUAL_END)]
+        if step and '"' not in step and "\\" not in step:
+            return Place(usual[0], step, usual[1], False)
     try:
         data = json.loads(meta)
         said = data[KEY]
@@ -77,6 +85,13 @@ def place_of(meta: str | None) -> Place | None:
         return Place(UUID(said["id"]), str(said["step"]), int(said["run"]), replayed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+@functools.lru_cache(maxsize=128)
+def _usual(head: str) -> tuple[UUID, int] | None:
+    """The workflow and the run of usual meta, of what comes before the name of the step."""
+    found = _USUAL.fullmatch(head)
+    return None if found is None else (UUID(found[1]), int(found[2]))
 
 
 class Noted(NamedTuple):
@@ -97,8 +112,10 @@ class Notes:
 
     def __init__(self) -> None:
         self._noted: dict[UUID, Noted] = {}
-        # Those that were told last: a batch is told again if its answer was lost.
+        # Those that were told last, and before: a batch is told again if its answer was lost. By
+        # turns, as the first key of a dict that others were taken from is found slowly.
         self._told: dict[UUID, Noted] = {}
+        self._told_before: dict[UUID, Noted] = {}
         # How those were to end of which the hook failed to tell.
         self._untold: dict[UUID, End] = {}
         self._untold_size = 0
@@ -117,13 +134,14 @@ class Notes:
 
     def __contains__(self, id: UUID) -> bool:
         """Whether a job is a step whose attempt has ended here a while ago at most."""
-        return id in self._noted or id in self._told
+        return id in self._noted or id in self._told or id in self._told_before
 
     def ends(self, batch: Iterable[Settlement]) -> list[End]:
         """The ends of steps among settlements."""
         found: list[End] = []
         for one in batch:
-            noted = self._noted.get(one.id) or self._told.get(one.id)
+            id = one.id
+            noted = self._noted.get(id) or self._told.get(id) or self._told_before.get(id)
             if noted is not None:
                 found.append(_end(noted, one))
         found.sort(key=order)
@@ -131,20 +149,26 @@ class Notes:
 
     def told(self, ends: Iterable[End]) -> None:
         """These were written, if their transaction is committed."""
+        if len(self._told) >= MAX_TOLD // 2:
+            self._told, self._told_before = {}, self._told
         for end in ends:
-            noted = self._noted.pop(end.job, None)
+            job = end.job
+            noted = self._noted.pop(job, None)
             if noted is not None:
-                self._told[end.job] = noted
-            self._tell(end.job)
-        while len(self._told) > MAX_TOLD:
-            self._told.pop(next(iter(self._told)))
+                self._told[job] = noted
+            if self._untold:
+                self._tell(job)
 
     def not_told(self, ends: Iterable[End]) -> None:
         """These could not be written; whether they were settled is to be seen. A queue that keeps
         no finished jobs says nothing then of those that succeeded."""
         for end in ends:
             # One of them was told before, if the commit failed then.
-            noted = self._noted.get(end.job) or self._told.pop(end.job, None)
+            noted = (
+                self._noted.get(end.job)
+                or self._told.pop(end.job, None)
+                or self._told_before.pop(end.job, None)
+            )
             if noted is not None:
                 self._noted[end.job] = noted
                 self._tell(end.job)
@@ -192,8 +216,18 @@ def end_of(
     """The end of a step, of what its finished job says."""
     error = None
     if state != State.SUCCEEDED:
-        error = json.dumps({"type": kind or "", "message": (message or "")[:MAX_MESSAGE]})
+        error = _failure(kind or "", message or "")
     return End(place, job, state, result, error, None)
+
+
+def _failure(kind: str, message: str) -> str:
+    return json.dumps({"type": kind, "message": message[:MAX_MESSAGE]})
+
+
+def refused(error: StatementFailed) -> str:
+    """The failure of a step of which the server refuses something, as JSON text."""
+    kind = f"{StatementFailed.__module__}.{StatementFailed.__qualname__}"
+    return _failure(kind, str(error))
 
 
 def gone(place: Place, job: UUID) -> End:
@@ -202,9 +236,8 @@ def gone(place: Place, job: UUID) -> End:
     return end_of(place, job, int(State.FAILED), None, why, "chancy.JobGone")
 
 
-def order(end: End) -> tuple[int, str]:
-    """The order in which ends are taken, by everybody."""
-    return end.place.workflow.int, end.place.step
+#: The order in which ends are taken, by everybody.
+order: Callable[[End], Any] = attrgetter("place.workflow.int", "place.step")
 
 
 def _end(noted: Noted, settlement: Settlement) -> End:
@@ -212,7 +245,7 @@ def _end(noted: Noted, settlement: Settlement) -> End:
     if settlement.failure is not None and settlement.state is not State.SUCCEEDED:
         failure = settlement.failure
         kind = failure.types[0] if failure.types else ""
-        error = json.dumps({"type": kind, "message": failure.message[:MAX_MESSAGE]})
+        error = _failure(kind, failure.message)
     return End(
         noted.place,
         settlement.id,
@@ -223,23 +256,34 @@ def _end(noted: Noted, settlement: Settlement) -> End:
     )
 
 
-def advancing(schema: str, ends: Sequence[End], *, alone: bool = False) -> tuple[Any, ...]:
+def advancing(
+    schema: str, ends: Sequence[End], *, alone: bool = False, most: int | None = None
+) -> tuple[Any, ...]:
     """The statement, with its parameters, that takes ends and starts what they let go on.
 
     :param alone: lock the workflows so that none of their steps ends meanwhile.
+    :param most: start so many, and leave the others in pieces of as many; None: start all.
     """
-    alone = alone or any(one.state != State.SUCCEEDED or one.place.again for one in ends)
+    states = [one.state for one in ends]
+    places = [one.place for one in ends]
+    alone = alone or states.count(_SUCCEEDED) < len(ends) or any(one.again for one in places)
     results: list[str | None] = [one.result for one in ends]
     errors: list[str | None] = [one.error for one in ends]
     return (
         statement("advance", schema),
-        [one.place.workflow for one in ends],
-        [one.place.step for one in ends],
-        [one.place.run for one in ends],
+        _shared([one.workflow for one in places]),
+        [one.step for one in places],
+        _shared([one.run for one in places]),
         [one.job for one in ends],
-        [one.state for one in ends],
+        _shared(states),
         results if any(one is not None for one in results) else None,
         errors if any(one is not None for one in errors) else None,
         [one.took_s for one in ends],
         alone,
+        most,
     )
+
+
+def _shared(values: list[T]) -> list[T]:
+    """The one value if all are the same, as they mostly are: drivers take 0.4 µs for each."""
+    return values[:1] if values and values.count(values[0]) == len(values) else values

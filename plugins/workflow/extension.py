@@ -10,6 +10,7 @@ from uuid import UUID
 from chancy.broker import Capability
 from chancy.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
+from chancy.plugin import Application
 from chancy.plugins.workflow.description import MAX_STEPS, Workflow
 from chancy.plugins.workflow.ends import KEY
 from chancy.plugins.workflow.preparation import Preparation, Prepared
@@ -17,7 +18,6 @@ from chancy.plugins.workflow.sources import One, sources_of
 from chancy.plugins.workflow.step import Step
 from chancy.plugins.workflow.store import statement
 from chancy.postgres.within.calls import Fetch, FetchSync
-from chancy.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,20 @@ class Extension:
     """
 
     def __init__(
-        self, more: Workflow, before: Sequence[str], schema: str, registry: Registry | None
+        self,
+        more: Workflow,
+        before: Sequence[str],
+        schema: str,
+        chancy: Application,
+        *,
+        validate: bool,
     ) -> None:
         self._here = Here.now()
         self._more = more
         self._before = [before] if isinstance(before, str) else list(before)
         self._schema = schema
-        self._registry = registry
+        self._registry = chancy.registry if validate else None
+        self._max_payload = chancy.max_payload
 
     def looking(self) -> tuple[str, UUID, list[str]]:
         """The statement, with its parameters, that tells which names are known."""
@@ -116,7 +123,9 @@ class Extension:
                 )
         if not len(new):
             return None
-        return Preparation(new, self._registry, known=frozenset(known)).prepare()
+        return Preparation(
+            new, self._registry, known=frozenset(known), max_payload=self._max_payload
+        ).prepare()
 
     def _tied(self, step: Step) -> Step:
         """A step without names of groups, behind the one that runs here if behind none."""
@@ -148,6 +157,11 @@ class Extension:
                 )
             case "over":
                 raise PushError(f"{where} adds nothing: the workflow has ended, or was retried")
+            case "failing":
+                raise PushError(
+                    f"{where} adds nothing: another step has failed, and nothing of the workflow "
+                    "begins any more: a retry of it runs this step again, too, if it fails now"
+                )
             case "many":
                 raise PushError(
                     f"{where} adds nothing: the workflow would have over {MAX_STEPS:,} steps"

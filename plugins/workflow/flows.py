@@ -10,9 +10,11 @@ from uuid import UUID
 
 from chancy import codec
 from chancy.broker import Broker, Cancellation
+from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError, StatementFailed
 from chancy.job import QueuedJob
-from chancy.plugins.workflow.ends import End, Place, advancing, end_of
+from chancy.plugins.workflow.ends import End, Place, advancing, refused
+from chancy.plugins.workflow.payload import written
 from chancy.plugins.workflow.preparation import Prepared
 from chancy.plugins.workflow.record import (
     Progress,
@@ -22,6 +24,7 @@ from chancy.plugins.workflow.record import (
     step,
     workflow,
 )
+from chancy.plugins.workflow.starts import Starts, start_pieces
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.postgres.within import fetch_within, fetch_within_sync
 from chancy.signature import Signature
@@ -54,11 +57,13 @@ class WorkflowFilter:
 class Flows:
     """The workflows of one application.
 
+    :param max_payload: bytes that what comes with a signal may take.
     :raises ConfigurationError: its broker keeps no tables.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
         self._broker = broker
+        self._max_payload = max_payload
         self._store = store_of(broker)
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
@@ -136,13 +141,22 @@ class Flows:
 
     async def signal(self, id: UUID, name: str, payload: Any, within: object | None) -> str:
         """Give a signal; says what became of it, see ``workflows_signal``."""
-        text = codec.encode(payload, what=f"what comes with the signal {name!r}")
-        sql = statement("signal", self._store.schema)
+        sql, *parameters = self._signalling(id, name, payload)
         if within is not None:
-            rows = await fetch_within(within, sql, id, name, text)
+            rows = await fetch_within(within, sql, *parameters)
         else:
-            rows = list(await self._store.fetch(sql, id, name, text))
+            rows = list(await self._store.fetch(sql, *parameters))
         return str(rows[0][0])
+
+    def signal_sync(self, id: UUID, name: str, payload: Any, within: object) -> str:
+        """The same in a transaction of blocking code."""
+        sql, *parameters = self._signalling(id, name, payload)
+        return str(fetch_within_sync(within, sql, *parameters)[0][0])
+
+    def _signalling(self, id: UUID, name: str, payload: object) -> tuple[str, UUID, str, str]:
+        what = f"what comes with the signal {name!r}"
+        text = written(payload, what, limit=self._max_payload)
+        return statement("signal", self._store.schema), id, name, text
 
     async def retry(self, id: UUID, name: str | None) -> int | None:
         ((count,),) = await self._fetch("retry", id, name)
@@ -173,12 +187,28 @@ class Flows:
             await self.advance(ends)
 
     async def advance(self, ends: Sequence[End], *, alone: bool = True) -> None:
-        """Take ends that no settlement has told.
+        """Take ends that no settlement has told, and start what they let go on, piece by piece.
 
         :param alone: so that no step of the workflows ends meanwhile.
         """
-        sql, *parameters = advancing(self._store.schema, ends, alone=alone)
-        await self._store.fetch(sql, *parameters)
+        sql, *parameters = advancing(self._store.schema, ends, alone=alone, most=Starts.most)
+        ((_, left),) = await self._store.fetch(sql, *parameters)
+        while left > 0:
+            started = await start_pieces(self._store)
+            if not started:  # somebody else has taken them
+                break
+            left -= started
+
+    async def lose(self, losses: Sequence[End]) -> int:
+        """Fail steps that were seen without a job, those that have none yet; gives how many."""
+        ((count,),) = await self._fetch(
+            "lose",
+            [one.place.workflow for one in losses],
+            [one.place.step for one in losses],
+            [one.place.run for one in losses],
+            [one.error for one in losses],
+        )
+        return int(count)
 
     async def advance_each(self, ends: Sequence[End], *, alone: bool = True) -> None:
         """Take ends that another broker has stored. One that Postgres cannot store is a failure."""
@@ -194,10 +224,10 @@ class Flows:
                 return
             (end,) = ends
             logger.error("workflow_step_refused job=%s error=%s", end.job, error)
-            kind = f"{StatementFailed.__module__}.{StatementFailed.__qualname__}"
-            await self.advance(
-                [end_of(end.place, end.job, int(State.FAILED), None, str(error), kind)]
+            failed = end._replace(
+                state=int(State.FAILED), result=None, error=refused(error), took_s=None
             )
+            await self.advance([failed])
 
 
 def _name(row: Sequence[Any]) -> str:
@@ -222,5 +252,6 @@ def refusal(what: str, id: UUID, name: str) -> PushError:
         "unknown": f"there is no workflow {id}",
         "no_step": f"workflow {id} has no step {name!r} that waits for a signal",
         "over": f"workflow {id} has ended",
+        "late": f"step {name!r} has ended without it; if it is run again, it waits anew",
     }
     return PushError(f"signal {name!r} was not sent: {reasons.get(what, what)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,17 @@ from chancy.errors import ConfigurationError, PushError
 from chancy.identity import new_ids
 from chancy.job import Job
 from chancy.names import shown
+from chancy.plugin import Application
 from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Workflow
 from chancy.plugins.workflow.encoding import Columns, Encoding
 from chancy.plugins.workflow.graph import order
 from chancy.plugins.workflow.results import Types
-from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, sources_of
+from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, inside, sources_of
 from chancy.plugins.workflow.step import Step
 from chancy.registry import Registry
+
+#: Names that one which nobody has is held against: 1,000 take 20 ms.
+_COMPARED = 1_000
 
 _END = ("",)
 
@@ -38,12 +43,19 @@ class Prepared:
     outer: Sequence[tuple[str, str]] = ()
 
 
+def prepared(chancy: Application, workflow: Workflow, *, validate: bool) -> Prepared:
+    """What is stored of a workflow. Raises `PushError` unless all of it can be stored and run."""
+    registry = chancy.registry if validate else None
+    return Preparation(workflow, registry, max_payload=chancy.max_payload).prepare()
+
+
 class Preparation:
     """Checks and encodes one workflow.
 
     :param known: names of steps that are there already, as when steps are added to a workflow that
         runs: they may be waited for, and what they return is not known here.
     :param registry: None for functions that this process cannot import.
+    :param max_payload: bytes that the arguments, or the meta, of one job may take.
     """
 
     def __init__(
@@ -85,15 +97,17 @@ class Preparation:
                     sources,
                     behind=behind[name] or _END,
                     before=those,
-                    on_failure=step.on_failure.value,
+                    on_failure=step.on_failure,
                     wait=step.wait,
                 )
             except (PushError, ConfigurationError) as error:
-                raise _told(error, f"{self._where}: step {name!r}: {error}") from error.__cause__
+                why = _hidden(step.job) or error
+                raise _told(error, f"{self._where}: step {name!r}: {why}") from error.__cause__
         for name, step in steps.items():
             if step.undo is not None:
                 self._undo(name, step.undo, before[name])
         columns = self._encoding.columns
+        columns.fill()
         columns.jobs = new_ids(len(columns.names))
         return Prepared(
             id=self._workflow.id,
@@ -109,9 +123,11 @@ class Preparation:
         found = self._workflow.before(step)
         for name in found:
             if name not in self._steps and name not in self._known:
+                near = difflib.get_close_matches(name, list(self._steps)[:_COMPARED], n=1)
+                hint = f": did you mean {near[0]!r}?" if near else ""
                 raise PushError(
                     f"{self._where}: step {step.name!r} waits for {shown(name)}, and there is no "
-                    "step of this name"
+                    f"step of this name{hint}"
                 )
         return found
 
@@ -160,7 +176,22 @@ class Preparation:
                 f"{UNDO}{name}", job, sources, behind=(), before=[name], undoes=name
             )  # fmt: skip
         except (PushError, ConfigurationError) as error:
-            raise _told(error, f"{self._where}: undo of step {name!r}: {error}") from None
+            why = _hidden(job) or error
+            raise _told(error, f"{self._where}: undo of step {name!r}: {why}") from None
+
+
+def _hidden(job: Job[Any] | None) -> str | None:
+    """What is wrong with a job if a source is inside one of its arguments."""
+    if job is None:
+        return None
+    for parameter, value in job.arguments.items():
+        found = inside(value)
+        if found is not None:
+            return (
+                f"{found!r} is inside parameter {parameter!r} of {job.func}: it "
+                "stands for a whole argument; for a list of results there is Each(…)"
+            )
+    return None
 
 
 def _told(error: PushError | ConfigurationError, message: str) -> PushError:

@@ -30,6 +30,9 @@ class WorkflowState(IntEnum):
     #: What was done is undone.
     COMPENSATED = 7
 
+    def __str__(self) -> str:
+        return self.label
+
     @property
     def label(self) -> str:
         return self.name.lower()
@@ -180,6 +183,8 @@ def step(
         if (job := there.get(job_id)) is not None:
             live = None if job.state.final else int(job.state)
             attempt, began = job.attempt, job.claimed_at
+            # Its end is there, and not told yet: until then nobody retries it.
+            known = known or (StepState.ENDING if job.state.final else None)
     if known is None:
         known = _open(live, func, ready=ready, over=flow)
     began = (began or utc(claimed_at)) if known is StepState.RUNNING else None

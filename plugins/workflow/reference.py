@@ -39,7 +39,7 @@ class WorkflowReference:
     def __init__(self, id: UUID, chancy: Application, waiting: Callable[[], Waiting]) -> None:
         self.id = id
         self._chancy = chancy
-        self._flows = Flows(chancy.broker)
+        self._flows = Flows(chancy.broker, chancy.max_payload)
         self._waiting = waiting
 
     def __repr__(self) -> str:
@@ -101,12 +101,20 @@ class WorkflowReference:
     async def signal(self, name: str, payload: Any = None, *, within: object | None = None) -> bool:
         """Give a signal to the step that waits for it, or will. It is kept until then.
 
-        :param payload: what JSON has; the result of the step.
+        :param payload: the result of the step: what JSON has, or a value whose type pydantic can
+            write, which comes back as that type where a parameter says so.
         :param within: a connection in a transaction of the caller's, as of a push.
         :returns: False if there was one before, which counts.
-        :raises PushError: there is no such step, or the workflow has ended.
+        :raises PushError: there is no such step, it or the workflow has ended without the signal,
+            or the payload cannot be stored. Nothing was written.
         """
-        what = await self._flows.signal(self.id, name, payload, within)
+        return self._sent(name, await self._flows.signal(self.id, name, payload, within))
+
+    def sync_signal(self, name: str, payload: Any = None, *, within: object) -> bool:
+        """`signal` for code without an event loop, in a transaction of the caller's."""
+        return self._sent(name, self._flows.signal_sync(self.id, name, payload, within))
+
+    def _sent(self, name: str, what: str) -> bool:
         if what in ("sent", "before"):
             return what == "sent"
         raise refusal(what, self.id, name)
@@ -133,7 +141,10 @@ class WorkflowReference:
         if count == -1:
             found = await self.get()
             label = "gone" if found is None else found.state.label
-            raise PushError(f"workflow {self.id} is {label}, and cannot be retried as it is")
+            how = (
+                ": name the step to run it and all behind it again" if label == "succeeded" else ""
+            )
+            raise PushError(f"workflow {self.id} is {label}, and cannot be retried as it is{how}")
         if count == -2:
             raise PushError(
                 f"workflow {self.id}: some of these steps run yet: wait until they have ended, or "

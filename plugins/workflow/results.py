@@ -10,7 +10,7 @@ from chancy.errors import PushError
 from chancy.job import DECORATED, Job
 from chancy.names import shown
 from chancy.plugins.workflow.fit import fits, items_of, kinds, part_of
-from chancy.plugins.workflow.sources import One, Source
+from chancy.plugins.workflow.sources import Many, One, Source
 from chancy.plugins.workflow.step import OnFailure, Step
 from chancy.registry import Registry
 
@@ -71,13 +71,14 @@ class Types:
         steps: Mapping[str, Step],
     ) -> None:
         step = steps.get(name or "")
-        if step is None or step.job is None:  # one that is there already, or a signal
-            return
+        if step is None or (step.job is None and step.gives is None):
+            return  # one that is there already, or a signal of which nothing is said
         ignored = step.on_failure is OnFailure.IGNORE
-        case = (func, parameter, step.job.func, source.path, ignored)
+        giver = f"signal {name!r}" if step.job is None else step.job.func
+        case = (func, parameter, giver, source.path, ignored)
         if case in self._passed:
             return
-        given = self.of(step.job.func).result.annotation
+        given = step.gives if step.job is None else self.of(step.job.func).result.annotation
         try:
             part = part_of(given, source.path)
         except LookupError as error:
@@ -90,9 +91,10 @@ class Types:
                 "None when its failure is ignored: let the parameter take None"
             )
         if not fits(part, wanted):
+            what = "a list of " if isinstance(source, Many) else ""
             raise PushError(
-                f"parameter {parameter!r} of {func} is {_text(wanted)}, and step {name!r} "
-                f"({step.job.func}) gives {_text(part)}"
+                f"parameter {parameter!r} of {func} is {what}{_text(wanted)}, and step {name!r} "
+                f"({giver}) gives {_text(part)}"
             )
         self._passed.add(case)
 

@@ -15,21 +15,43 @@ from chancy.names import shown
 MAX_PATH = 32
 
 
-@dataclass(frozen=True, slots=True)
-class One:
+class _Whole:
+    """Stands for a value that is not there yet, so it has no text."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        raise PushError(
+            f"{self!r} in a text: it stands for a whole argument, as what the step gives is not "
+            "known yet: give it a parameter of its own"
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class One(_Whole):
     """The result of one step, or a part of it; without a name, of the only step before."""
 
     step: str | None
     path: tuple[str | int, ...]
 
+    def __repr__(self) -> str:
+        parts = [] if self.step is None else [self.step]
+        return f"From({', '.join(map(repr, [*parts, *self.path]))})"
 
-@dataclass(frozen=True, slots=True)
-class Many:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Many(_Whole):
     """A list of results: of these steps, of those whose names begin so, or of all steps before."""
 
     steps: tuple[str, ...]
     prefix: str | None
     path: tuple[str | int, ...]
+
+    def __repr__(self) -> str:
+        parts = [*map(repr, self.steps)]
+        parts += [] if self.prefix is None else [f"prefix={self.prefix!r}"]
+        parts += [f"path={self.path!r}"] if self.path else []
+        return f"Each({', '.join(parts)})"
 
 
 #: What an argument may be instead of a value.
@@ -86,6 +108,8 @@ def _path(path: tuple[object, ...]) -> tuple[str | int, ...]:
     return tuple(found)
 
 
+#: Values of an argument that are looked at for what hides in it.
+_SOME = 10_000
 #: Of most jobs.
 NO_SOURCES: Mapping[str, Source] = MappingProxyType({})
 
@@ -110,3 +134,18 @@ def named(sources: Mapping[str, Source]) -> Iterator[str]:
                 pass
             case Many(steps=steps):
                 yield from steps
+
+
+def inside(value: object) -> Source | None:
+    """A source that is within a list or an object, which stays one; the first of some."""
+    left = [value] if not isinstance(value, One | Many) else []
+    for one in left:
+        if isinstance(one, One | Many):
+            return one
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            left += one
+        if len(left) > _SOME:
+            break
+    return None

@@ -8,10 +8,10 @@ from datetime import timedelta
 from enum import Enum, IntEnum
 from typing import Any, Final, Literal
 
-from chancy import codec
 from chancy.errors import PushError
 from chancy.job import Job
 from chancy.names import shown
+from chancy.plugins.workflow.payload import written
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, sources_of
 
 #: The longest wait for a signal, in seconds: a thousand years, as of a `run_at`.
@@ -49,6 +49,7 @@ class Step:
     :param job: None for one that waits for a signal.
     :param after: the steps that it waits for.
     :param wait: for how long it waits for its signal; None: for ever.
+    :param gives: the type of what comes with its signal; None: nothing is said.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Step:
     on_failure: OnFailure = OnFailure.FAIL
     undo: Job[Any] | None = None
     wait: Wait | None = None
+    gives: Any = None
 
     @property
     def sources(self) -> Mapping[str, Source]:
@@ -76,7 +78,9 @@ class Wait:
     then: str
 
 
-def wait_of(name: str, timeout_s: object, default: object, on_timeout: object) -> Wait | None:
+def wait_of(
+    name: str, timeout_s: object, default: object, on_timeout: object, gives: Any = None
+) -> Wait | None:
     """What `Workflow.wait_for` was told; None: it waits for ever. Raises `PushError`."""
     if isinstance(timeout_s, timedelta):
         timeout_s = timeout_s.total_seconds()
@@ -101,7 +105,7 @@ def wait_of(name: str, timeout_s: object, default: object, on_timeout: object) -
         return Wait(float(timeout_s), '{"cancel": true}')
     if default is MISSING:
         return Wait(float(timeout_s), "{}")
-    text = codec.encode(default, what=f"the default of step {name!r}")
+    text = written(default, f"the default of step {name!r}", gives)
     return Wait(float(timeout_s), f'{{"default": {text}}}')
 
 

@@ -9,9 +9,12 @@ from uuid import UUID
 
 from chancy.broker import Broker
 from chancy.clock import Clock
+from chancy.elsewhere import Absences
+from chancy.plugins.workflow import starts
 from chancy.plugins.workflow.elsewhere import Elsewhere
 from chancy.plugins.workflow.ends import End, Notes, Place, end_of, gone, order
 from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.replays import Replays
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.states import State
 
@@ -37,7 +40,7 @@ _TURNED = 100
 
 _RUNNING = int(State.RUNNING)
 #: One row of ``sql/missed.sql`` by position.
-_FLOW, _LIVE, _MISSED, _STATE = 4, 5, 6, 7
+_FLOW, _LIVE, _MISSED, _STATE, _LOST = 4, 5, 6, 7, 11
 
 
 class Sweep:
@@ -57,8 +60,12 @@ class Sweep:
         self._notes = notes
         self._keep_days = keep_days
         self._elsewhere = Elsewhere(broker)
+        self._replays = Replays(broker)
+        self._absences = Absences(clock)
         self._after: tuple[UUID | None, str | None] = (None, None)
         self._turned: UUID | None = None
+        #: Whether the last turn has found more pieces than it starts.
+        self.more_pieces = False
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
@@ -88,15 +95,16 @@ class Sweep:
                     continue
                 over.append(id)
             if ends:
-                await self._flows.advance(sorted(ends, key=order))
+                await self._flows.advance_each(sorted(ends, key=order))
             self._notes.forget(over)
             ended += len(ends)
         return ended
 
     async def turn(self) -> int:
-        """Look at the next steps that should have a job and have none, or have it with another
-        broker; gives how many ends that told. Begins at the front again when it has come to the
-        end."""
+        """Start what was left to be started, and look at the next steps that should have a job and
+        have none, or have it with another broker; gives how many ends that told. Begins at the
+        front again when it has come to the end."""
+        self.more_pieces = await starts.start_pieces(self._store) == starts.MOST_PIECES
         repaired = 0
         for _ in range(LOOKS):
             rows = await self._fetch("missed", *self._after, LOOKED_AT, WINDOW_S)
@@ -106,8 +114,9 @@ class Sweep:
             over = not rows or place == self._after
             self._after = (None, None) if over else place
             if over:
+                self._absences.walked()
                 break
-        repaired += await self._elsewhere.turn()
+        repaired += await self._elsewhere.turn() + await self._replays.turn()
         turned = await self._fetch("turn", _TURNED, self._turned)
         self._turned = turned[-1][0] if len(turned) == _TURNED else None
         if repaired:
@@ -115,16 +124,25 @@ class Sweep:
         return repaired
 
     async def _repair(self, rows: Sequence[Sequence[Any]]) -> int:
+        """Tell of steps that have ended. One whose job is nowhere may be about to be told where it
+        ran."""
         ends: list[End] = []
-        for workflow, name, run, job, flow, _, _, state, result, message, kind in rows:
+        losses: list[End] = []
+        gone_for_long = self._absences.lasting(
+            [row[3] for row in rows if row[_STATE] is None and row[_LOST]]
+        )
+        for workflow, name, run, job, _, _, _, state, result, message, kind, lost in rows:
             place = Place(workflow, name, run, False)
             if state is not None:
                 ends.append(end_of(place, job, state, result, message, kind))
-            elif flow in (1, 2, 3):
-                ends.append(gone(place, job))
+            elif lost and job in gone_for_long:
+                losses.append(gone(place, job))
         for at in range(0, len(ends), BATCH):
-            await self._flows.advance(ends[at : at + BATCH])
-        return len(ends)
+            await self._flows.advance_each(ends[at : at + BATCH])
+        repaired = len(ends)
+        for at in range(0, len(losses), BATCH):
+            repaired += await self._flows.lose(losses[at : at + BATCH])
+        return repaired
 
     async def _stop(self, jobs: Sequence[UUID]) -> None:
         """Ask the steps of cancelled workflows to stop that began in the moment of cancelling."""

@@ -76,7 +76,7 @@ class Timers:
             else:
                 ends.append(_end(one, one.job, why))
         if ends:
-            await self._flows.advance(ends)
+            await self._flows.advance_each(ends)
             logger.info("workflow_waits_over steps=%d", len(ends))
         ids, names, runs = zip(*((one.workflow, one.name, one.run) for one in due), strict=True)
         await self._fetch("rung", list(ids), list(names), list(runs))

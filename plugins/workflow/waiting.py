@@ -2,127 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
 from uuid import UUID
 
 from chancy.broker import Broker
-from chancy.clock import Backoff, Clock
-from chancy.errors import ChancyError, WaitTimeout
-from chancy.notice import Kind, Topic
+from chancy.clock import Clock
+from chancy.endings import Endings, Standing
 from chancy.plugins.workflow.record import WorkflowState
 from chancy.plugins.workflow.store import statement, store_of
 
-logger = logging.getLogger("chancy.workflows")
-
-#: Seconds to the second look, and between two looks while notices arrive, and while they do not.
-_FIRST_S, _LOOK_S, _POLL_S = 0.01, 5.0, 0.5
-#: Looks before a session is opened to hear notices: who waits for a moment needs none.
-_FEW = 4
-#: Seconds without a notice after which the listener proves that it hears, and that this may take.
-_PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
+#: How a workflow ended, and why if not well.
+Ended = tuple[WorkflowState, str | None]
+Waiting = Endings[Ended]
 
 
-class Waiting:
-    """Those who wait for workflows of one application, in one event loop.
+def waiting_for(broker: Broker, clock: Clock) -> Waiting:
+    """Those who wait for workflows of a broker."""
+    store = store_of(broker)
 
-    One session listens for all of them, while there are any. Notices wake; a look now and then
-    finds what they missed.
-    """
+    async def look(id: UUID) -> Standing[Ended] | None:
+        found = await store.fetch(statement("await", store.schema), [id])
+        if not found:
+            return None
+        state = WorkflowState(found[0][1])
+        return Standing(state.label, state.final, (state, found[0][2]))
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
-        self._broker = broker
-        self._store = store_of(broker)
-        self._clock = clock
-        self._events: dict[UUID, list[asyncio.Event]] = {}
-        self._listener: asyncio.Task[None] | None = None
-        self._hears = False
-
-    async def wait(self, id: UUID, timeout_s: float | None) -> tuple[WorkflowState, str | None]:
-        """Wait until a workflow has ended; gives how, and why if not well.
-
-        :raises WaitTimeout: it did not within so long; it goes on.
-        """
-        give_up_at = None if timeout_s is None else self._clock.monotonic() + timeout_s
-        pause_s, looks = _FIRST_S, 0
-        async with self._hearing(id) as event:
-            while True:
-                event.clear()
-                state, why = await self._look(id)
-                if state is not None and state.final:
-                    return state, why
-                looks += 1
-                if looks >= _FEW:
-                    self._hear()
-                pause_s = min(pause_s * 2, _LOOK_S if self._hears and state else _POLL_S)
-                if give_up_at is not None:
-                    left_s = give_up_at - self._clock.monotonic()
-                    if left_s <= 0:
-                        label = "not there" if state is None else state.label
-                        raise WaitTimeout(f"workflow {id} is {label} after {timeout_s:.1f} s")
-                    await self._clock.wait(event, min(pause_s, left_s))
-                else:
-                    await self._clock.wait(event, pause_s)
-
-    async def _look(self, id: UUID) -> tuple[WorkflowState | None, str | None]:
-        """How it stands, and ask for a notice of its end."""
-        found = await self._store.fetch(statement("await", self._store.schema), [id])
-        return (WorkflowState(found[0][1]), found[0][2]) if found else (None, None)
-
-    @asynccontextmanager
-    async def _hearing(self, id: UUID) -> AsyncGenerator[asyncio.Event]:
-        event = asyncio.Event()
-        self._events.setdefault(id, []).append(event)
-        try:
-            yield event
-        finally:
-            self._events[id].remove(event)
-            if not self._events[id]:
-                del self._events[id]
-                with suppress(ChancyError):  # what is left behind is deleted by the pruner
-                    await self._broker.forget([id])
-            await self._rest()
-
-    def _hear(self) -> None:
-        """Listen, now that somebody has to wait."""
-        if self._listener is None:
-            self._listener = asyncio.create_task(self._listen(), name="chancy workflows")
-
-    async def _rest(self) -> None:
-        """Listen no more when nobody waits."""
-        listener = self._listener
-        if listener is not None and not self._events:
-            self._listener, self._hears = None, False
-            listener.cancel()
-            await asyncio.wait([listener])
-
-    async def _listen(self) -> None:
-        backoff = Backoff(base_s=0.5, cap_s=30.0)
-        while True:
-            try:
-                subscription = await self._broker.subscribe(Topic.FINISHED)
-                try:
-                    await subscription.probe(_PROBE_TIMEOUT_S)
-                    backoff.reset()
-                    self._hears = True
-                    self._wake(list(self._events))  # what was told before is lost
-                    while True:
-                        notices = await subscription.receive(_PROBE_EVERY_S)
-                        for notice in notices or await subscription.probe(_PROBE_TIMEOUT_S):
-                            if notice.kind is Kind.FINISHED:
-                                with suppress(ValueError):  # anybody may send anything
-                                    self._wake([UUID(notice.token)])
-                finally:
-                    await subscription.close()
-            except ChancyError as error:
-                if self._hears or not backoff.failures:
-                    logger.warning("workflow_listening_failed polling=true error=%s", error)
-                self._hears = False
-                await self._clock.sleep(backoff.next_s())
-
-    def _wake(self, ids: list[UUID]) -> None:
-        for id in ids:
-            for event in self._events.get(id, ()):
-                event.set()
+    return Endings(broker, clock, "workflow", look)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from chancy import Chancy, current_job, job
+from chancy import Chancy, Snooze, current_job, job
 from chancy.plugins.batch import Batches
 
 #: What ran, in that order: numbers of jobs, and ``on success`` and so on.
@@ -30,6 +30,21 @@ async def retried(number: int) -> None:
     ran.append(str(number))
     if current_job().attempt < 3:
         raise ValueError(f"{number} fails")
+
+
+@job(queue="async", max_attempts=2)
+async def winding(number: int) -> Snooze | None:
+    """Is put off, fails, and says much, before it ends."""
+    about = current_job()
+    ran.append(str(number))
+    if "snoozes" not in about.meta:
+        return Snooze(0.01)
+    if about.attempt == 1:
+        raise ValueError(f"{number} fails")
+    for n in range(10):
+        about.progress(n / 40)
+        await asyncio.sleep(0.005)
+    return None
 
 
 @job(queue="async", max_attempts=1)

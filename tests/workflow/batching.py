@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from chancy import Chancy, Plugin, Queue, Settlement, Worker
+from chancy.clock import Clock, SystemClock
 from chancy.plugins.batch import Batch, Batches, BatchReference, Progress
 from chancy.plugins.batch.ends import Notes
 from chancy.plugins.batch.sweep import Sweep
@@ -35,8 +36,8 @@ class Deaf(Batches):
     async def serve(self, runtime: Any) -> None: ...
 
 
-def sweep_of(chancy: Chancy, keep_days: float | None = None) -> Sweep:
-    return Sweep(chancy.broker, Notes(), keep_days=keep_days)
+def sweep_of(chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None) -> Sweep:
+    return Sweep(chancy.broker, clock or SystemClock(), Notes(), keep_days=keep_days)
 
 
 async def idle(dsn: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from chancy import Chancy, Job, Queue, Settlement, State, Worker, current_job, job
 from chancy.clock import SystemClock
+from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import (
@@ -60,10 +61,15 @@ class Deaf(Workflows):
 
 
 @asynccontextmanager
-async def application(dsn: str, url: str, flows: Workflows) -> AsyncGenerator[Chancy]:
+async def application(
+    dsn: str, url: str, flows: Workflows, max_payload: int = DEFAULT_MAX_PAYLOAD
+) -> AsyncGenerator[Chancy]:
     plugins = [RedisPlugin(url=url), flows, SOON, DeadLetters(sweep_s=0.1)]
     queues = [ASYNC, FAST, BRIEF]
-    async with Chancy(dsn, queues=queues, plugins=plugins, no_default_plugins=True) as chancy:
+    app = Chancy(
+        dsn, queues=queues, plugins=plugins, no_default_plugins=True, max_payload=max_payload
+    )
+    async with app as chancy:
         await chancy.migrate()
         for queue in (FAST, BRIEF):
             await chancy.declare(queue)

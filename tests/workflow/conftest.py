@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 
 import pytest
 
@@ -10,6 +12,9 @@ from chancy import Chancy
 from chancy.plugins.batch import Batches
 from chancy.plugins.workflow import Workflows
 from tests.workflow import batch_jobs, steps
+from tests.workflow.fleet import SEED
+
+logger = logging.getLogger("tests.workflow")
 
 
 @pytest.fixture
@@ -22,6 +27,13 @@ def flows_dsn(dsn: str) -> str:
 def batches_dsn(dsn: str) -> str:
     Chancy(dsn, plugins=[Batches()]).sync_migrate()
     return dsn
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Of a seed that is shown when a test fails."""
+    logger.warning("CHANCY_TEST_SEED=%d", SEED)
+    return random.Random(SEED)
 
 
 @pytest.fixture(autouse=True)

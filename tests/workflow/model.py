@@ -26,10 +26,10 @@ Graph = Sequence[Node]
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most: int = 12) -> Graph:
+def graphs(draw: st.DrawFn, most: int = 12, least: int = 1) -> Graph:
     """Random graphs without circles: a node waits for ones before it."""
     found: list[Node] = []
-    for place in range(draw(st.integers(1, most))):
+    for place in range(draw(st.integers(least, most))):
         after = draw(st.sets(st.integers(0, place - 1), max_size=4)) if place else set[int]()
         found.append(
             Node(
@@ -85,6 +85,22 @@ def check_order(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> 
             for one in node.after:
                 assert at[name(one)] < at[name(place)], f"{name(place)} before {name(one)}: {ran}"
                 assert states[name(one)] in ("succeeded", "ignored")
+
+
+def check_ran(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> None:
+    """What succeeded, failed or is ignored has run, and failed if it is to; what waits for one that
+    has failed, near or far, can never begin."""
+    over = {one for one, state in states.items() if state in ("succeeded", "failed", "ignored")}
+    assert {one for one in over if not one.startswith("undo ")} <= set(ran), f"{states}: {ran}"
+    failed = {place for place in range(len(graph)) if states[name(place)] == "failed"}
+    for place, node in enumerate(graph):
+        if name(place) in ran:
+            ignored = node.policy is OnFailure.IGNORE
+            bad = "ignored" if ignored else "failed"
+            assert states[name(place)] == (bad if node.fails else "succeeded")
+        if failed & _above(graph, node.after):
+            assert states[name(place)] in ("waiting", "cancelled"), f"{name(place)}: {states}"
+            assert name(place) not in ran
 
 
 def check_whole(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 
-from chancy import Chancy, Plugin, Queue, Worker
+from chancy import Chancy, Plugin, Queue, Settlement, Worker
+from chancy.clock import Clock, SystemClock
 from chancy.plugins.retry import Constant, Jitter, Retry
-from chancy.plugins.workflow import Workflows
+from chancy.plugins.workflow import WorkflowReference, Workflows, WorkflowState
+from chancy.plugins.workflow.ends import Notes
+from chancy.plugins.workflow.sweep import Sweep
+from chancy.settling import Transaction
 
 ASYNC = Queue(name="async", executor="async")
 SOON = Retry(Constant(delay_s=0.01, jitter=Jitter.NONE))
@@ -22,6 +26,13 @@ def execute(dsn: str, statement: str, *parameters: object) -> list[Any]:
         return [] if found.description is None else found.fetchall()
 
 
+class Deaf(Workflows):
+    """As a worker that was killed before it told anything, and that does not come back."""
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
+    async def serve(self, runtime: Any) -> None: ...
+
+
 @asynccontextmanager
 async def working(
     dsn: str, flows: Workflows, *plugins: Plugin, queue: Queue = ASYNC
@@ -30,3 +41,17 @@ async def working(
     given = [flows, SOON, *plugins]
     async with Chancy(dsn, queues=[queue], plugins=given) as chancy, Worker(chancy):
         yield chancy
+
+
+def sweep_of(chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None) -> Sweep:
+    """The sweep of a worker that has seen no step end."""
+    return Sweep(chancy.broker, clock or SystemClock(), Notes(), keep_days=keep_days)
+
+
+async def states(reference: WorkflowReference) -> dict[str, str]:
+    return {one.name: one.state.value for one in await reference.steps()}
+
+
+async def is_in(reference: WorkflowReference, state: WorkflowState) -> bool:
+    found = await reference.get()
+    return found is not None and found.state is state

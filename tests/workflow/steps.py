@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from chancy import current_job, job
+from chancy import Snooze, current_job, job
 
 #: Names of steps in the order in which they ran, or began to be undone.
 ran: list[str] = []
@@ -122,3 +122,18 @@ async def undo(name: str) -> None:
     ran.append(f"undo {name}")
     if f"undo {name}" in failing:
         raise ValueError(f"undo {name} fails")
+
+
+@job(queue="async", max_attempts=2)
+async def winding() -> str | Snooze:
+    """Is put off, fails, and says much, before it gives the name of its step."""
+    about = current_job()
+    ran.append(_step())
+    if "snoozes" not in about.meta:
+        return Snooze(0.01)
+    if about.attempt == 1:
+        raise ValueError(f"{_step()} fails")
+    for n in range(10):
+        about.progress(n / 40)
+        await asyncio.sleep(0.005)
+    return _step()

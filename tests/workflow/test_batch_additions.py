@@ -7,13 +7,12 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy import Chancy, Job, JobFailed, NoCurrentJob, PushError, Queue, Unique, job
+from chancy import Chancy, Job, JobFailed, NoCurrentJob, PushError, Unique, job
 from chancy.plugins.batch import Batch, Batches, BatchState
-from chancy.plugins.redis import RedisPlugin
 from tests.waiting import eventually
 from tests.workflow import batch_jobs
 from tests.workflow.batch_jobs import act, adding, ran
-from tests.workflow.batching import ASYNC, callbacks, called, counted, execute, working
+from tests.workflow.batching import callbacks, called, counted, execute, working
 
 
 async def test_an_open_batch_gets_more_jobs_until_it_is_closed(batches_dsn: str) -> None:
@@ -68,6 +67,7 @@ async def test_a_running_job_adds_jobs_to_its_batch(batches_dsn: str) -> None:
         ([act.job(1).with_id(UUID(int=1))], "an id of its own"),
         ([act.job(1).with_meta(batch={})], "in a batch already"),
         (["no job"], "is not a job"),
+        (act.job(1), "is one job: pass a list of them"),
         ([act.job(1), Job(func="tests.workflow.batch_jobs.act", arguments={"x": 1})], "x"),
     ],
 )
@@ -123,20 +123,3 @@ async def test_jobs_are_added_by_jobs_of_batches_alone(batches_dsn: str) -> None
             await alone.result(10)
         with pytest.raises(NoCurrentJob):
             await batches.add(chancy, [act.job(1)])
-
-
-async def test_jobs_of_redis_are_refused(dsn: str, redis_url: str) -> None:
-    batches = Batches()
-    plugins = [batches, RedisPlugin(url=redis_url)]
-    queues = [ASYNC, Queue(name="fast", broker="redis")]
-    fast = act.job(1).with_queue("fast")
-    async with Chancy(dsn, queues=queues, plugins=plugins) as chancy:
-        await chancy.migrate()
-        for queue in queues:
-            await chancy.declare(queue)
-        with pytest.raises(PushError, match="1 of 2 jobs"):
-            await batches.push(chancy, Batch(name="b"), [act.job(1), fast])
-        with pytest.raises(PushError, match="a callback is for a queue"):
-            await batches.push(chancy, Batch(name="b", on_finish=fast), [act.job(1)])
-    assert execute(dsn, "select id from chancy.batches") == []
-    assert execute(dsn, "select id from chancy.jobs") == []

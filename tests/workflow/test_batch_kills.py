@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +16,7 @@ from chancy import State
 from chancy.plugins.batch import Batch, BatchRecord
 from tests.waiting import eventually
 from tests.workflow.batching import execute
+from tests.workflow.fleet import Fleet
 from tests.workflow.run_batch_worker import BATCHES, act, add, application, called, fail
 
 logger = logging.getLogger("tests.workflow")
@@ -34,49 +31,9 @@ from chancy.finished_jobs where meta -> 'batch' ? 'of' group by 1, 2
 """
 
 
-class Fleet:
-    """Workers of which one is killed or frozen now and then."""
-
-    def __init__(self, dsn: str, size: int, chance: random.Random) -> None:
-        self._dsn = dsn
-        self._chance = chance
-        self.alive = [self._begin() for _ in range(size)]
-        self.killed = self.frozen = 0
-
-    def _begin(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.workflow.run_batch_worker", self._dsn]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    async def harm(self, until: float) -> None:
-        """Kill or freeze until then; frozen ones for longer than they may be silent."""
-        while time.monotonic() < until:
-            await asyncio.sleep(self._chance.uniform(0.4, 1.2))
-            one = self._chance.choice(self.alive)
-            if self._chance.random() < 0.7:
-                one.kill()
-                one.wait()
-                self.alive[self.alive.index(one)] = self._begin()
-                self.killed += 1
-            else:
-                one.send_signal(signal.SIGSTOP)
-                await asyncio.sleep(self._chance.uniform(0.2, 3.0))
-                one.send_signal(signal.SIGCONT)
-                self.frozen += 1
-
-    def stop(self) -> None:
-        for one in self.alive:
-            one.kill()
-            one.wait()
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    return random.Random(int(os.environ.get("CHANCY_TEST_SEED", time.time_ns())))
-
-
 @pytest.fixture
 def fleet(batches_dsn: str, chance: random.Random) -> Iterator[Fleet]:
-    made = Fleet(batches_dsn, 3, chance)
+    made = Fleet("tests.workflow.run_batch_worker", [batches_dsn], 3, chance)
     yield made
     made.stop()
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chancy import Chancy, PushError, State
+from chancy.clock import SystemClock
 from chancy.plugins.batch import Batch, Batches, BatchReference, BatchState
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.ends import End, Notes, Place
@@ -92,7 +93,7 @@ class Life:
         self.reference = reference
         self.connection = connection
         self.calls = Calls(chancy.broker)
-        self.sweep = Sweep(chancy.broker, Notes(), keep_days=None)
+        self.sweep = Sweep(chancy.broker, SystemClock(), Notes(), keep_days=None)
         self.model = Model(open=may_grow)
         self.told: list[End] = []
         #: Failed jobs, and replays of them that have failed, each with the job that it began with.

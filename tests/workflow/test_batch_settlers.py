@@ -27,6 +27,21 @@ select
 """
 
 
+#: Writes down which row of a batch is updated: one that counts, by its shard, or its own.
+COUNT = """
+create table public.updates (shard int);
+create function public.counted() returns trigger language plpgsql as $$
+begin
+  insert into public.updates values ((to_jsonb(new) ->> 'shard')::int);
+  return null;
+end $$;
+create trigger counted after update on chancy.batches_shards
+  for each row execute function public.counted();
+create trigger counted after update on chancy.batches
+  for each row execute function public.counted();
+"""
+
+
 class Seen(NamedTuple):
     """What a settler has seen in its transactions."""
 
@@ -107,3 +122,27 @@ async def test_exactly_one_settlement_sees_the_end(
     assert (progress.succeeded, progress.failed) == (states.count(4), states.count(5))
     assert progress.pending == progress.cancelled == 0
     assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
+
+
+async def test_no_row_of_a_large_batch_is_hot(batches_dsn: str) -> None:
+    """Each settlement writes one row that counts, most often one of its own connection."""
+    chance, size = random.Random(1), 20_000
+    async with Chancy(batches_dsn, plugins=[Batches()]) as chancy:
+        jobs = [act.job(n) for n in range(size)]
+        reference = await Batches().push(chancy, Batch(name="b"), jobs)
+        execute(batches_dsn, COUNT)
+        rows = execute(batches_dsn, "select id from chancy.jobs order by id")
+        parts = dealt([row[0] for row in rows], [4] * size, chance)
+        with ThreadPoolExecutor(SETTLERS) as pool:
+            running = [
+                pool.submit(settle, batches_dsn, reference.id, parts[at::SETTLERS], 0.0)
+                for at in range(SETTLERS)
+            ]
+            assert sum(one.result().ended for one in running) == 1
+    found = execute(batches_dsn, "select shard, count(*) from public.updates group by shard")
+    updates: dict[int | None, int] = dict(found)
+    # The batch itself, when it ends.
+    assert updates.pop(None) == 1
+    assert len(updates) == 16
+    assert sum(updates.values()) <= 2 * len(parts)
+    assert max(updates.values()) <= len(parts) // 4

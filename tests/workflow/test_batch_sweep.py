@@ -18,9 +18,11 @@ from chancy import (
     current_job,
     job,
 )
+from chancy.elsewhere import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.ends import MAX_NOTED, place_of
 from chancy.settling import Transaction
+from chancy.testing.clock import ManualClock
 from tests.waiting import eventually
 from tests.workflow import batch_jobs
 from tests.workflow.batch_jobs import act, adding, held, ran
@@ -89,7 +91,11 @@ async def test_a_job_that_is_gone_has_failed(batches_dsn: str) -> None:
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(3)])
         execute(batches_dsn, "delete from chancy.jobs")
-        assert await sweep_of(chancy).turn() == 3
+        clock = ManualClock()
+        sweep = sweep_of(chancy, clock=clock)
+        assert await sweep.turn() == 0, "their worker may be about to tell"
+        clock.advance(GONE_S)
+        assert await sweep.turn() == 3
         assert await reference.finished(5) is BatchState.FAILED
 
 

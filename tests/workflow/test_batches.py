@@ -140,6 +140,7 @@ async def test_callbacks_that_cannot_be_are_named(batches_dsn: str, field: str) 
             said.job("x").with_priority(1_000),
             Job(func="tests.workflow.batch_jobs.said", arguments={"no": 1}),
             said.job("x").with_meta(batch=1),
+            said,
         ):
             given: dict[str, Any] = {"name": "b", field: wrong}
             with pytest.raises(PushError, match=f"'b': {field}: "):

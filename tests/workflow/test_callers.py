@@ -10,11 +10,10 @@ import pytest
 
 from chancy import Chancy, PushError, job
 from chancy.clock import SystemClock
+from chancy.elsewhere import Untold
 from chancy.plugins.workflow import StepState, Workflow, Workflows
 from chancy.plugins.workflow.ends import End, Place
-from chancy.plugins.workflow.flows import Flows
 from chancy.plugins.workflow.store import statement
-from chancy.plugins.workflow.untold import Untold
 from tests.waiting import eventually
 from tests.workflow import steps
 from tests.workflow.running import working
@@ -37,7 +36,7 @@ async def test_a_signal_leaves_the_settings_of_the_transaction_alone(flows_dsn: 
         cursor.execute(IDLE)
         assert cursor.fetchall() == before
         # That of a settlement is bounded: who is frozen in it holds the locks of others.
-        ends = [[one], ["a"], [1], [UUID(int=1)], [4], None, None, None, False]
+        ends = [[one], ["a"], [1], [UUID(int=1)], [4], None, None, None, False, 100]
         cursor.execute(statement("advance", "chancy").encode(), ends)
         cursor.execute(IDLE)
         assert cursor.fetchall() == [("10s",)]
@@ -77,15 +76,14 @@ async def test_what_was_cancelled_is_retried_when_it_has_stopped(flows_dsn: str)
         assert await reference.result(10) == "done"
 
 
-class Broken(Flows):
+class Broken:
     """Fails in a way that nobody has thought of, once."""
 
     def __init__(self) -> None:
         self.told: list[UUID] = []
         self.failed = False
 
-    async def advance_each(self, ends: object, *, alone: bool = True) -> None:
-        assert isinstance(ends, list)
+    async def tell(self, ends: list[End]) -> None:
         if not self.failed:
             self.failed = True
             raise ValueError("nobody thought of it")
@@ -93,16 +91,17 @@ class Broken(Flows):
 
 
 async def test_ends_are_told_on_after_any_failure() -> None:
-    untold, flows = Untold(), Broken()
+    untold: Untold[End] = Untold("workflows")
+    teller = Broken()
 
     def end(number: int) -> End:
         place = Place(UUID(int=1), "a", 1, False)
         return End(place, UUID(int=number), 4, None, None, None)
 
-    telling = asyncio.create_task(untold.tell(flows, SystemClock()))
+    telling = asyncio.create_task(untold.tell(teller.tell, SystemClock()))
     untold.add([end(1)])
-    await eventually(lambda: flows.failed)
+    await eventually(lambda: teller.failed)
     untold.add([end(2)])
-    await eventually(lambda: UUID(int=2) in flows.told)
+    await eventually(lambda: UUID(int=2) in teller.told)
     telling.cancel()
     await asyncio.wait([telling])

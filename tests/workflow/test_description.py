@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from chancy import Job, PushError, Unique
-from chancy.plugins.workflow import Each, From, Workflow, chain, chord, group
+from chancy.plugins.batch import BatchState, On
+from chancy.plugins.workflow import Each, From, Workflow, WorkflowState, chain, chord, group
 from chancy.plugins.workflow.description import MAX_STEPS
 from chancy.plugins.workflow.fit import fits
 from chancy.plugins.workflow.preparation import Preparation, Prepared
@@ -34,6 +35,11 @@ def test_a_workflow_becomes_columns() -> None:
     assert columns.froms[2] == '{"values": {"steps": ["a", "b"], "path": []}}'
     assert found.ends == 1
     assert len(set(columns.jobs)) == 3
+
+
+def test_states_are_shown_in_words() -> None:
+    shown = f"{WorkflowState.COMPENSATED} {BatchState.FAILED} {On.FINISH}"
+    assert shown == "compensated failed finish"
 
 
 def test_names_of_helpers() -> None:
@@ -63,7 +69,16 @@ def one(job: Job[Any], **given: Any) -> Workflow:
         (Workflow("w"), "has no steps"),
         (circle(), "in a circle: 'a' after 'c' after 'b' after 'a'"),
         (one(steps.mark.job(), after="nobody"), "step 'last' waits for 'nobody', and there is no"),
-        (one(steps.double.job(From("nobody"))), "waits for 'nobody'"),
+        (one(steps.double.job(From("nobody"))), "waits for 'nobody', .* of this name$"),
+        (one(steps.mark.job(), after="fecth"), "of this name: did you mean 'fetch'\\?"),
+        (
+            one(steps.total.job([From("one", 1), 2])),
+            r"From\('one', 1\) is inside parameter 'values'",
+        ),
+        (
+            one(steps.anything.job({"a": [1, {"b": Each("one")}]})),
+            r"Each\('one'\) is inside .*Each",
+        ),
         (
             one(steps.double.job(From("fetch"))),
             "'value' of tests.workflow.steps.double is int, and",
@@ -73,7 +88,7 @@ def one(job: Job[Any], **given: Any) -> Workflow:
         (one(steps.double.job(From("fetch", "words"))), r"gives list\[str\]"),
         (one(steps.double.job(From("one", "x"))), "neither a list nor an object has no 'x'"),
         (one(steps.text.job(From("weak"))), "let the parameter take None"),
-        (one(steps.total.job(Each("one", "fetch"))), "step 'fetch' .* gives Page"),
+        (one(steps.total.job(Each("one", "fetch"))), "a list of int, and step 'fetch' .* Page"),
         (one(steps.double.job(Each("one"))), "is int, and Each gives a list"),
         (one(steps.double.job(From()), after=["one", "fetch"]), "From\\(\\) stands for 2 steps"),
         (one(steps.double.job("x")), "parameter 'value'"),  # type: ignore[arg-type]
@@ -117,6 +132,10 @@ def test_what_is_refused_at_once() -> None:
             From("a", *path)  # pyright: ignore[reportArgumentType]
     with pytest.raises(PushError, match="not both"):
         Each("a", prefix="b")
+    with pytest.raises(PushError, match=r"From\('a', 'url'\) in a text: it stands for a whole"):
+        steps.fetch.job(f"https://{From('a', 'url')}")
+    with pytest.raises(PushError, match=r"Each\(prefix='b', path=\('n',\)\) in a text"):
+        steps.fetch.job(f"{Each(prefix='b', path=('n',))}")
 
 
 def test_a_workflow_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from chancy import Chancy, JobError, LeaseLost, PushError, current_job, job
 from chancy.plugins.workflow import Each, From, Workflow, Workflows, WorkflowState
 from tests.waiting import eventually
 from tests.workflow import steps
-from tests.workflow.running import execute, working
+from tests.workflow.running import execute, is_in, working
 
 FLOWS = Workflows()
 #: The application of the test, as a module of jobs would have one.
@@ -163,3 +163,32 @@ async def test_an_attempt_that_does_not_count_any_more_adds_nothing(flows_dsn: s
         await eventually(lambda: steps.ran == ["linger", "attempt 1 ended"])
         assert "another worker has it" in str(refused[0])
         assert [one.name for one in await reference.steps()] == ["linger"]
+
+
+@job(queue="async", max_attempts=1)
+async def add_late() -> None:
+    """Adds a step when the gate opens."""
+    steps.ran.append("late")
+    await steps.gate.wait()
+    try:
+        await FLOWS.extend(app[0], Workflow("more").add(steps.mark.job(), "added"))
+    except PushError as error:
+        refused.append(error)
+        raise
+
+
+async def test_a_failing_workflow_takes_no_more_steps_until_it_is_retried(flows_dsn: str) -> None:
+    steps.failing.add("bad")
+    flow = Workflow("w").add(add_late.job(), "adds").add(steps.once.job(), "bad")
+    async with working(flows_dsn, FLOWS) as chancy:
+        app.append(chancy)
+        reference = await FLOWS.push(chancy, flow)
+        await eventually(lambda: "late" in steps.ran)
+        await eventually(lambda: is_in(reference, WorkflowState.FAILING))
+        steps.gate.set()
+        assert await reference.wait(10) is WorkflowState.FAILED
+        (error,) = refused
+        assert "another step has failed, and nothing of the workflow begins" in str(error)
+        steps.failing.clear()
+        assert await reference.retry() == 2
+        assert await reference.result(10) == {"bad": "bad", "added": "added"}

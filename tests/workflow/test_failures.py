@@ -9,22 +9,16 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     Each,
     From,
-    OnFailure,
     StepState,
     Workflow,
     WorkflowFailed,
-    WorkflowReference,
     Workflows,
     WorkflowState,
     chain,
 )
 from tests.waiting import eventually
 from tests.workflow import steps
-from tests.workflow.running import execute, working
-
-
-async def states(reference: WorkflowReference) -> dict[str, str]:
-    return {one.name: one.state.value for one in await reference.steps()}
+from tests.workflow.running import Deaf, execute, is_in, states, sweep_of, working
 
 
 async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_dsn: str) -> None:
@@ -40,7 +34,7 @@ async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_ds
         with pytest.raises(WaitTimeout, match="is failing"):
             await reference.wait(0.1)
         steps.gate.set()
-        with pytest.raises(WorkflowFailed, match="step bad has failed") as caught:
+        with pytest.raises(WorkflowFailed, match="bad has failed: ValueError: bad fails") as caught:
             await reference.result(10)
         assert caught.value.state is WorkflowState.FAILED
         assert await states(reference) == {
@@ -60,31 +54,6 @@ async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_ds
         assert bad is not None
         assert (bad.run, bad.error) == (2, None)
     assert sorted(steps.ran) == ["after bad", "after slow", "bad", "bad", "slow"]
-
-
-async def is_in(reference: WorkflowReference, state: WorkflowState) -> bool:
-    found = await reference.get()
-    return found is not None and found.state is state
-
-
-@pytest.mark.parametrize("first", ["plain", "saga"])
-async def test_any_step_that_asks_for_it_has_the_others_undone(flows_dsn: str, first: str) -> None:
-    flows = Workflows()
-    steps.failing |= {"plain", "saga"}
-    last = "saga" if first == "plain" else "plain"
-    flow = Workflow("w").add(steps.mark.job(), "done", undo=steps.undo.job(From("done")))
-    for name in ("plain", "saga"):
-        made = steps.once.job() if name == first else steps.late.job()
-        policy: OnFailure = OnFailure.COMPENSATE if name == "saga" else OnFailure.FAIL
-        flow.add(made, name, after="done", on_failure=policy)
-    async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
-        before = WorkflowState.FAILING if first == "plain" else WorkflowState.COMPENSATING
-        await eventually(lambda: is_in(reference, before))
-        assert last in steps.ran
-        steps.gate.set()
-        assert await reference.wait(10) is WorkflowState.COMPENSATED
-        assert steps.ran[-1] == "undo done"
 
 
 async def test_retries_of_a_job_are_nothing_of_the_workflow(flows_dsn: str) -> None:
@@ -108,61 +77,6 @@ async def test_an_ignored_failure_counts_as_done(flows_dsn: str) -> None:
         reference = await flows.push(chancy, flow)
         assert await reference.result(10) == "None"
         assert await states(reference) == {"bad": "ignored", "next": "succeeded"}
-
-
-def saga() -> Workflow:
-    flow = Workflow("trip")
-    for name, after in (("flight", ()), ("hotel", "flight"), ("car", "hotel")):
-        flow.add(steps.once.job(), name, after=after, undo=steps.undo.job(From(name)))
-    return flow.add(steps.once.job(), "pay", after="car", on_failure="compensate")
-
-
-async def test_what_was_done_is_undone_in_reverse(flows_dsn: str) -> None:
-    flows = Workflows()
-    steps.failing.add("pay")
-    async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, saga())
-        with pytest.raises(WorkflowFailed, match="step pay has failed") as caught:
-            await reference.result(10)
-        assert caught.value.state is WorkflowState.COMPENSATED
-        with pytest.raises(PushError, match="is compensated, and cannot be retried"):
-            await reference.retry()
-    assert steps.ran == ["flight", "hotel", "car", "pay", "undo car", "undo hotel", "undo flight"]
-
-
-async def test_undoing_waits_for_what_still_runs(flows_dsn: str) -> None:
-    flows = Workflows()
-    steps.failing.add("bad")
-    flow = Workflow("w").add(steps.held.job(), "slow", undo=steps.undo.job(From("slow")))
-    flow.add(steps.once.job(), "quick", undo=steps.undo.job(From("quick")))
-    flow.add(steps.once.job(), "bad", after="quick", on_failure="compensate")
-    flow.add(steps.mark.job(), "never", after="slow")
-    async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, flow)
-
-        async def compensating() -> bool:
-            found = await reference.get()
-            return found is not None and found.state is WorkflowState.COMPENSATING
-
-        await eventually(compensating)
-        assert not any(name.startswith("undo") for name in steps.ran)
-        steps.gate.set()
-        assert await reference.wait(10) is WorkflowState.COMPENSATED
-    assert steps.ran[-2:] == ["undo slow", "undo quick"]
-    assert "never" not in steps.ran
-
-
-async def test_an_undo_that_fails_stops_and_goes_on_when_it_is_retried(flows_dsn: str) -> None:
-    flows = Workflows()
-    steps.failing |= {"pay", "undo hotel"}
-    async with working(flows_dsn, flows) as chancy:
-        reference = await flows.push(chancy, saga())
-        assert await reference.wait(10) is WorkflowState.FAILED
-        assert steps.ran[-2:] == ["undo car", "undo hotel"]
-        steps.failing.clear()
-        assert await reference.retry() == 1
-        assert await reference.wait(10) is WorkflowState.COMPENSATED
-    assert steps.ran[-2:] == ["undo hotel", "undo flight"]
 
 
 async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
@@ -191,6 +105,56 @@ async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
         await chancy.hurry(later.job_id)
         assert await reference.result(10) == "after"
         assert not await reference.cancel()
+
+
+async def test_what_a_cancelled_workflow_stopped_is_not_a_failure_to_ignore(
+    flows_dsn: str,
+) -> None:
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").add(steps.held.job(), "slow", on_failure="ignore")
+    flow.add(steps.mark.job().with_run_at(3600), "later", on_failure="ignore")
+    flow.add(steps.mark.job(), "after", after=["slow", "later"])
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: "slow" in steps.ran)
+        assert await reference.cancel()
+
+        async def stopped() -> bool:
+            return set((await states(reference)).values()) == {"cancelled"}
+
+        await eventually(stopped)
+        steps.gate.set()
+        assert await reference.retry() == 2
+        later = await reference.step("later")
+        assert later is not None
+        assert later.job_id is not None
+        assert await chancy.cancel(later.job_id)
+        assert await reference.result(10) == "after"
+        # Without the workflow, it counts as a failure.
+        assert await states(reference) == {
+            "slow": "succeeded",
+            "later": "ignored",
+            "after": "succeeded",
+        }
+    assert steps.ran == ["slow", "slow", "after"]
+
+
+async def test_a_retry_waits_until_what_was_stopped_is_told(flows_dsn: str) -> None:
+    flows = Deaf()
+    flow = Workflow("w").add(steps.held.job(), "slow", on_failure="ignore")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: "slow" in steps.ran)
+        assert await reference.cancel()
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        with pytest.raises(PushError, match="run yet"):
+            await reference.retry()
+        await sweep_of(chancy).turn()
+        steps.gate.set()
+        assert await reference.retry() == 1
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await sweep_of(chancy).turn()
+        assert await reference.result(10) == "slow"
 
 
 async def test_a_job_of_a_step_that_is_cancelled_fails_the_workflow(flows_dsn: str) -> None:

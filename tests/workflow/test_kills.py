@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,51 +22,12 @@ from chancy.plugins.workflow import (
     WorkflowState,
 )
 from tests.workflow import run_worker
+from tests.workflow.fleet import Fleet
 from tests.workflow.running import execute
 
 logger = logging.getLogger("tests.workflow")
 
 FLOWS = Workflows()
-
-
-class Fleet:
-    """Workers of which one is killed or frozen now and then."""
-
-    def __init__(self, servers: Sequence[str], size: int, chance: random.Random) -> None:
-        self._servers = servers
-        self._chance = chance
-        self.alive = [self._begin() for _ in range(size)]
-        self.killed = self.frozen = 0
-
-    def _begin(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.workflow.run_worker", *self._servers]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    async def harm(self, until: float) -> None:
-        """Kill or freeze until then; frozen ones for longer than they may be silent."""
-        while time.monotonic() < until:
-            await asyncio.sleep(self._chance.uniform(0.5, 1.5))
-            one = self._chance.choice(self.alive)
-            if self._chance.random() < 0.6:
-                one.kill()
-                one.wait()
-                self.alive[self.alive.index(one)] = self._begin()
-                self.killed += 1
-            else:
-                one.send_signal(signal.SIGSTOP)
-                await asyncio.sleep(self._chance.uniform(0.2, 3.0))
-                one.send_signal(signal.SIGCONT)
-                self.frozen += 1
-
-    def stop(self) -> None:
-        for one in self.alive:
-            one.kill()
-            one.wait()
-
-
-@pytest.fixture
-def chance() -> random.Random:
-    return random.Random(int(os.environ.get("CHANCY_TEST_SEED", time.time_ns())))
 
 
 @pytest.fixture
@@ -92,7 +49,7 @@ def servers(flows_dsn: str, request: pytest.FixtureRequest) -> Sequence[str]:
 
 @pytest.fixture
 def fleet(servers: Sequence[str], chance: random.Random) -> Iterator[Fleet]:
-    made = Fleet(servers, 3, chance)
+    made = Fleet("tests.workflow.run_worker", servers, 3, chance)
     yield made
     made.stop()
 

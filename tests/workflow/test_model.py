@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 
@@ -41,6 +42,13 @@ async def settled(dsn: str, chancy: Chancy) -> None:
         pass
 
 
+async def prune(dsn: str) -> None:
+    """As a pruner that keeps nothing, for as long as it is let."""
+    while True:
+        await asyncio.to_thread(execute, dsn, "delete from chancy.finished_jobs")
+        await asyncio.sleep(0.01)
+
+
 async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None:
     async with working(dsn, flows) as chancy:
         for graph in graphs:
@@ -53,6 +61,7 @@ async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None
             states = {one.name: one.state.value for one in await reference.steps()}
             ran = list(steps.ran)
             model.check_order(graph, [one for one in ran if not one.startswith("undo ")], states)
+            model.check_ran(graph, ran, states)
             if not model.must_fail(graph):
                 assert state is WorkflowState.SUCCEEDED
             else:
@@ -86,6 +95,35 @@ async def test_random_workflows(
     await run(flows_dsn, graphs, Flaky(seed) if flaky else Workflows())
 
 
+@given(graphs=st.lists(model.graphs(), min_size=4, max_size=4))
+@settings(
+    max_examples=2,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_pruning_finished_jobs_strands_nobody(
+    flows_dsn: str, graphs: list[model.Graph]
+) -> None:
+    pruning = asyncio.create_task(prune(flows_dsn))
+    try:
+        await run(flows_dsn, graphs, Workflows(sweep_s=0.05))
+    finally:
+        pruning.cancel()
+        await asyncio.wait([pruning])
+    assert pruning.cancelled(), "it pruned to the end"
+
+
 def test_the_model_knows_failures() -> None:
     graph = [model.Node((), OnFailure.FAIL, True, False)]
     assert model.must_fail(graph)
+
+
+@pytest.mark.parametrize("state", ["ignored", "failed", "succeeded"])
+def test_the_model_knows_what_can_never_have_ended(state: str) -> None:
+    """A step that never ran, behind one that failed, or beside it."""
+    bad = model.Node((), OnFailure.FAIL, True, False)
+    for after in ((0,), ()):
+        graph = [bad, model.Node(after, OnFailure.IGNORE, False, False)]
+        model.check_ran(graph, ["n0"], {"n0": "failed", "n1": "waiting"})
+        with pytest.raises(AssertionError):
+            model.check_ran(graph, ["n0"], {"n0": "failed", "n1": state})

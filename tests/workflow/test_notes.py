@@ -11,6 +11,7 @@ from chancy import Settlement, State
 from chancy.attempt import Returned
 from chancy.plugins.batch.ends import Notes as BatchNotes
 from chancy.plugins.batch.ends import Place as BatchPlace
+from chancy.plugins.batch.ends import place_of as batch_place_of
 from chancy.plugins.workflow.ends import MAX_NOTED, Notes, place_of
 from tests.unit.test_judge import claimed
 
@@ -55,3 +56,29 @@ def test_a_batch_keeps_what_was_told_before_the_commit_failed() -> None:
     assert len(notes) == 0
     notes.not_told(ends)
     assert (len(notes), notes.failed) == (1, {id: int(State.SUCCEEDED)})
+
+
+def test_a_batch_waits_for_settlements_of_another_broker_that_are_late() -> None:
+    place = {"batch": {"id": str(UUID(int=1))}}
+    claims = [claimed(meta=json.dumps(place)) for _ in range(3)]
+    ids = [one.id for one in claims]
+    notes = BatchNotes()
+    for claim in claims:
+        found = batch_place_of(claim.meta)
+        assert found is not None
+        notes.note(claim.id, found)
+    assert notes.age(10) == {}
+    assert list(notes.age(10)) == ids
+    notes.wait_for(ids)
+    assert len(notes) == 0
+
+    def told(*states: State) -> list[tuple[UUID, int]]:
+        settled = [
+            Settlement(claim.id, claim.lease, state)
+            for claim, state in zip(claims, states, strict=True)
+        ]
+        return [(end.job, end.state) for end in notes.settled(settled)]
+
+    assert told(State.SUCCEEDED, State.SCHEDULED, State.FAILED) == [(ids[0], 4), (ids[2], 5)]
+    # They were told, and the other one goes on.
+    assert told(State.SUCCEEDED, State.SUCCEEDED, State.SUCCEEDED) == []

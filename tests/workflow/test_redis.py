@@ -79,6 +79,24 @@ async def test_a_step_in_redis_fails_and_is_undone_and_retried(dsn: str, redis_u
         assert await reference.result(10) == "end"
 
 
+async def test_steps_that_go_on_and_on_are_told_at_once(
+    dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.worker.notes.EVERY_S", 0.002)
+    monkeypatch.setattr("chancy.plugins.redis.folding.MOST", 3)
+    flows = Workflows(sweep_s=3600)
+    flow = Workflow("w").add(fast(steps.winding.job(), "fast"), "a")
+    flow.add(fast(steps.winding.job(), "brief"), "b", after="a")
+    flow.add(steps.text.job(From("b")), "end")
+    async with working(dsn, redis_url, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.result(5) == "b"
+        assert steps.ran == ["a"] * 3 + ["b"] * 3
+        for name in ("a", "b"):
+            # Somebody else may have to tell it.
+            assert await state_there(chancy, reference, name) is State.SUCCEEDED
+
+
 @pytest.mark.parametrize("queue", ["fast", "brief"])
 async def test_the_sweep_tells_what_redis_alone_knows(dsn: str, redis_url: str, queue: str) -> None:
     flows = Deaf()

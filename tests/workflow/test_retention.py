@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from chancy import Chancy
+from chancy.clock import SystemClock
 from chancy.plugins.batch import Batches
 from chancy.plugins.batch.ends import Notes as BatchNotes
 from chancy.plugins.batch.sweep import Sweep as BatchSweep
 from chancy.plugins.workflow import Workflows
-from tests.workflow.running import execute
-from tests.workflow.test_sweep import sweep_of
+from tests.workflow.running import execute, sweep_of
 
 #: More than one statement looks at.
 OLD = 2_300
@@ -45,5 +45,6 @@ async def test_one_turn_forgets_more_workflows_than_one_statement_looks_at(flows
 async def test_one_turn_forgets_more_batches_than_one_statement_looks_at(batches_dsn: str) -> None:
     execute(batches_dsn, BATCHES, OLD)
     async with Chancy(batches_dsn, plugins=[Batches()]) as chancy:
-        assert await BatchSweep(chancy.broker, BatchNotes(), keep_days=8).retain() == OLD
+        sweep = BatchSweep(chancy.broker, SystemClock(), BatchNotes(), keep_days=8)
+        assert await sweep.retain() == OLD
     assert execute(batches_dsn, "select job_id from chancy.batches_jobs") == []

@@ -11,9 +11,19 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy import Chancy, ConfigurationError, Queue, Settlement, State, Worker, current_job, job
+from chancy import (
+    Chancy,
+    ConfigurationError,
+    Queue,
+    Settlement,
+    State,
+    Worker,
+    current_job,
+    job,
+)
 from chancy.attempt import Returned
-from chancy.clock import SystemClock
+from chancy.elsewhere import GONE_S
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     From,
     StepState,
@@ -29,7 +39,7 @@ from chancy.testing.clock import ManualClock
 from tests.unit.test_judge import claimed
 from tests.waiting import eventually
 from tests.workflow import steps
-from tests.workflow.running import ASYNC, execute, working
+from tests.workflow.running import ASYNC, Deaf, execute, states, sweep_of, working
 
 APP: list[Chancy] = []
 
@@ -45,17 +55,6 @@ class Failing(Workflows):
                 return await tx.fetch("select 1 / 0")
 
         await super().settling(Refusing(), batch)
-
-
-class Deaf(Workflows):
-    """As a worker that was killed before it told anything, and that does not come back."""
-
-    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
-    async def serve(self, runtime: Any) -> None: ...
-
-
-def sweep_of(chancy: Chancy, keep_days: float | None = None) -> Sweep:
-    return Sweep(chancy.broker, SystemClock(), Notes(), keep_days=keep_days)
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -151,7 +150,11 @@ async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await flows.push(chancy, chain("w", steps.mark.job(), steps.mark.job()))
         execute(flows_dsn, "delete from chancy.jobs")
-        assert await sweep_of(chancy).turn() == 1
+        clock = ManualClock()
+        sweep = sweep_of(chancy, clock=clock)
+        assert await sweep.turn() == 0, "its worker may be about to tell"
+        clock.advance(GONE_S)
+        assert await sweep.turn() == 1
         found = await reference.step("mark")
     assert found is not None
     assert found.state is StepState.FAILED
@@ -267,3 +270,31 @@ async def test_a_workflow_outlives_a_worker_that_is_stopped(flows_dsn: str) -> N
             await eventually(lambda: len(steps.ran) >= 25)
         async with Worker(chancy, queues=[ASYNC.name]):
             assert await reference.result(20) == "mark 60"
+
+
+async def test_a_replay_whose_worker_died_resumes_its_workflow(flows_dsn: str) -> None:
+    flows, dead = Workflows(sweep_s=3600), DeadLetters()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad").add(steps.mark.job(), "end", after="bad")
+    async with working(flows_dsn, flows, dead) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert bad.job_id is not None
+    # Of a replay that fails, and of one of that, their workers tell nothing.
+    async with working(flows_dsn, Deaf(), dead) as chancy:
+        first = await dead.replay(chancy, bad.job_id)
+        assert first is not None
+        await chancy.wait_for(first, 10)
+        steps.failing.clear()
+        again = await dead.replay(chancy, first)
+        assert again is not None
+        await chancy.wait_for(again, 10)
+        sweep = sweep_of(chancy)
+        assert await sweep.turn() == 1
+        reference = flows.reference(chancy, reference.id)
+        assert (await states(reference))["bad"] == "succeeded"
+    async with working(flows_dsn, flows, dead) as chancy:
+        assert await flows.reference(chancy, reference.id).result(10) == "end"
+        assert await sweep_of(chancy).turn() == 0

@@ -1,5 +1,5 @@
--- Jobs of a batch behind ($2) that are not finished, by id, of at most $3 that have not ended; the last
--- one that was looked at is given in any case, with false if it is finished.
+-- Jobs of a batch behind ($2) that are not finished, by id, of at most $3 that have not ended and that no
+-- other broker has; the last one that was looked at is given in any case, with false if it is finished.
 -- Index: batches_jobs_going, the primary key of jobs. No locks. Safe to repeat.
 select s.job_id, s.live
 from (
@@ -12,6 +12,7 @@ from (
     where o.batch_id = $1::uuid
       and o.job_id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
       and o.state = 0
+      and not o.away
     order by o.job_id
     limit $3::int) as m
   left join {schema}.jobs as j on j.id = m.job_id) as s

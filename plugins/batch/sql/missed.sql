@@ -1,11 +1,13 @@
--- Of up to $3 jobs of batches behind ($1, $2) that have not ended: those that are not in jobs, with what
--- became of them, if that is known; and those that run on in a batch that was asked to stop (goes_on). The
--- last one that was looked at is among them in any case, as the place to go on from.
+-- Of up to $3 jobs of batches behind ($1, $2) that have not ended, and that no other broker has: those
+-- that are not in jobs, with what became of them, if that is known; and those that run on in a batch that
+-- was asked to stop (goes_on). The last one that was looked at is among them in any case, as the place to
+-- go on from.
 -- Index: batches_jobs_going, the primary keys, finished_jobs_id. No locks. Safe to repeat.
 with seen as materialized (
   select o.batch_id, o.job_id
   from {schema}.batches_jobs as o
   where o.state = 0
+    and not o.away
     and (o.batch_id, o.job_id) > (
       coalesce($1::uuid, '00000000-0000-0000-0000-000000000000'),
       coalesce($2::uuid, '00000000-0000-0000-0000-000000000000'))

@@ -33,6 +33,10 @@ timers as (
   delete from {schema}.workflows_timers as t
   using gone as g
   where t.workflow_id = g.id),
+starts as (
+  delete from {schema}.workflows_starts as t
+  using gone as g
+  where t.workflow_id = g.id),
 away as (
   delete from {schema}.workflows_away as a
   using gone as g

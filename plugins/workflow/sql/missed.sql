@@ -2,26 +2,33 @@
 -- those that have not ended, wait for nothing, and have no job that is not finished, or that another
 -- broker keeps; with what became of it, if that is known, and the state of the workflow. The last one
 -- that was looked at is among them in any case, as the place to go on from. A job that runs in a
--- cancelled workflow is given too.
--- Index: workflows_going, workflows_over, the primary keys, finished_jobs_id. No locks. Safe to
+-- cancelled workflow is given too. Of one that fails, or is about to be undone, nothing begins: what waits
+-- for nothing there need not have had a job, and so is not to have lost it (the last column). A step that undoes waits for the one itself until that is to be undone.
+-- Of a workflow with pieces that are to be started yet nothing is missing.
+-- Index: workflows_going, workflows_lately, the primary keys, finished_jobs_id. No locks. Safe to
 -- repeat.
 with flows as materialized (
-  (select w.id, w.state, w.undoing
+  (select w.id, w.state, w.undoing, exists (
+    select from {schema}.workflows_starts as t where t.workflow_id = w.id) as starting
   from {schema}.workflows as w
   where w.state in (1, 2, 3)
     and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
   order by w.id
   limit $3::int)
   union all
-  (select w.id, w.state, w.undoing
-  from {schema}.workflows as w
-  where w.finished_at > now() - $4::float8 * interval '1 second'
-    and w.state in (5, 6)
-    and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
+  (select w.id, w.state, w.undoing, false
+  from (
+    -- All of the day, by their time: by their ids, all that ever failed would be looked at.
+    select o.id, o.state, o.undoing
+    from {schema}.workflows as o
+    where o.finished_at > now() - $4::float8 * interval '1 second' and o.state in (5, 6)
+    order by o.finished_at
+    offset 0) as w
+  where w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
   order by w.id
   limit $3::int)),
 seen as materialized (
-  select s.*, w.state as flow, w.undoing
+  select s.*, w.state as flow, w.undoing, w.starting
   from (select * from flows order by id limit $3::int) as w
   cross join lateral (
     select
@@ -37,8 +44,9 @@ seen as materialized (
 judged as (
   select
     s.*, j.id is not null as live, j.stop_asked_at,
-    s.state = 0 and a.job_id is null and s.func is not null
+    s.state = 0 and not s.starting and a.job_id is null and s.func is not null
       and (s.undoes is not null) = s.undoing
+      and (s.undoes is null or s.previous is distinct from s.undoes)
       and {schema}.workflows_ready(s.workflow_id, s.name, s.needs, s.previous) as ready,
     lead(s.name) over (order by s.workflow_id, s.name) is null as last
   from seen as s
@@ -47,7 +55,8 @@ judged as (
     on s.state = 0 and a.workflow_id = s.workflow_id and a.job_id = s.job_id)
 select
   g.workflow_id, g.name, g.run, g.job_id, g.flow, g.live, g.ready and not g.live as missed,
-  f.state, f.result::text, f.errors -> -1 ->> 'message', f.errors -> -1 -> 'types' ->> 0
+  f.state, f.result::text, f.errors -> -1 ->> 'message', f.errors -> -1 -> 'types' ->> 0,
+  f.state is null and (g.flow = 1 or g.flow = 2 and g.undoing)
 from judged as g
 left join lateral (
   select o.state, o.result, o.errors

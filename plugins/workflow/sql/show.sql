@@ -8,11 +8,24 @@ select
   j.state, {schema}.utc(j.claimed_at), j.attempt,
   s.state = 0 and coalesce({schema}.workflows_ready($1::uuid, s.name, s.needs, s.previous), false),
   a.job_id is not null
-from {schema}.workflows_steps as s
-left join {schema}.jobs as j on j.id = s.job_id and s.state = 0
-left join {schema}.workflows_away as a
-  on a.workflow_id = $1::uuid and a.job_id = s.job_id and s.state = 0
-where s.workflow_id = $1::uuid
-  and s.place > $2::int
+from (
+  select o.*
+  from {schema}.workflows_steps as o
+  where o.workflow_id = $1::uuid
+    and o.place > $2::int
+  order by o.place
+  limit $3::int) as s
+left join lateral (
+  select o.state, o.claimed_at, o.attempt
+  from {schema}.jobs as o
+  where o.id = s.job_id
+    and s.state = 0
+  limit 1) as j on true
+left join lateral (
+  select o.job_id
+  from {schema}.workflows_away as o
+  where o.workflow_id = $1::uuid
+    and o.job_id = s.job_id
+    and s.state = 0
+  limit 1) as a on true
 order by s.place
-limit $3::int

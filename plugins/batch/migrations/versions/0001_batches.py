@@ -32,6 +32,7 @@ def downgrade() -> None:
     run = context.config.attributes["run"]
     for function in FUNCTIONS:
         run(f"drop function {{schema}}.batches_{function}")
+    run("drop type {schema}.batches_counts")
     for table in ("callbacks", "added", "shards", "jobs"):
         run(f"drop table {{schema}}.batches_{table}")
     run("drop table {schema}.batches")

@@ -8,12 +8,15 @@ branch_labels = None
 depends_on = None
 
 FUNCTIONS = (
+    "part",
+    "lose",
     "extend",
     "attach",
     "reaches",
     "retry",
     "again",
     "cancel",
+    "proceed",
     "signal",
     "push",
     "insert",
@@ -46,6 +49,7 @@ def downgrade() -> None:
     for function in FUNCTIONS:
         run(f"drop function {{schema}}.workflows_{function}")
     for table in (
+        "workflows_starts",
         "workflows_timers",
         "workflows_away",
         "workflows_signals",

@@ -1,10 +1,12 @@
 -- The jobs of batches that have not succeeded. States: 0 not ended, 5 failed, 6 cancelled, 7 a replay
 -- that has failed, of the job root. A job that succeeds is deleted here, and counted: so a batch that
 -- went well leaves nothing behind, and a job counts once, however often its end is told.
+-- away: another broker has the job, and tells of its end after it has stored it.
 create table {schema}.batches_jobs (
   batch_id uuid not null,
   job_id uuid not null,
   state smallint not null default 0 check (state in (0, 5, 6, 7)),
+  away boolean not null default false,
   root uuid,
   primary key (batch_id, job_id)
 ) with (

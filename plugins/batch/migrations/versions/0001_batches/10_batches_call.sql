@@ -1,5 +1,6 @@
--- Pushes the callback of a kind, unless it was pushed before, and wakes the workers of its queue.
--- Index: the primary key of batches_callbacks. Locks: its row; by the caller, before: shards and batch.
+-- Pushes the callback of a kind, unless it was pushed before, and wakes the workers of its queue. One for
+-- a queue of Redis goes into the outbox of that plugin, if there is one.
+-- Index: the primary keys of batches_callbacks and queues. Locks: its row; by the caller, before: shards and batch.
 -- Safe to repeat.
 create function {schema}.batches_call(p_id uuid, p_kind smallint) returns void
 language plpgsql
@@ -7,25 +8,35 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   v_now timestamptz := clock_timestamp();
-  v_queue text;
+  v_due {schema}.batches_callbacks;
+  v_meta jsonb;
 begin
-  with due as (
-    update {schema}.batches_callbacks c set pushed_at = v_now
-    where c.batch_id = p_id and c.kind = p_kind and c.pushed_at is null
-    returning c.*, coalesce(c.run_at, v_now + c.delay_s * interval '1 second') as due
-  ), pushed as (
-    insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, run_at,
-      max_attempts, limits, meta)
-    select d.job_id, nextval('{schema}.positions'), case when d.due > v_now then 2 else 0 end,
-      d.queue, d.priority, d.func, d.arguments, d.due, d.max_attempts, d.limits,
-      coalesce(d.meta, '{}') || jsonb_build_object('batch', jsonb_build_object(
-        'of', p_id, 'on', case p_kind when 1 then 'success' when 2 then 'failure' else 'finish' end))
-    from due d
-    on conflict (id) do nothing
-    returning queue, state)
-  select p.queue into v_queue from pushed p where p.state = 0;
-  if v_queue is not null then
-    perform {schema}.wake(v_queue, true);
+  update {schema}.batches_callbacks c set pushed_at = v_now
+  where c.batch_id = p_id and c.kind = p_kind and c.pushed_at is null
+  returning c.* into v_due;
+  if not found then
+    return;
+  end if;
+  v_due.run_at := coalesce(v_due.run_at, v_now + v_due.delay_s * interval '1 second');
+  v_meta := coalesce(v_due.meta, '{}') || jsonb_build_object('batch', jsonb_build_object(
+    'of', p_id, 'on', case p_kind when 1 then 'success' when 2 then 'failure' else 'finish' end));
+  if to_regclass('{schema}.redis_outbox') is not null and exists (
+      select from {schema}.queues q where q.name = v_due.queue and q.broker = 'redis') then
+    insert into {schema}.redis_outbox (
+      id, queue, priority, func, arguments, run_at, max_attempts, meta, limits)
+    values (v_due.job_id, v_due.queue, v_due.priority, v_due.func, v_due.arguments, v_due.run_at,
+      v_due.max_attempts, v_meta, v_due.limits);
+    perform pg_notify({schema}.channel() || '_r', 'w:');
+    return;
+  end if;
+  insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, run_at, max_attempts,
+    limits, meta)
+  values (v_due.job_id, nextval('{schema}.positions'), case when v_due.run_at > v_now then 2 else 0 end,
+    v_due.queue, v_due.priority, v_due.func, v_due.arguments, v_due.run_at, v_due.max_attempts,
+    v_due.limits, v_meta)
+  on conflict (id) do nothing;
+  if found and coalesce(v_due.run_at <= v_now, true) then
+    perform {schema}.wake(v_due.queue, true);
   end if;
 end
 $$

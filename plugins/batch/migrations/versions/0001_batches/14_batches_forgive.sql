@@ -1,35 +1,39 @@
--- Takes the end of a replay of a failed job of a batch. p_root: the job whose dead letter was replayed.
--- One that succeeds makes the failed job one that has succeeded, once.
--- Index: the primary keys. Locks: the row of the job that was replayed first; then as batches_count.
--- Safe to repeat.
-create function {schema}.batches_forgive(p_id uuid, p_job uuid, p_state smallint, p_root uuid)
-returns void
+-- Takes the ends of replays of failed jobs of batches, those whose p_roots, the job whose dead letter was
+-- replayed, is not null. One that succeeds makes the failed job one that has succeeded, once; what that
+-- adds to the counts is given, for the caller to count.
+-- Index: the primary key. Locks: the rows of the jobs that were replayed, by batch and job. Safe to repeat.
+-- Called by batches_settle alone, whose settings hold here, too.
+create function {schema}.batches_forgive(
+  p_batches uuid[], p_jobs uuid[], p_states smallint[], p_roots uuid[]
+) returns {schema}.batches_counts[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_root uuid;
+  v_of record;
   v_was smallint;
+  v_counts {schema}.batches_counts[] := '{}';
 begin
-  select coalesce(m.root, m.job_id) into v_root
-  from {schema}.batches_jobs m where m.batch_id = p_id and m.job_id = p_root;
-  select m.state into v_was
-  from {schema}.batches_jobs m where m.batch_id = p_id and m.job_id = v_root for update;
-  if not found then
-    return;
-  end if;
-  if p_state = 4 then
-    delete from {schema}.batches_jobs m where m.batch_id = p_id and m.job_id = v_root;
-    if v_was = 0 then
-      perform {schema}.batches_count(p_id, 1, 1, 0, 0);
-    elsif v_was = 5 then
-      perform {schema}.batches_count(p_id, 0, 1, -1, 0);
+  for v_of in
+    select d.batch, d.job, d.state, coalesce(m.root, m.job_id) as root
+    from unnest(p_batches, p_jobs, p_states, p_roots) as d (batch, job, state, root)
+    join {schema}.batches_jobs m on m.batch_id = d.batch and m.job_id = d.root
+    order by d.batch, coalesce(m.root, m.job_id), d.state desc, d.job
+  loop
+    select m.state into v_was
+    from {schema}.batches_jobs m
+    where m.batch_id = v_of.batch and m.job_id = v_of.root for update;
+    if not found then
+      continue;
+    elsif v_of.state = 4 then
+      delete from {schema}.batches_jobs m where m.batch_id = v_of.batch and m.job_id = v_of.root;
+      v_counts := v_counts || row(v_of.batch, (v_was = 0)::int, 1, -(v_was = 5)::int,
+        -(v_was = 6)::int)::{schema}.batches_counts;
     else
-      perform {schema}.batches_count(p_id, 0, 1, 0, -1);
+      insert into {schema}.batches_jobs (batch_id, job_id, state, root)
+      values (v_of.batch, v_of.job, 7, v_of.root)
+      on conflict do nothing;
     end if;
-    return;
-  end if;
-  insert into {schema}.batches_jobs (batch_id, job_id, state, root) values (p_id, p_job, 7, v_root)
-  on conflict do nothing;
+  end loop;
+  return v_counts;
 end
 $$

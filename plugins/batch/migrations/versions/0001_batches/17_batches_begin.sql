@@ -1,22 +1,18 @@
--- Makes a batch with its callbacks, which runs once it is sealed. Says made, before (there is one of this
--- id), or elsewhere (a callback is for a queue whose jobs are not kept here).
--- Index: the primary keys, of queues too. Locks: what it inserts. Safe to repeat.
+-- Makes a batch with its callbacks, which runs once it is sealed. False: there is one of this id.
+-- Index: the primary keys. Locks: what it inserts. Safe to repeat.
 create function {schema}.batches_begin(
   p_id uuid, p_name text, p_open boolean, p_kinds smallint[], p_jobs uuid[], p_queues text[],
   p_priorities smallint[], p_funcs text[], p_arguments text[], p_run_ats timestamptz[],
   p_delays float8[], p_max_attempts int[], p_limits text[], p_metas text[]
-) returns text
+) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if exists (select from {schema}.queues q where q.name = any (p_queues) and q.broker <> 'postgres') then
-    return 'elsewhere';
-  end if;
   insert into {schema}.batches (id, name, open) values (p_id, p_name, p_open)
   on conflict (id) do nothing;
   if not found then
-    return 'before';
+    return false;
   end if;
   insert into {schema}.batches_callbacks (batch_id, kind, job_id, queue, priority, func, arguments,
     run_at, delay_s, max_attempts, limits, meta)
@@ -25,6 +21,6 @@ begin
   from unnest(p_kinds, p_jobs, p_queues, p_priorities, p_funcs, p_arguments, p_run_ats, p_delays,
     p_max_attempts, p_limits, p_metas) as c (kind, job, queue, priority, func, arguments, run_at,
       delay_s, max_attempts, limits, meta);
-  return 'made';
+  return true;
 end
 $$

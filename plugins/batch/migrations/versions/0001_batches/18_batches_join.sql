@@ -1,5 +1,5 @@
 -- Makes jobs that were pushed in this transaction jobs of a batch, which counts them when it is sealed,
--- or by batches_added. Gives how many; jobs that are not in the table are left out.
+-- or by batches_added. Gives how many. Those that are not in the table are with another broker.
 -- Index: the primary keys. Locks: what it inserts. Not to be repeated.
 create function {schema}.batches_join(p_id uuid, p_jobs uuid[]) returns int
 language plpgsql
@@ -14,10 +14,10 @@ as $$
 declare
   v_count int;
 begin
-  insert into {schema}.batches_jobs (batch_id, job_id)
-  select p_id, l.id
+  insert into {schema}.batches_jobs (batch_id, job_id, away)
+  select p_id, u.id, l.id is null
   from unnest(p_jobs) as u (id)
-  cross join lateral (select j.id from {schema}.jobs j where j.id = u.id offset 0) as l;
+  left join lateral (select j.id from {schema}.jobs j where j.id = u.id offset 0) as l on true;
   get diagnostics v_count = row_count;
   return v_count;
 end

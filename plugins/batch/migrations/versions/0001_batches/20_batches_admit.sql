@@ -1,7 +1,7 @@
 -- Whether a batch may get more jobs in this transaction, by one of its jobs while that runs (p_job, under
 -- p_lease), or without one while it is open; and how many it has, those that others add in this moment
--- left out. Says: more; lost (the lease is gone), over (it has ended, or was asked to stop, or the job
--- does not count any more), closed, unknown.
+-- left out. Says: more; lost (the lease is gone), away (another broker has the job, whose leases cannot be
+-- held here), over (it has ended, or was asked to stop, or the job does not count any more), closed, unknown.
 -- It cannot end meanwhile: the job counts as pending until it ends, and its row is locked until the
 -- transaction ends; who closes an open batch waits for its row.
 -- Index: the primary keys. Locks: the row of the job, or of the batch, by sharing. Safe to repeat.
@@ -17,7 +17,9 @@ begin
     perform from {schema}.jobs j
     where j.id = p_job and j.lease = p_lease and j.state = 1 for share;
     if not found then
-      return query select 'lost', 0::bigint;
+      return query select case when exists (
+          select from {schema}.batches_jobs m
+          where m.batch_id = p_id and m.job_id = p_job and m.away) then 'away' else 'lost' end, 0::bigint;
       return;
     end if;
   end if;

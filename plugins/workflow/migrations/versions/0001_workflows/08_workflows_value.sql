@@ -1,7 +1,8 @@
 -- What an argument is given of the results of other steps, as JSON; null if there is nothing.
 -- p_from: {"step": name} or {"steps": [names]} or {"prefix": of names}, and the "path" into each.
 -- A step that gave nothing counts as null. Lists of over 64 MiB are not made: the argument is missing
--- then, and the job says so.
+-- then, and the job says so. They are measured as they are unpacked, one by one, and no further than that:
+-- what is stored takes a hundredth if it repeats itself, and the server refuses a value of 256 MiB.
 -- Index: the primary key of workflows_steps. No locks.
 create function {schema}.workflows_value(p_id uuid, p_from jsonb) returns jsonb
 language plpgsql stable
@@ -17,6 +18,9 @@ declare
   v_path text[] := array(select jsonb_array_elements_text(p_from -> 'path'));
   v_name text := p_from ->> 'step';
   v_prefix text := p_from ->> 'prefix';
+  v_value jsonb;
+  v_values jsonb[] := '{}';
+  v_size bigint := 0;
 begin
   if v_name is not null then
     return (
@@ -24,20 +28,33 @@ begin
       from {schema}.workflows_steps s
       where s.workflow_id = p_id and s.name = v_name);
   end if;
-  if v_prefix is not null then
-    return (
-      select case when coalesce(sum(pg_column_size(s.result)), 0) < 67108864
-        then coalesce(jsonb_agg(coalesce(s.result, 'null') #> v_path order by s.place), '[]') end
+  for v_value in
+    select coalesce(r.result, 'null') #> v_path
+    from (
+      -- By name in any case: where most workflows are small, all steps of a large one look like a few.
+      select s.result, n.place
+      from jsonb_array_elements_text(p_from -> 'steps') with ordinality as n (name, place)
+      cross join lateral (
+        select o.result
+        from {schema}.workflows_steps o
+        where o.workflow_id = p_id and o.name = n.name
+        offset 0) as s
+      union all
+      select s.result, s.place
       from {schema}.workflows_steps s
       where s.workflow_id = p_id
         and s.name >= v_prefix collate "C"
         and s.name < (v_prefix || chr(1114111)) collate "C"
-        and s.undoes is null);
-  end if;
-  return (
-    select case when coalesce(sum(pg_column_size(s.result)), 0) < 67108864
-      then coalesce(jsonb_agg(coalesce(s.result, 'null') #> v_path order by n.place), '[]') end
-    from jsonb_array_elements_text(p_from -> 'steps') with ordinality as n (name, place)
-    join {schema}.workflows_steps s on s.workflow_id = p_id and s.name = n.name);
+        and s.undoes is null
+      order by place
+      offset 0) as r
+  loop
+    v_size := v_size + coalesce(pg_column_size(v_value), 0);
+    if v_size > 67108864 then
+      return null;
+    end if;
+    v_values := v_values || v_value;
+  end loop;
+  return to_jsonb(v_values);
 end
 $$

@@ -1,9 +1,11 @@
 -- The arguments of a step, filled with the results that it asks for. What is not there is left out,
--- so that the job fails with the name of the parameter.
+-- so that the job fails with the name of the parameter; and so is what is over 64 MiB with the results before.
 create function {schema}.workflows_arguments(p_id uuid, p_arguments jsonb, p_froms jsonb) returns jsonb
 language sql stable
 return p_arguments || coalesce((
-  select jsonb_object_agg(f.key, v.value)
-  from jsonb_each(p_froms) as f
-  cross join lateral (select {schema}.workflows_value(p_id, f.value) offset 0) as v (value)
-  where v.value is not null), '{}')
+  select jsonb_object_agg(g.key, g.value)
+  from (
+    select f.key, v.value, sum(pg_column_size(v.value)) over (order by f.key) as size
+    from jsonb_each(p_froms) as f
+    cross join lateral (select {schema}.workflows_value(p_id, f.value) offset 0) as v (value)) as g
+  where g.value is not null and g.size <= 67108864), '{}')

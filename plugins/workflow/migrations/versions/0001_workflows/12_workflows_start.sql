@@ -1,7 +1,8 @@
 -- Starts those of the given steps that wait for nothing any more, in workflows that go on: pushes their
 -- jobs, here or to the broker of their queue, and wakes those who take them. A step without a job begins to
 -- wait for its signal.
--- Index: the primary keys. Locks: none; by the caller: the workflows, and what let the steps go on.
+-- Index: the primary keys, once for each step, however empty the tables look: they are looked up in a
+-- subquery that the planner cannot turn around. Locks: none; by the caller: the workflows, and what let the steps go on.
 -- Safe to repeat while the jobs are unfinished.
 create function {schema}.workflows_start(p_ids uuid[], p_names text[]) returns void
 language plpgsql
@@ -27,7 +28,10 @@ begin
     select s.*, coalesce(s.run_at, v_now + s.delay_s * interval '1 second') as due,
       s.queue = any (v_there) as away
     from unnest(p_ids, p_names) as r (id, name)
-    join {schema}.workflows_steps s on s.workflow_id = r.id and s.name = r.name
+    cross join lateral (
+      select * from {schema}.workflows_steps o
+      where o.workflow_id = r.id and o.name = r.name
+      offset 0) s
     where s.state = 0
       and (s.needs < 2 or (
         select j.missing <= 0 from {schema}.workflows_joins j

@@ -11,7 +11,10 @@ declare
   v_ids uuid[];
 begin
   with failed as (
-    select s.workflow_id as id, min(s.name) as name, count(*) as count,
+    select s.workflow_id as id, count(*) as count,
+      min('step ' || s.name || ' has failed' || coalesce(
+        ': ' || nullif(regexp_replace(s.error ->> 'type', '^.*\.', ''), '')
+        || left(': ' || nullif(split_part(s.error ->> 'message', E'\n', 1), ''), 300), '')) as why,
       bool_or(s.on_failure = 2 and s.undoes is null) as compensate,
       bool_or(s.undoes is not null) as undoing
     from unnest(p_ids, p_names) as f (id, name)
@@ -25,7 +28,7 @@ begin
         when w.state = 1 then 3
         when w.state = 2 and f.undoing then 5
         else w.state end,
-      error = coalesce(w.error, 'step ' || f.name || ' has failed'),
+      error = coalesce(w.error, f.why),
       finished_at = case when w.state = 2 and f.undoing then clock_timestamp()
         else w.finished_at end
     from (select * from failed order by id) as f

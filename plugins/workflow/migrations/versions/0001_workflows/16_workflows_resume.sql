@@ -1,7 +1,7 @@
 -- Lets a workflow go on: starts what waits for nothing any more and has no job, as it is after a failed
 -- step was run again with success.
--- Index: the primary keys, finished_jobs_id; all steps of the workflow. No locks; by the caller: the
--- workflow, for itself. Safe to repeat.
+-- Index: the primary keys, finished_jobs_id; all steps of the workflow. Locks: what is left to be
+-- started of it; by the caller: the workflow, for itself. Safe to repeat.
 create function {schema}.workflows_resume(p_id uuid) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -17,12 +17,15 @@ declare
     from {schema}.workflows_steps s
     where s.workflow_id = p_id and s.state = 0
       and (s.undoes is not null) = (select w.undoing from {schema}.workflows w where w.id = p_id)
+      -- What undoes waits for its step itself until that is to be undone: a failure is not.
+      and (s.undoes is null or s.previous is distinct from s.undoes)
       and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)
       and not exists (select from {schema}.finished_jobs f where f.id = s.job_id)
       and not exists (
         select from {schema}.workflows_away a where a.workflow_id = p_id and a.job_id = s.job_id)
     order by s.place);
 begin
+  delete from {schema}.workflows_starts t where t.workflow_id = p_id;
   perform {schema}.workflows_start(array_fill(p_id, array[cardinality(v_names)]), v_names);
   perform {schema}.workflows_finish(array[p_id]);
 end

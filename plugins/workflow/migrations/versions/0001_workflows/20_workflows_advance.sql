@@ -1,12 +1,16 @@
 -- Takes the ends of steps, and starts what they let go on. p_states: 4, 5 or 6, as those of jobs;
 -- p_results: JSON; p_errors: JSON of what failed; p_took_s: how long they ran. A step counts once, in
--- the run that it is in. p_alone: whether any has not succeeded, or had failed before.
--- Index: the primary keys. Locks, in this order: workflows by id, steps in the order given, joins by
--- id and name. Steps that end at once share the lock of their workflow. Safe to repeat.
+-- the run that it is in. p_alone: whether any has not succeeded, or had failed before. p_most: how many
+-- of each workflow are started here and now, and eight times as many in all; the others are left to
+-- workflows_proceed, in pieces of as many of one. Gives how many pieces. Null: all are started.
+-- Index: the primary keys, once for each step and join. The condition on the workflow is written so that
+-- only they serve: written plainly, it lets the planner compare each with all of a table that looks empty.
+-- Locks, in this order: workflows by id, steps in the order given, joins by id and name. Steps that end at
+-- once share the lock of their workflow. Safe to repeat.
 create function {schema}.workflows_advance(
   p_ids uuid[], p_names text[], p_runs int[], p_jobs uuid[], p_states smallint[], p_results text[],
-  p_errors text[], p_took_s float8[], p_alone boolean
-) returns void
+  p_errors text[], p_took_s float8[], p_alone boolean, p_most int default null
+) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -18,6 +22,7 @@ set enable_mergejoin = off
 as $$
 declare
   v_ids uuid[]; v_names text[]; v_counts int[]; v_failed uuid[]; v_failed_names text[];
+  v_over uuid[]; v_left int := 0;
 begin
   perform {schema}.workflows_lock(p_ids, p_alone);
   if to_regclass('{schema}.redis_outbox') is not null then
@@ -30,12 +35,17 @@ begin
   end if;
   with done as (
     update {schema}.workflows_steps s
-    set state = case when d.state > 4 and s.on_failure = 1 then 7 else d.state end,
+    set state = case when d.state < 5 or s.on_failure <> 1 then d.state
+        -- What its workflow has stopped did not fail: a retry runs it again.
+        when d.state = 6 and exists (
+          select from {schema}.workflows w where w.id = d.id and w.state = 6) then 6
+        else 7 end,
       job_id = coalesce(d.job, s.job_id), result = d.result::jsonb, error = d.error::jsonb,
       finished_at = clock_timestamp(), took_s = d.took_s
     from unnest(p_ids, p_names, p_runs, p_jobs, p_states, p_results, p_errors, p_took_s)
       as d (id, name, run, job, state, result, error, took_s)
-    where s.workflow_id = d.id and s.name = d.name and s.run = d.run and s.state = 0
+    where s.workflow_id = any (array[d.id]) and s.name = d.name and s.run = d.run
+      and s.state = 0
     returning s.workflow_id as id, s.name, s.state, s.next
   ), let_go as (
     select t.id, t.name, count(*)::int as count
@@ -43,9 +53,10 @@ begin
     group by t.id, t.name order by t.id, t.name
   ), failed as (
     select d.id, d.name from done d where d.state in (5, 6))
-  select l.ids, l.names, l.counts, f.ids, f.names
-  into v_ids, v_names, v_counts, v_failed, v_failed_names
-  from (select array_agg(l.id) as ids, array_agg(l.name) as names, array_agg(l.count) as counts
+  select l.ids, l.names, l.counts, l.over, f.ids, f.names
+  into v_ids, v_names, v_counts, v_over, v_failed, v_failed_names
+  from (select array_agg(l.id) as ids, array_agg(l.name) as names, array_agg(l.count) as counts,
+          array_agg(l.id) filter (where l.name = '') as over
         from let_go l) as l,
     (select array_agg(f.id) as ids, array_agg(f.name) as names from failed f) as f;
   -- First, so that nothing begins that ended well beside it has let go.
@@ -56,13 +67,34 @@ begin
     update {schema}.workflows_joins j
     set missing = j.missing - l.count
     from unnest(v_ids, v_names, v_counts) as l (id, name, count)
-    where j.workflow_id = l.id and j.name = l.name;
+    where j.workflow_id = any (array[l.id]) and j.name = l.name;
+    if p_most < cardinality(v_names) then
+      with those as (
+        select l.*, row_number() over (partition by l.id order by l.place) as nth
+        from unnest(v_ids, v_names) with ordinality as l (id, name, place)
+      ), pieces as (
+        insert into {schema}.workflows_starts (workflow_id, names)
+        select t.id, array_agg(t.name order by t.place)
+        from those t
+        where (t.nth > p_most or t.place > 8 * p_most) and t.name <> ''
+          -- What waits for others yet is started by the last of those, and so never twice.
+          and not exists (
+            select from {schema}.workflows_joins j
+            where j.workflow_id = t.id and j.name = t.name and j.missing > 0)
+        group by t.id, (t.nth - 1) / p_most
+        returning id)
+      select array_agg(t.id order by t.place), array_agg(t.name order by t.place),
+        (select count(*) from pieces)
+      into v_ids, v_names, v_left
+      from those t where t.nth <= p_most and t.place <= 8 * p_most;
+    end if;
     perform {schema}.workflows_start(v_ids, v_names);
-    if '' = any (v_names) then
-      perform {schema}.workflows_finish(v_ids);
+    if v_over is not null then
+      perform {schema}.workflows_finish(v_over);
     end if;
   end if;
   perform {schema}.workflows_turn(w.id)
   from {schema}.workflows w where w.id = any (p_ids) and w.state in (2, 3, 5) order by w.id;
+  return v_left;
 end
 $$

@@ -1,5 +1,6 @@
 -- Adds steps to a workflow, each waiting, with the joins that they are. p_arguments is one JSON array
--- for all of them, each an object; null elements of the others are left as they are by default.
+-- for all of them, each an object; queues, priorities, functions, attempts and on_failure have one
+-- element where it is that of all; the others are null where they say nothing.
 -- Index: the primary keys. Locks: what it inserts. Called by push and extend alone.
 create function {schema}.workflows_insert(
   p_id uuid, p_place int, p_names text[], p_next text[], p_needs int[], p_jobs uuid[], p_queues text[],
@@ -13,9 +14,15 @@ as $$
   insert into {schema}.workflows_steps (
     workflow_id, name, place, needs, next, job_id, queue, priority, func, arguments, froms, run_at,
     delay_s, max_attempts, limits, meta, on_failure, undoes, previous, added_by)
-  select p_id, t.name, p_place + t.place, t.needs, t.next::text[], t.job, t.queue, t.priority, t.func,
-    t.arguments, t.froms::jsonb, t.run_at, t.delay_s, t.max_attempts, t.limits::jsonb, t.meta::jsonb,
-    t.on_failure, t.undoes, t.previous, p_by
+  select p_id, t.name, p_place + t.place, t.needs, t.next::text[], t.job,
+    case when cardinality(p_queues) = 1 then p_queues[1] else t.queue end,
+    case when cardinality(p_priorities) = 1 then p_priorities[1] else t.priority end,
+    case when cardinality(p_funcs) = 1 then p_funcs[1] else t.func end,
+    t.arguments, t.froms::jsonb, t.run_at, t.delay_s,
+    case when cardinality(p_max_attempts) = 1 then p_max_attempts[1] else t.max_attempts end,
+    t.limits::jsonb, t.meta::jsonb,
+    case when cardinality(p_on_failure) = 1 then p_on_failure[1] else t.on_failure end,
+    t.undoes, t.previous, p_by
   from rows from (
     unnest(p_names, p_next, p_needs, p_jobs, p_queues, p_priorities, p_funcs, p_froms, p_run_ats,
       p_delays, p_max_attempts, p_limits, p_metas, p_on_failure, p_undoes, p_previous),

@@ -1,5 +1,6 @@
 -- Gives a signal to the step that waits for it, or will. p_payload: JSON. Says what became of it:
--- sent, before (there was one, which counts), unknown (no such workflow), no_step, over.
+-- sent, before (there was one, which counts), unknown (no such workflow), no_step, over, late (its step has ended
+-- without one).
 -- Index: the primary keys. Locks: the workflow, for itself; then as workflows_advance.
 -- Safe to repeat.
 create function {schema}.workflows_signal(p_id uuid, p_name text, p_payload text) returns text
@@ -21,7 +22,9 @@ begin
     return 'no_step';
   end if;
   if v_step.state <> 0 then
-    return 'before';
+    return case when exists (
+      select from {schema}.workflows_signals g where g.workflow_id = p_id and g.name = p_name)
+      then 'before' else 'late' end;
   end if;
   if v_state in (6, 7) then
     return 'over';

@@ -1,7 +1,7 @@
 -- Runs what has failed or was cancelled again, with fresh attempts, and with p_step that step and all
 -- behind it. Gives how many steps; null: there is no such workflow or step; -1: it cannot be
 -- retried as it is; -2: some of these steps run, or,
--- of a cancelled workflow, any.
+-- of a cancelled workflow, any, or have ended and nobody was told.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself; these steps,
 -- their joins. Not to be repeated: it would run them once more.
 create function {schema}.workflows_retry(p_id uuid, p_step text) returns int
@@ -28,7 +28,10 @@ begin
     union
     select n.name
     from behind b
-    join {schema}.workflows_steps s on s.workflow_id = p_id and s.name = b.name
+    cross join lateral (
+      select o.next from {schema}.workflows_steps o
+      where o.workflow_id = p_id and o.name = b.name
+      offset 0) as s
     cross join unnest(s.next) as n (name)
     where n.name <> '')
   select array_agg(s.name),
@@ -38,10 +41,12 @@ begin
   from {schema}.workflows_steps s
   where s.workflow_id = p_id and (s.name in (select b.name from behind b)
     or s.state in (5, 6) and (s.undoes is not null) = v_flow.undoing);
-  -- What was asked to stop would end as cancelled, and fail the workflow that goes on.
+  -- What was asked to stop would end as cancelled, and fail the workflow that goes on: also where that is
+  -- not told yet.
   if exists (select from {schema}.workflows_steps s
     where s.workflow_id = p_id and s.state = 0 and (v_flow.state = 6 or s.name = any (v_names))
       and (exists (select from {schema}.jobs j where j.id = s.job_id)
+        or v_flow.state = 6 and exists (select from {schema}.finished_jobs f where f.id = s.job_id)
         or exists (select from {schema}.workflows_away a
           where a.workflow_id = p_id and a.job_id = s.job_id))) then
     return -2;

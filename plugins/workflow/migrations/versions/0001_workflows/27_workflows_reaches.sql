@@ -9,7 +9,10 @@ as $$
     union
     select n.name
     from behind b
-    join {schema}.workflows_steps s on s.workflow_id = p_id and s.name = b.name
+    cross join lateral (
+      select o.next from {schema}.workflows_steps o
+      where o.workflow_id = p_id and o.name = b.name
+      offset 0) as s
     cross join unnest(s.next) as n (name)
     where n.name <> '')
   select exists (select from behind b where b.name = any (p_those))

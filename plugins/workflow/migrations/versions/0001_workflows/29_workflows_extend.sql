@@ -2,7 +2,7 @@
 -- p_job under p_lease. p_most: how many steps it may have then. p_ends and p_before, p_from and p_to:
 -- see workflows_attach; the others are those of workflows_insert. Says what became of it: added,
 -- lost (the lease is gone), away (another broker has it, whose lease cannot be held from here), over,
--- many, begun (one of p_before), circle.
+-- failing (nothing begins any more), many, begun (one of p_before), circle.
 -- Index: the primary keys. Locks: the row of the job by sharing, so that it does not end meanwhile; the
 -- workflow, for itself; then as its callees. Not to be repeated: the names are taken.
 create function {schema}.workflows_extend(
@@ -27,8 +27,11 @@ begin
   perform {schema}.workflows_lock(array[p_id], true);
   select * into v_flow from {schema}.workflows w where w.id = p_id;
   if not exists (select from {schema}.workflows_steps s where s.workflow_id = p_id
-    and s.name = p_by and s.run = p_run and s.state = 0) or v_flow.state <> 1 then
+    and s.name = p_by and s.run = p_run and s.state = 0) or v_flow.state > 3 then
     return 'over';
+  end if;
+  if v_flow.state <> 1 then
+    return 'failing';
   end if;
   if v_flow.steps + cardinality(p_names) > p_most then
     return 'many';
@@ -48,8 +51,9 @@ begin
     p_undoes, p_previous, p_by);
   perform {schema}.workflows_attach(p_id, p_from, p_to, p_ends, p_before);
   perform {schema}.workflows_start(array_agg(p_id), array_agg(s.name order by s.place))
-  from {schema}.workflows_steps s
-  where s.workflow_id = p_id and s.name = any (p_names) and s.undoes is null
+  from (select p_id as id, u.name from unnest(p_names) as u (name) offset 0) as n
+  join {schema}.workflows_steps s on s.workflow_id = n.id and s.name = n.name
+  where s.undoes is null
     and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous);
   return 'added';
 end

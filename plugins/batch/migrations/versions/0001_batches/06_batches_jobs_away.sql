@@ -1,0 +1,2 @@
+-- And those of which another broker is asked.
+create index batches_jobs_away on {schema}.batches_jobs (batch_id, job_id) where state = 0 and away

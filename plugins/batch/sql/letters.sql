@@ -1,0 +1,2 @@
+-- Whether there are dead letters. Index: none. No locks. Safe to repeat.
+select to_regclass('{schema}.dead_letters') is not null

@@ -1,0 +1,35 @@
+-- Of up to $3 jobs of batches behind ($1, $2) that did not go well, by batch and job: the last replays of
+-- their dead letters and how those ended, unless that was told; null for the others.
+-- Index: batches_jobs_ended, the primary keys of batches_jobs and dead_letters, finished_jobs_id.
+-- No locks. Safe to repeat.
+select s.batch_id, s.job_id, r.id, r.state
+from (
+  select o.batch_id, o.job_id, coalesce(o.root, o.job_id) as root
+  from {schema}.batches_jobs as o
+  where o.state <> 0
+    and (o.batch_id, o.job_id) > (
+      coalesce($1::uuid, '00000000-0000-0000-0000-000000000000'),
+      coalesce($2::uuid, '00000000-0000-0000-0000-000000000000'))
+  order by o.batch_id, o.job_id
+  limit $3::int) as s
+left join lateral (
+  select d.replayed_as as id, f.state
+  from {schema}.dead_letters as d
+  cross join lateral (
+    select o.state
+    from {schema}.finished_jobs as o
+    where o.id = d.replayed_as
+    order by o.finished_at desc
+    limit 1) as f
+  where d.id = s.job_id
+    and not exists (
+      select
+      from {schema}.batches_jobs as m
+      where m.batch_id = s.batch_id
+        and m.job_id = d.replayed_as)
+    and exists (
+      select
+      from {schema}.batches_jobs as m
+      where m.batch_id = s.batch_id
+        and m.job_id = s.root)) as r on true
+order by s.batch_id, s.job_id

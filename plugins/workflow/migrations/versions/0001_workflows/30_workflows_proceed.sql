@@ -1,0 +1,43 @@
+-- Starts one piece of what settlements have left, of a workflow that nobody holds; gives whether there was
+-- one.
+-- Index: the primary keys. Locks: the workflow by sharing, the piece, both skipping locked ones; then as
+-- workflows_start. Safe to repeat.
+create function {schema}.workflows_proceed() returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  v_id uuid;
+  v_names text[];
+begin
+  select t.workflow_id into v_id
+  from {schema}.workflows_starts t
+  join {schema}.workflows w on w.id = t.workflow_id
+  order by t.workflow_id, t.id
+  limit 1
+  for share of w skip locked;
+  if not found then
+    return false;
+  end if;
+  delete from {schema}.workflows_starts t
+  where t.workflow_id = v_id and t.id = (
+    select o.id
+    from {schema}.workflows_starts o
+    where o.workflow_id = v_id
+    order by o.id
+    limit 1
+    for update skip locked)
+  returning t.names into v_names;
+  if not found then
+    return false;
+  end if;
+  perform {schema}.workflows_start(array_fill(v_id, array[cardinality(v_names)]), v_names);
+  return true;
+end
+$$

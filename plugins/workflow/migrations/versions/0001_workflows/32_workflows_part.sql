@@ -1,0 +1,44 @@
+-- Takes some steps out of a piece of those that are left to be started, and starts them, or, with p_error
+-- (JSON), fails them: what the server refuses to start must not keep the others. Gives whether they were in it.
+-- Index: the primary keys. Locks: the workflow, by sharing or for itself; the piece; then as
+-- workflows_start or workflows_advance. Safe to repeat.
+create function {schema}.workflows_part(p_id uuid, p_piece uuid, p_names text[], p_error text)
+returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+  v_count int := cardinality(p_names);
+begin
+  perform {schema}.workflows_lock(array[p_id], p_error is not null);
+  update {schema}.workflows_starts t
+  set names = array(
+    select u.name
+    from unnest(t.names) with ordinality as u (name, place)
+    where u.name <> all (p_names)
+    order by u.place)
+  where t.workflow_id = p_id and t.id = p_piece and t.names @> p_names collate "C";
+  if not found then
+    return false;
+  end if;
+  delete from {schema}.workflows_starts t
+  where t.workflow_id = p_id and t.id = p_piece and t.names = '{}';
+  if p_error is null then
+    perform {schema}.workflows_start(array_fill(p_id, array[v_count]), p_names);
+    return true;
+  end if;
+  perform {schema}.workflows_advance(
+    array_agg(p_id), array_agg(s.name), array_agg(s.run), array_agg(s.job_id),
+    array_agg(5::smallint), null, array_agg(p_error), null, true)
+  from {schema}.workflows_steps s
+  where s.workflow_id = p_id and s.name = any (p_names) and s.state = 0
+  having count(*) > 0;
+  return true;
+end
+$$

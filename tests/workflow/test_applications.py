@@ -1,0 +1,34 @@
+"""One plugin object of many applications, one after the other."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from uuid import uuid4
+
+import pytest
+
+from chancy import Chancy, WaitTimeout
+from chancy.broker import Broker
+from chancy.plugins.batch import Batches
+from chancy.plugins.workflow import Workflows
+
+
+async def test_those_who_waited_keep_no_application(dsn: str) -> None:
+    flows, batches = Workflows(), Batches()
+    Chancy(dsn, plugins=[flows, batches]).sync_migrate()
+    brokers: list[weakref.ref[Broker]] = []
+
+    async def wait() -> None:
+        async with Chancy(dsn, plugins=[flows, batches]) as chancy:
+            for _ in range(2):
+                with pytest.raises(WaitTimeout):
+                    await flows.reference(chancy, uuid4()).wait(0.01)
+                with pytest.raises(WaitTimeout):
+                    await batches.reference(chancy, uuid4()).finished(0.01)
+            brokers.append(weakref.ref(chancy.broker))
+
+    for _ in range(10):
+        await wait()
+    gc.collect()
+    assert [one for one in brokers if one() is not None] == []
