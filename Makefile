@@ -11,7 +11,7 @@ TEST_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check chaos bench bench-peers format dist constraints clean
+.PHONY: help venv demo test check chaos redis-versions bench bench-peers format dist constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -19,6 +19,7 @@ help:
 	@echo "make test         all tests but those marked chaos"
 	@echo "make check        format, lint, types, import contracts, architecture"
 	@echo "make chaos        the tests that break processes, servers and the network"
+	@echo "make redis-versions  the tests of the Redis plugin on Redis 6.2 and 7.0"
 	@echo "make bench        the benchmarks"
 	@echo "make bench-peers  other job queues, each apart, for the benchmarks to measure beside ours"
 	@echo "make format       rewrite the code in the house format"
@@ -50,6 +51,9 @@ check: venv
 
 chaos: venv
 	$(BIN)/python -m pytest -m chaos
+
+redis-versions: venv
+	$(BIN)/python -m tests.redis_versions -- -n $(TEST_WORKERS) -m 'not chaos' tests/redis
 
 bench: venv
 	$(BIN)/python -m benchmarks.run

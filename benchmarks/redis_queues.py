@@ -174,16 +174,22 @@ def measured(
 @click.command()
 @click.option("--rounds", default=1, show_default=True)
 @click.option("--systems", metavar="NAMES", help="Separated by commas; all without.")
-@click.option("--durable", is_flag=True, help="Have the server write a log, flushed each second.")
+@click.option(
+    "--durable",
+    is_flag=False,
+    flag_value="everysec",
+    type=click.Choice(["everysec", "always"]),
+    help="Have the server write a log, flushed each second, or before each answer.",
+)
 @click.option("--json", "into", type=click.Path(path_type=Path), help="A file to add rounds to.")
-def main(rounds: int, systems: str | None, durable: bool, into: Path | None) -> None:
+def main(rounds: int, systems: str | None, durable: str | None, into: Path | None) -> None:
     """Measure queues in Redis side by side."""
     names = systems.split(",") if systems else [system.name for system in ALL]
     chosen = [system for system in ALL if system.name in names]
     taken: list[dict[str, Any]] = []
     if into is not None and into.exists():
         taken = json.loads(into.read_text())["rounds"]
-    settings = ["--appendonly", "yes", "--appendfsync", "everysec"] if durable else []
+    settings = ["--appendonly", "yes", "--appendfsync", durable] if durable else []
     for _ in range(rounds):
         # Every other round the other way around.
         order = chosen if len(taken) % 2 == 0 else chosen[::-1]

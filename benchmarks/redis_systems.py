@@ -90,5 +90,17 @@ CELERY = RedisSystem(
     left=("LLEN celery", "HLEN unacked"),
     bulk="no bulk call: one after the other, by one connection",
 )
+#: No queue: measured by `benchmarks.streams`.
+RUNNEL = System(
+    name="runnel",
+    label="",
+    program="python",
+    roles="runnel",
+    settings={"prefetch": 100},
+    history="log",
+    unfinished="",
+    python=(3, 8),
+    before=(3, 9),
+)
 OTHERS = (FENNEL, ARQ, TASKIQ, DRAMATIQ, SAQ, CELERY)
 ALL = (CHANCY, *OTHERS)

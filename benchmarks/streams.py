@@ -1,5 +1,7 @@
 """Streams beside runnel, in one run: ``python -m benchmarks.streams [--runnel PYTHON]``.
 
+runnel is the one that `benchmarks.peers.installation` has installed, unless another is given.
+
 Each round sends the same events in batches of 500, and then one worker processes them, first by
 the one and then by the other, on one server that keeps nothing on disk. It prints a table, and
 JSON with ``--json``. Compare within a run only.
@@ -22,6 +24,7 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
+from benchmarks.redis_systems import RUNNEL
 from chancy.embedded import free_port
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -93,7 +96,7 @@ def rounds(
 
 
 @click.command()
-@click.option("--runnel", metavar="PYTHON", help="An interpreter that has runnel.")
+@click.option("--runnel", metavar="PYTHON", help="An interpreter that has it.")
 @click.option("--events", default=100_000, show_default=True)
 @click.option("--rounds", "count", default=3, show_default=True)
 @click.option("--json", "json_", is_flag=True)
@@ -102,6 +105,8 @@ def main(runnel: str | None, events: int, count: int, json_: bool) -> None:
     systems: dict[str, Sequence[str]] = {
         "chancy": [sys.executable, "-m", "benchmarks.stream_roles"]
     }
+    if runnel is None and not RUNNEL.absence():
+        runnel = str(RUNNEL.directory / "bin" / "python")
     if runnel:
         systems["runnel"] = [runnel, str(_ROOT / "benchmarks" / "peers" / "runnel_roles.py")]
     found = rounds(systems, events, count)

@@ -18,7 +18,7 @@ from benchmarks.systems import OTHERS, PEERS, STAMP, System
 _MINORS = range(8, 20)
 
 #: All that can be installed.
-_ALL = (*OTHERS, *redis_systems.OTHERS)
+_ALL = (*OTHERS, *redis_systems.OTHERS, redis_systems.RUNNEL)
 
 
 class Refused(Exception):

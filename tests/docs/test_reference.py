@@ -167,6 +167,7 @@ _SECTIONS = {
     "Warning": {"warning"},
     "Info": {"info", "debug"},
     "From the jobs": set(),
+    "From streams": set(),
     "From the executors": {"info", "warning", "error", "exception"},
 }
 
