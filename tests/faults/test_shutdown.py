@@ -16,6 +16,7 @@ from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import Report, WorkerProcess
+from tests.locks import BLOCKED
 from tests.proxy import Proxy
 from tests.waiting import eventually, eventually_sync
 
@@ -100,8 +101,8 @@ def waiting_for_lock(dsn: str, worker: WorkerProcess, function: str) -> bool:
     """Whether a session of the worker waits for a lock in a call of this function."""
     rows = tables.ask(
         dsn,
-        "select 1 from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'"
-        " and query like %s",
+        f"select 1 from pg_stat_activity where {BLOCKED}"
+        " and application_name = %s and query like %s",
         [worker.name, f"%.{function}(%"],
     )
     return len(rows) > 0

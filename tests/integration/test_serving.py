@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -216,16 +217,19 @@ async def test_what_runs_for_a_queue_as_it_was_can_be_cancelled(chancy: Chancy) 
 
 async def test_of_many_changes_the_oldest_end_soon(chancy: Chancy) -> None:
     jobs.noted.clear()
+    # Each has one slot, taken for longer than the test: the next job runs when it is served anew.
+    changes = [Queue(name="async", executor="async", concurrency=1)]
+    changes += [replace(changes[0], poll_interval_s=1.0 + n / 10) for n in range(1, 4)]
+    changes.append(replace(changes[0], concurrency=2))
+    await chancy.declare(changes[0])
     async with Worker(chancy, shutdown_timeout_s=0.2):
-        for concurrency in range(2, 7):
-            queue = Queue(name="async", executor="async", concurrency=concurrency)
+        for number, queue in enumerate(changes):
             await chancy.declare(queue, upsert=True)
-            # Runs when the queue is served anew, and for longer than the test.
-            await chancy.push(jobs.nap.job(seconds=50.0 + concurrency))
-            await eventually(partial(_noted, concurrency - 1))
+            await chancy.push(jobs.nap.job(seconds=50.0 + number))
+            await eventually(partial(_noted, number + 1))
         # The first of five is older than the three that may go on beside the last.
-        await eventually(lambda: jobs.noted.count(52.0) == 2)
-    assert [jobs.noted.count(50.0 + n) for n in range(3, 7)] == [1, 1, 1, 1]
+        await eventually(lambda: jobs.noted.count(50.0) == 2)
+    assert [jobs.noted.count(50.0 + number) for number in range(1, 5)] == [1, 1, 1, 1]
 
 
 def _noted(count: int) -> bool:

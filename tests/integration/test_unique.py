@@ -18,6 +18,7 @@ from chancy import Chancy, DuplicateJob, JobFilter, Queue, State, Unique, Worker
 from chancy.errors import InvalidArguments, PushError
 from chancy.postgres.drivers import Name
 from tests import jobs
+from tests.locks import BLOCKED
 from tests.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async", poll_interval_s=60)]
@@ -169,7 +170,7 @@ async def test_a_push_waits_for_the_transaction_that_has_its_key(
             "select chancy.push('async', 'tests.jobs.note', '{\"value\": 1}', unique_key => 'k')"
         ).fetchall()
         waiting = asyncio.create_task(chancy.push(note(2, key="k")))
-        waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+        waits = f"select 1 from pg_stat_activity where {BLOCKED}"
         await eventually(lambda: ask(dsn, waits))
         holder.commit() if end == "commit" else holder.rollback()
     reference = await waiting

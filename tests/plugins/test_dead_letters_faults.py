@@ -15,13 +15,11 @@ import pytest
 
 from tests.faults.worker_process import ROOT
 from tests.integration.command import Started, command, started
+from tests.locks import BLOCKED
 from tests.plugins.letters import execute, letters
 from tests.waiting import eventually_sync
 
-_WAITING = """
-select pid from pg_stat_activity
-where datname = current_database() and wait_event_type = 'Lock' and query like '%%dead_letters%%'
-"""
+_WAITING = f"select pid from pg_stat_activity where {BLOCKED} and query like '%%dead_letters%%'"
 
 
 class Replays:

@@ -22,6 +22,7 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.statements import load
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.structure import structure
+from tests.locks import BLOCKED
 from tests.waiting import eventually
 
 #: What a busy machine may add, in seconds.
@@ -243,7 +244,7 @@ async def test_the_next_leader_waits_for_the_transaction_of_the_last(
         over = "select 1 from chancy.leadership_leases where expires_at < clock_timestamp()"
         await eventually(lambda: asyncio.to_thread(ask, dsn, over))
         waiting = asyncio.create_task(elect(store, mine))
-        blocked = "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+        blocked = f"select 1 from pg_stat_activity where {BLOCKED}"
         await eventually(lambda: asyncio.to_thread(ask, dsn, blocked))
         assert not waiting.done()
         old.commit()

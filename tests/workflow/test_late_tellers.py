@@ -13,15 +13,16 @@ from chancy.elsewhere import GONE_S, Absences
 from chancy.plugins.batch import Batches, BatchState
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
 from chancy.testing.clock import ManualClock
+from tests.locks import BLOCKED
 from tests.waiting import eventually
 from tests.workflow import batch_jobs, batching, running, steps
 from tests.workflow.running import execute, states
 
 BRIEF = Queue(name="async", executor="async", keep_finished=False)
 #: Whoever tells it, the worker or a sweep, comes to the row that is held.
-HELD_UP = """
+HELD_UP = f"""
 select true from pg_stat_activity
-where datname = current_database() and wait_event_type = 'Lock'
+where {BLOCKED}
   and not exists (select from chancy.jobs)
 """
 

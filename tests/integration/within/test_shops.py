@@ -21,6 +21,7 @@ from chancy import State
 from chancy.embedded.ports import free_port
 from tests.architecture.sources import ROOT
 from tests.integration.command import Started, command, environment, started
+from tests.locks import BLOCKED
 from tests.waiting import eventually_sync
 
 
@@ -175,8 +176,7 @@ def waits(dsn: str) -> bool:
     """Whether a session waits for a lock."""
     with psycopg.connect(dsn) as connection:
         row = connection.execute(
-            "select exists (select from pg_stat_activity"
-            " where datname = current_database() and wait_event_type = 'Lock')"
+            f"select exists (select from pg_stat_activity where {BLOCKED})".encode()
         ).fetchone()
     return row is not None and bool(row[0])
 
