@@ -125,7 +125,7 @@ def cli() -> None:
       1    the answer is no: a job failed, the tables are behind, no healthy worker
       2    usage or configuration
       3    the tables are missing, or of another version
-      4    the database cannot be reached
+      4    the database cannot be reached, or Redis where the command needs it
       130  interrupted
 
     \b

@@ -17,6 +17,7 @@ from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.letter import facts
 from chancy.plugins.redis.doctor import examine
 from chancy.plugins.redis.inspection import info, redis_queues, task
+from chancy.plugins.redis.link import linked
 from chancy.plugins.redis.purging import purge as forget
 from chancy.plugins.redis.settings import RedisSettings
 
@@ -34,13 +35,23 @@ QUEUE = click.option("--queue", metavar="NAME", help="Only letters of this queue
 @click.pass_obj
 def info_(line: CommandLine) -> None:
     """Print, as JSON, the queues in Redis with up to 100 of their jobs in each state, and who
-    serves them.
+    serves them. Exits 4 if Redis cannot be reached.
 
     \b
     Example:
       chancy redis info --app shop.jobs:chancy | jq '.queues[].counts'
     """
-    line.script(line.run(info))
+    settings: RedisSettings = click.get_current_context().meta[SETTINGS]
+
+    async def main(chancy: Application) -> dict[str, Any]:
+        # What is asked of all brokers leaves out one that is away.
+        async with linked(settings) as link:
+            await link.open()
+            found = await info(chancy)
+            await link.command("EXISTS", link.tag)
+            return found
+
+    line.script(line.run(main))
 
 
 @click.command("task")

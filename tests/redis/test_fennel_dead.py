@@ -15,8 +15,10 @@ import redis
 from chancy.plugins.redis.compat.fennel.client import purge_dead, read_dead, replay_dead
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed, Timeout
 from chancy.plugins.redis.compat.fennel.job import Job
-from tests.integration.command import inside
+from tests.integration.command import alone, inside
+from tests.proxy import Proxy
 from tests.redis.fennel_worker import APP, Shop, opened
+from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually_sync
 
 
@@ -167,3 +169,15 @@ def test_the_command_line(shop: Shop) -> None:
         assert said(shop, "dlq", "replay", "--queue", "shop") == {"replayed": 1}
         eventually_sync(lambda: len(read_dead(shop.program.app)) == 1, timeout=20)
         assert said(shop, "dlq", "purge", "--yes") == {"purged": 1}
+
+
+@pytest.mark.row("F40")
+def test_the_command_line_says_that_redis_is_away(shop: Shop, redis_server: RedisServer) -> None:
+    """Postgres is there, which alone would know of the queue and of no job."""
+    with Proxy("127.0.0.1", redis_server.port) as way:
+        way.refuse()
+        env = shop.environment | {"FENNEL_REDIS_URL": f"redis://127.0.0.1:{way.port}/0"}
+        words = ("redis", "info", "--app", f"{APP}:app")
+        answer = alone(*words, cwd=shop.folder, env=env, code=4)
+    assert "chancy: Redis is away" in answer.err
+    assert not answer.out
