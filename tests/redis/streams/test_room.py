@@ -15,7 +15,8 @@ from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.batch import StreamFull
 from chancy.plugins.redis.streams.keys import StreamKeys
 from chancy.plugins.redis.streams.link import Link
-from tests.redis.streams.orders import declare, dropped, entries, every, orders
+from chancy.plugins.redis.streams.stream import Stream
+from tests.redis.streams.orders import Order, declare, dropped, entries, every, orders
 
 
 @pytest.mark.row("R06")
@@ -58,6 +59,40 @@ async def test_what_was_acknowledged_makes_room_uncounted(alone: Link) -> None:
         await alone.command("XACK", log, "p", *(id for id, _ in found))
     assert await dropped(stream, 0) == 0
     assert len(await entries(stream, 0)) <= 10
+
+
+async def filled(link: Link, done: int, note: str = "", **options: Any) -> Stream[Order]:
+    """A stream of one partition that is full, of which so many events are acknowledged."""
+    stream = declare(link, partitions=1, **options)
+    log = stream.keys.log(0)
+    await link.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
+    await stream.send(*(Order(order_id=number, note=note) for number in range(stream.size)))
+    read = await link.command("XREADGROUP", "GROUP", "p", "c", "COUNT", done, "STREAMS", log, ">")
+    await link.command("XACK", log, "p", *(id for id, _ in read[0][1]))
+    return stream
+
+
+@pytest.mark.row("R06")
+@pytest.mark.parametrize("count", [250, 1_000])
+@pytest.mark.parametrize("done", [37, 150, 299])
+async def test_what_is_counted_was_not_acknowledged(alone: Link, done: int, count: int) -> None:
+    """Also where Redis would free the log by whole nodes, which hold some of both."""
+    stream = await filled(alone, done, size=1_000, full="drop_oldest")
+    await stream.send(*orders(*range(1_000, 1_000 + count)))
+    left = [number for _, number in await entries(stream, 0)]
+    assert left == [*range(1_000 + count - len(left), 1_000 + count)]
+    assert await dropped(stream, 0) == max(0, left[0] - done)
+
+
+@pytest.mark.row("R06")
+@pytest.mark.parametrize(("size", "count", "note"), [(250, 210, ""), (230, 180, "x" * 60)])
+async def test_there_is_room_where_all_was_acknowledged(
+    alone: Link, size: int, count: int, note: str
+) -> None:
+    """Though it takes some of a node."""
+    stream = await filled(alone, size, note, size=size)
+    await stream.send(*orders(*range(count)), timeout_s=0)
+    assert [number for _, number in await entries(stream, 0)][-count:] == [*range(count)]
 
 
 @pytest.mark.row("R04")

@@ -1,5 +1,5 @@
 -- Trim a log towards a size without dropping what a group has not acknowledged; gives how many
--- entries went. A log without any group keeps everything.
+-- entries went, and the id of the first that must stay. A log without any group keeps everything.
 local function trim(log, size)
   local excess = redis.call('XLEN', log) - size
   if excess <= 0 then
@@ -38,12 +38,40 @@ local function trim(log, size)
   end
   if excess >= 200 then
     -- Whole nodes of a hundred entries or so: removing single ones would rewrite a node each time.
-    return redis.call('XTRIM', log, 'MINID', '~', floor, 'LIMIT', excess)
+    return redis.call('XTRIM', log, 'MINID', '~', floor, 'LIMIT', excess), floor
   end
   local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', excess + 1)
   local keep = oldest[#oldest][1]
   if #oldest > excess and before(keep, floor) then
     floor = keep
   end
-  return redis.call('XTRIM', log, 'MINID', floor)
+  return redis.call('XTRIM', log, 'MINID', floor), floor
+end
+
+-- Make room for so many entries in a log that may have no more than so many then; gives whether
+-- there is. What every group has acknowledged goes first; then the oldest, if they may be dropped,
+-- and only these are counted.
+local function make_room(log, stat, count, most, full)
+  local over = redis.call('XLEN', log) + count - most
+  if over <= 0 then
+    return true
+  end
+  -- More than must go, so that the next ones need not look again.
+  local spare = math.min(1000, math.floor(most / 10))
+  local gone, floor = trim(log, math.max(0, most - count - spare))
+  over = over - gone
+  if over > 0 and floor then
+    -- Of what may go whole nodes went, so there are few left.
+    local done = #redis.call('XRANGE', log, '-', '(' .. floor, 'COUNT', over)
+    if done > 0 then
+      over = over - redis.call('XTRIM', log, 'MAXLEN', redis.call('XLEN', log) - done)
+    end
+  end
+  if over > 0 then
+    if full == 'block' then
+      return false
+    end
+    redis.call('HINCRBY', stat, 'dropped', redis.call('XTRIM', log, 'MAXLEN', most - count))
+  end
+  return true
 end

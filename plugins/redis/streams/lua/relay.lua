@@ -22,16 +22,8 @@ while at <= #ARGV do
   local first, after = at + 4, at + 4 + width * count
   if not redis.call('ZSCORE', relayed, mark) then
     -- A row that is larger than the stream is now was written when that was larger.
-    local room = math.max(size, count)
-    local over = redis.call('XLEN', log) + count - room
-    if over > 0 then
-      over = over - trim(log, math.max(0, room - count - math.min(1000, math.floor(room / 10))))
-      if over > 0 then
-        if ARGV[3] == 'block' then
-          return {rows, 1}
-        end
-        redis.call('HINCRBY', stat, 'dropped', redis.call('XTRIM', log, 'MAXLEN', room - count))
-      end
+    if not make_room(log, stat, count, math.max(size, count), ARGV[3]) then
+      return {rows, 1}
     end
     for each = first, after - 1, width do
       redis.call('XADD', log, '*', unpack(ARGV, each, each + width - 1))

@@ -29,16 +29,8 @@ if given and redis.call('EXISTS', log) == 1 then
   end
 end
 
-local over = redis.call('XLEN', log) + count - size
-if over > 0 then
-  -- More than must go, so that the next ones need not look again.
-  over = over - trim(log, math.max(0, size - count - math.min(1000, math.floor(size / 10))))
-  if over > 0 then
-    if ARGV[2] == 'block' then
-      return false
-    end
-    redis.call('HINCRBY', stat, 'dropped', redis.call('XTRIM', log, 'MAXLEN', size - count))
-  end
+if not make_room(log, stat, count, size, ARGV[2]) then
+  return false
 end
 
 local ids = {}
