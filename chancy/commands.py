@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -12,6 +13,9 @@ from chancy.attempt import storable
 _LONGEST = 20_000
 #: The exit code when the answer is no.
 NO = 1
+
+#: The most seconds that an option takes: three centuries, within any calendar.
+_MOST_S = 1e10
 
 #: ``--json``, for the parameter ``json_``.
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for a script.")
@@ -26,3 +30,20 @@ def refuse(message: str) -> NoReturn:
     """End with the answer no."""
     complain(message)
     sys.exit(NO)
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds, from ``least`` to so many that a calendar still has them."""
+
+    name = "seconds"
+
+    def __init__(self, least: float = 0.0) -> None:
+        super().__init__(least)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found) or found > _MOST_S:
+            self.fail(f"{found:g} is not a number of seconds, up to {_MOST_S:,.0f}", param, ctx)
+        return found

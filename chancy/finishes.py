@@ -1,3 +1,4 @@
+# over 300 lines: those who look and those who listen share one table of who waits
 """Waiting for the end of jobs: one listener for all who wait in this process."""
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ BATCH = 1_000
 #: a job that finished while it was looked at may have sent no notice, and one that is not there
 #: may be in a transaction.
 _FIRST_LOOK_S = 0.03
+#: For so long at most who waits for less than a look takes is kept until there was one.
+_ONE_LOOK_S = 1.0
 #: The longest pause between two looks while notices arrive, and while they do not.
 _LOOK_S, _POLL_S = 10.0, 0.5
 #: Seconds for which the listener stays when nobody waits any more.
@@ -45,10 +48,12 @@ class Gone(JobError):
 class _Wanted:
     """A job that somebody waits for."""
 
-    __slots__ = ("done", "due", "error", "found", "pause_s", "seen", "waiters")
+    __slots__ = ("done", "due", "error", "found", "looked", "pause_s", "seen", "waiters")
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
+        #: Set once somebody has looked at it.
+        self.looked = asyncio.Event()
         self.found: QueuedJob | None = None
         self.error: Exception | None = None
         #: Whether the job was there when it was looked at.
@@ -94,8 +99,9 @@ class Finishes:
         try:
             if timeout_s is None:
                 await wanted.done.wait()
-            else:
-                await self._clock.wait(wanted.done, max(0.0, timeout_s))
+            elif not await self._clock.wait(wanted.done, max(0.0, timeout_s)):
+                # Or a loop that asks again and again with no time at all would never be told.
+                await self._clock.wait(wanted.looked, _ONE_LOOK_S)
         finally:
             wanted.waiters -= 1
             if not wanted.waiters and self._wanted.get(id) is wanted:
@@ -103,7 +109,8 @@ class Finishes:
         if wanted.error is not None:
             raise wanted.error
         if wanted.found is None or not wanted.found.state.final:
-            state = wanted.found.state.label if wanted.found else "not there"
+            there = wanted.found.state.label if wanted.found else "not there"
+            state = there if wanted.looked.is_set() else "in a state that could not be looked at"
             raise WaitTimeout(f"job {id} is {state} after {timeout_s:.1f} s")
         return wanted.found
 
@@ -125,6 +132,7 @@ class Finishes:
         wanted = self._wanted[id]
         wanted.found, wanted.error = found or wanted.found, error
         wanted.done.set()
+        wanted.looked.set()
         self._drop(id)
 
     def _drop(self, id: UUID) -> None:
@@ -148,6 +156,7 @@ class Finishes:
                 self._end(id, error=Gone(f"job {id} is gone: {why}"))
             else:
                 wanted.found = job
+                wanted.looked.set()
                 wanted.seen = wanted.seen or job is not None
                 # A job that is not there sends no notice when it comes.
                 heard = self._hears and self._announced and wanted.seen

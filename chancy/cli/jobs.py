@@ -15,6 +15,7 @@ from chancy.broker import Cancellation, JobFilter
 from chancy.cli import output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
+from chancy.commands import Seconds
 from chancy.diagnosis import Reason, Why
 from chancy.errors import WaitTimeout
 from chancy.job import QueuedJob
@@ -127,7 +128,7 @@ def show(target: Target, id: UUID, json_: bool) -> None:
 @job.command()
 @on_target
 @click.argument("id", type=click.UUID)
-@click.option("--timeout", type=float, default=None, metavar="S", help="Seconds to wait, at most.")
+@click.option("--timeout", type=Seconds(), metavar="S", help="Seconds to wait, at most.")
 @as_json
 def wait(target: Target, id: UUID, timeout: float | None, json_: bool) -> None:
     """Wait until a job is finished. Exits 0 if it succeeded, else 1.

@@ -210,8 +210,12 @@ class Moment(click.ParamType[datetime]):
         except ValueError:
             self.fail(f"{value!r} is not a moment like 2030-01-31T09:00:00+01:00", param, ctx)
         if found.tzinfo is None:
-            self.fail(f"{value!r} has no time zone: write {value}Z for UTC", param, ctx)
-        return found.astimezone(UTC)
+            utc = found.replace(tzinfo=UTC).isoformat()
+            self.fail(f"{value!r} has no time zone: write {utc} for UTC", param, ctx)
+        try:
+            return found.astimezone(UTC)
+        except OverflowError:
+            self.fail(f"{value!r} is in no year from 1 to 9999 of UTC", param, ctx)
 
 
 MOMENT = Moment()

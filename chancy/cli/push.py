@@ -13,6 +13,7 @@ import click
 from chancy.cli import output
 from chancy.cli.exits import NO
 from chancy.cli.options import MOMENT, Target, as_json, on_target
+from chancy.commands import Seconds
 from chancy.errors import InvalidArguments
 from chancy.job import Job, QueuedJob
 from chancy.names import shown
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 @click.option("--args", "several", metavar="JSON", help="All arguments, as a JSON object.")
 @click.option("--queue", metavar="NAME", help="The queue, instead of the function's own.")
 @click.option("--priority", type=int, help="-100 to 100; higher runs first.")
-@click.option("--delay", type=float, metavar="S", help="Run it so many seconds from now.")
+@click.option("--delay", type=Seconds(), metavar="S", help="Run it so many seconds from now.")
 @click.option("--run-at", type=MOMENT, metavar="ISO", help="Run it at this moment.")
 @click.option("--max-attempts", type=int, help="Attempts that may fail, at most.")
 @click.option("--no-validate", is_flag=True, help="The function need not be importable here.")
-@click.option("--wait", type=float, metavar="S", help="Wait so many seconds for the result.")
+@click.option("--wait", type=Seconds(), metavar="S", help="Wait so many seconds for the result.")
 @as_json
 def push(
     target: Target,

@@ -14,6 +14,7 @@ from chancy.broker import QueueCounts, WorkerRecord
 from chancy.cli import bounds, facts, output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import MOMENT, Target, as_json, on_target
+from chancy.commands import Seconds
 from chancy.limits import Limit
 from chancy.options import EXECUTORS, ExecutorName, Options
 from chancy.queue import Queue
@@ -200,7 +201,7 @@ def declare(
 @on_target
 @click.argument("name")
 @click.option("--resume-at", type=MOMENT, metavar="ISO", help="When it goes on by itself.")
-@click.option("--for", "for_s", type=float, metavar="S", help="Go on after so many seconds.")
+@click.option("--for", "for_s", type=Seconds(), metavar="S", help="Go on after so many seconds.")
 def pause(target: Target, name: str, resume_at: datetime | None, for_s: float | None) -> None:
     """Let no more jobs of a queue be claimed. What runs goes on.
 

@@ -13,6 +13,7 @@ from chancy.cli import logs, output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
 from chancy.cli.serving import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, Orders, run
+from chancy.commands import Seconds
 from chancy.errors import BrokerError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("--burst", is_flag=True, help="End when the queues have no pending jobs.")
 @click.option(
     "--shutdown-timeout",
-    type=click.FloatRange(0),
+    type=Seconds(),
     default=25.0,
     show_default=True,
     metavar="S",
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--heartbeat",
-    type=click.FloatRange(0.01),
+    type=Seconds(0.01),
     default=HEARTBEAT_S,
     show_default=True,
     metavar="S",
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--heartbeat-timeout",
-    type=click.FloatRange(0.02),
+    type=Seconds(0.02),
     default=HEARTBEAT_TIMEOUT_S,
     show_default=True,
     metavar="S",
@@ -198,7 +199,7 @@ def list_(target: Target, json_: bool) -> None:
 @on_target
 @click.option(
     "--within",
-    type=click.FloatRange(0),
+    type=Seconds(),
     default=HEARTBEAT_TIMEOUT_S,
     show_default=True,
     metavar="S",

@@ -5,18 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 
 from chancy.broker import Pulse
 from chancy.clock import Backoff
-from chancy.errors import ChancyError
+from chancy.errors import ChancyError, ConfigurationError
 
 logger = logging.getLogger("chancy.worker")
 
 #: A beat that fails within so many seconds was refused: somebody answered.
 _REFUSED_S = 1.0
+
+
+def check_times(shutdown_timeout_s: float, heartbeat_s: float, heartbeat_timeout_s: float) -> None:
+    """Raise `ConfigurationError` for seconds that a worker cannot keep to."""
+    for name, seconds, least in (
+        ("shutdown_timeout_s", shutdown_timeout_s, 0.0),
+        ("heartbeat_s", heartbeat_s, math.ulp(0.0)),
+        ("heartbeat_timeout_s", heartbeat_timeout_s, math.ulp(0.0)),
+    ):
+        if not least <= seconds < math.inf:
+            bound = "0 or more" if least == 0 else "more than 0"
+            raise ConfigurationError(f"{name}={seconds:g} must be {bound}, and a number of seconds")
+    if heartbeat_timeout_s < 2 * heartbeat_s:
+        raise ConfigurationError(
+            f"heartbeat_timeout_s={heartbeat_timeout_s:g} must be at least twice "
+            f"heartbeat_s={heartbeat_s:g}: one late beat would count as a death"
+        )
 
 
 class Heartbeat:

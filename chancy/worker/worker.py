@@ -14,6 +14,7 @@ from chancy.attempt import Claim, Outcome, Settlement
 from chancy.errors import ConfigurationError
 from chancy.notice import Kind, Notice
 from chancy.worker.brokers import Brokers
+from chancy.worker.heartbeat import check_times
 from chancy.worker.plane import Member, Plane
 from chancy.worker.roster import Application, Roster
 from chancy.worker.services import Services
@@ -64,11 +65,7 @@ class Worker:
     ) -> None:
         if isinstance(tags, str) or isinstance(queues, str):
             raise ConfigurationError("tags and queues are collections of texts, not one text")
-        if heartbeat_timeout_s < 2 * heartbeat_s:
-            raise ConfigurationError(
-                f"heartbeat_timeout_s={heartbeat_timeout_s:g} must be at least twice "
-                f"heartbeat_s={heartbeat_s:g}: one late beat would count as a death"
-            )
+        check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
         self._app = chancy
         self.broker = chancy.broker
         self.clock = chancy.clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -206,6 +207,14 @@ async def test_settings_that_cannot_work_are_refused(chancy: Chancy) -> None:
         Worker(chancy, heartbeat_s=10, heartbeat_timeout_s=15)
     with pytest.raises(ConfigurationError, match="collections"):
         Worker(chancy, queues="async")
+    with pytest.raises(ConfigurationError, match="heartbeat_s=0 must be"):
+        Worker(chancy, heartbeat_s=0)
+    with pytest.raises(ConfigurationError, match="heartbeat_s=nan must be"):
+        Worker(chancy, heartbeat_s=math.nan)
+    with pytest.raises(ConfigurationError, match="heartbeat_timeout_s=inf must be"):
+        Worker(chancy, heartbeat_timeout_s=math.inf)
+    with pytest.raises(ConfigurationError, match="shutdown_timeout_s=-1 must be"):
+        Worker(chancy, shutdown_timeout_s=-1)
 
 
 async def test_a_failing_service_is_restarted_and_reported(

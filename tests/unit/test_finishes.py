@@ -1,3 +1,4 @@
+# over 300 lines: all that may happen while jobs are waited for, on one store that is watched
 """Waiting for the ends of jobs, on a broker in memory and a clock that a test moves."""
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ class Watched(MemoryBroker):
         self.listeners = 0
         #: What the next try to listen raises.
         self.fault: BaseException | None = None
+        #: Whoever looks at jobs waits for this, if there is one.
+        self.answers: asyncio.Event | None = None
 
     async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         self._check()
+        if self.answers is not None:
+            await self.answers.wait()
         self.expected.append(ids)
         self.store.expected.update(ids)
         return await super().get(ids)
@@ -168,6 +173,29 @@ async def test_the_timeout_says_how_it_stands(
     with pytest.raises(WaitTimeout, match=r"is not there after 3\.0 s"):
         await missing
     await eventually(lambda: not broker.store.expected)
+
+
+async def test_who_has_no_time_is_told_what_one_look_shows(
+    bench: Bench, finishes: Finishes
+) -> None:
+    [done, going] = await bench.running(prepared(), prepared())
+    await bench.settle(settlement(done, State.SUCCEEDED))
+    assert (await finishes.wait(done.id, 0.0)).state is State.SUCCEEDED
+    with pytest.raises(WaitTimeout, match=r"is running after 0\.0 s"):
+        await finishes.wait(going.id, 0.0)
+
+
+async def test_where_nobody_can_look_in_time_nothing_is_said_of_the_job(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    [claim] = await bench.running()
+    broker.answers = asyncio.Event()
+    waiting = asyncio.create_task(finishes.wait(claim.id, 0.5))
+    while not waiting.done():
+        clock.advance(1.0)
+        await asyncio.sleep(0)
+    with pytest.raises(WaitTimeout, match=r"could not be looked at after 0\.5 s"):
+        await waiting
 
 
 async def test_one_who_gives_up_does_not_take_the_others_along(

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from chancy.commands import as_json
+from chancy.commands import Seconds, as_json
 from chancy.errors import ChancyError, ConfigurationError, InvalidArguments
 from chancy.plugin import CommandLine
 from chancy.plugins.redis.streams.administration import lag, members, reset, resume
@@ -103,7 +103,7 @@ def send(line: CommandLine, stream: str, value: tuple[str, ...], json_: bool) ->
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0),
+    type=Seconds(),
     default=PATIENCE_S,
     show_default=True,
     metavar="SECONDS",
