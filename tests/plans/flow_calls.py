@@ -86,7 +86,7 @@ def of_one(connection: Connection) -> dict[str, int]:
 
 
 def check_of_many(connection: Connection) -> None:
-    """Of a chain of 5,000, and of one that is as large as one may be."""
+    """Of a chain of 5,000, and of one that is as large as one may be, half of which has ended."""
     width, length = MAX_STEPS, 5_000
     fan, long = (_id(connection, f"select md5('{one}')::uuid") for one in ("fan", "long"))
     last = connection.execute(
@@ -103,7 +103,7 @@ def check_of_many(connection: Connection) -> None:
         "show": (pages(connection, "show", fan, -1, 5_000), width),
         "progress": (pages(connection, "progress", fan), width),
         "results": (pages(connection, "results", fan), width),
-        "cancel": (pages(connection, "cancel", fan, "cancelled"), width),
+        "cancel": (pages(connection, "cancel", fan, "cancelled"), 4 * width),
         "retry of a step": (pages(connection, "retry", fan, "m7"), 4 * width),
         "waiting": (pages(connection, "await", [fan]), 10),
         "a hundred results": (looked_at(explained(connection, value, fan, some)), 10 * BATCH),

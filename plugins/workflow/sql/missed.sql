@@ -9,7 +9,8 @@
 -- repeat.
 with flows as materialized (
   (select w.id, w.state, w.undoing, exists (
-    select from {schema}.workflows_starts as t where t.workflow_id = w.id) as starting
+    -- Offset keeps it from a hash of all, also of those that are dead.
+    select from {schema}.workflows_starts as t where t.workflow_id = w.id offset 0) as starting
   from {schema}.workflows as w
   where w.state in (1, 2, 3)
     and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')

@@ -1,6 +1,10 @@
 -- Which of these steps of a workflow are there, and which step added them.
--- Index: the primary key of workflows_steps. No locks. Safe to repeat.
+-- Index: the primary key of workflows_steps, once for each. No locks. Safe to repeat.
 select s.name, s.added_by
-from {schema}.workflows_steps as s
-where s.workflow_id = $1::uuid
-  and s.name = any ($2::text[])
+from unnest($2::text[]) as u (name)
+cross join lateral (
+  select o.name, o.added_by
+  from {schema}.workflows_steps as o
+  where o.workflow_id = $1::uuid
+    and o.name = u.name
+  offset 0) as s

@@ -1,12 +1,19 @@
 -- Ends a workflow that goes on, fails, or has failed: nothing of it begins any more. p_why: its error,
 -- unless it has one. Gives the steps with jobs that are not finished, for the caller to cancel, and tells
 -- those who wait. What waits in the outbox of Redis goes no further.
+-- Each job is looked up by its id, and never among all that there are: offset keeps them from a hash.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself.
 -- Safe to repeat: it gives again what is not finished.
 create function {schema}.workflows_cancel(p_id uuid, p_why text)
 returns table (name text, run int, job_id uuid)
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin
@@ -32,9 +39,9 @@ begin
   select s.name, s.run, s.job_id
   from {schema}.workflows_steps s
   where s.workflow_id = p_id and s.state = 0
-    and (exists (select from {schema}.jobs j where j.id = s.job_id)
+    and (exists (select from {schema}.jobs j where j.id = s.job_id offset 0)
       or exists (select from {schema}.workflows_away a
-        where a.workflow_id = p_id and a.job_id = s.job_id))
+        where a.workflow_id = p_id and a.job_id = s.job_id offset 0))
     and exists (select from {schema}.workflows w where w.id = p_id and w.state = 6);
 end
 $$

@@ -2,6 +2,7 @@
 -- behind it. Gives how many steps; null: there is no such workflow or step; -1: it cannot be
 -- retried as it is; -2: some of these steps run, or,
 -- of a cancelled workflow, any, or have ended and nobody was told.
+-- Each job is looked up by its id, as workflows_cancel does.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself; these steps,
 -- their joins. Not to be repeated: it would run them once more.
 create function {schema}.workflows_retry(p_id uuid, p_step text) returns int
@@ -45,10 +46,11 @@ begin
   -- not told yet.
   if exists (select from {schema}.workflows_steps s
     where s.workflow_id = p_id and s.state = 0 and (v_flow.state = 6 or s.name = any (v_names))
-      and (exists (select from {schema}.jobs j where j.id = s.job_id)
-        or v_flow.state = 6 and exists (select from {schema}.finished_jobs f where f.id = s.job_id)
+      and (exists (select from {schema}.jobs j where j.id = s.job_id offset 0)
+        or v_flow.state = 6
+          and exists (select from {schema}.finished_jobs f where f.id = s.job_id offset 0)
         or exists (select from {schema}.workflows_away a
-          where a.workflow_id = p_id and a.job_id = s.job_id))) then
+          where a.workflow_id = p_id and a.job_id = s.job_id offset 0))) then
     return -2;
   end if;
   perform {schema}.workflows_again(p_id, v_names, v_let_go);

@@ -42,12 +42,12 @@ begin
   from (select p_id as id, u.name from unnest(p_ends) as u (name) offset 0) as n
   where s.workflow_id = n.id and s.name = n.name;
   insert into {schema}.workflows_joins as j (workflow_id, name, missing)
-  select p_id, s.name, 1 + v_ends
-  from {schema}.workflows_steps s
-  where s.workflow_id = p_id and s.name = any (p_before)
+  select p_id, u.name, 1 + v_ends
+  from (select distinct b.name from unnest(p_before) as b (name) order by b.name) as u
   on conflict (workflow_id, name) do update set missing = j.missing + v_ends;
   update {schema}.workflows_steps s
   set needs = s.needs + v_ends, previous = null
-  where s.workflow_id = p_id and s.name = any (p_before);
+  from (select distinct p_id as id, u.name from unnest(p_before) as u (name) offset 0) as n
+  where s.workflow_id = n.id and s.name = n.name;
 end
 $$

@@ -14,6 +14,12 @@ create function {schema}.workflows_extend(
 ) returns text
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   v_flow {schema}.workflows;
@@ -36,9 +42,12 @@ begin
   if v_flow.steps + cardinality(p_names) > p_most then
     return 'many';
   end if;
-  if exists (select from {schema}.workflows_steps s
-    where s.workflow_id = p_id and s.name = any (p_before)
-      and (s.state <> 0 or {schema}.workflows_ready(p_id, s.name, s.needs, s.previous))) then
+  if exists (select from unnest(p_before) as u (name)
+    cross join lateral (
+      select o.name, o.state, o.needs, o.previous from {schema}.workflows_steps o
+      where o.workflow_id = p_id and o.name = u.name
+      offset 0) as s
+    where s.state <> 0 or {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)) then
     return 'begun';
   end if;
   if {schema}.workflows_reaches(p_id, p_before, p_from) then

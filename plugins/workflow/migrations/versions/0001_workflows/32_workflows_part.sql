@@ -1,5 +1,6 @@
 -- Takes some steps out of a piece of those that are left to be started, and starts them, or, with p_error
 -- (JSON), fails them: what the server refuses to start must not keep the others. Gives whether they were in it.
+-- Each is found by its name, and never among all steps of the workflow.
 -- Index: the primary keys. Locks: the workflow, by sharing or for itself; the piece; then as
 -- workflows_start or workflows_advance. Safe to repeat.
 create function {schema}.workflows_part(p_id uuid, p_piece uuid, p_names text[], p_error text)
@@ -36,8 +37,12 @@ begin
   perform {schema}.workflows_advance(
     array_agg(p_id), array_agg(s.name), array_agg(s.run), array_agg(s.job_id),
     array_agg(5::smallint), null, array_agg(p_error), null, true)
-  from {schema}.workflows_steps s
-  where s.workflow_id = p_id and s.name = any (p_names) and s.state = 0
+  from unnest(p_names) as u (name)
+  cross join lateral (
+    select o.name, o.run, o.job_id
+    from {schema}.workflows_steps o
+    where o.workflow_id = p_id and o.name = u.name and o.state = 0
+    offset 0) as s
   having count(*) > 0;
   return true;
 end
