@@ -24,7 +24,7 @@ async def test_workers_are_killed_as_they_take_and_end_services(alone: Shop) -> 
     rounds = 0
     while alone.waiting and rounds < 30:
         rounds += 1
-        with member(alone.url, cleanup=False, concurrency=4) as process:
+        with member(alone.url, cleanup=False, concurrency=4, lease_s=LEASE_S) as process:
             before = alone.raw.llen("note:given")
             await eventually(lambda before=before: alone.raw.llen("note:given") > before)  # type: ignore[misc]
             await asyncio.sleep(random.uniform(0, 0.05))
@@ -49,14 +49,14 @@ async def test_workers_are_frozen_and_killed_under_services(alone: Shop) -> None
     """After each round every service runs, once."""
     ids = [await alone.services.start("beat") for _ in range(6)]
     with ExitStack() as stack:
-        members = [stack.enter_context(member(alone.url)) for _ in range(3)]
+        members = [stack.enter_context(member(alone.url, lease_s=LEASE_S)) for _ in range(3)]
         await eventually(lambda: all(alone.has_ticked(id) for id in ids))
         for turn in range(6):
             victim = random.randrange(len(members))
             if turn % 2:
                 members[victim].kill()
                 members[victim].wait()
-                members[victim] = stack.enter_context(member(alone.url))
+                members[victim] = stack.enter_context(member(alone.url, lease_s=LEASE_S))
             else:
                 members[victim].send_signal(signal.SIGSTOP)
                 await asyncio.sleep(LEASE_S * random.uniform(0.5, 2.0))

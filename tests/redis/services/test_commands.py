@@ -10,7 +10,7 @@ from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.services import NoService, Service, ServiceRuns
 from chancy.plugins.redis.services.keys import named_keys, own_keys
-from chancy.plugins.redis.services.ledger import Ledger
+from chancy.plugins.redis.services.ledger import Ledger, Taken
 from tests.redis.services.shop import Beat, Shop
 from tests.waiting import eventually
 
@@ -129,6 +129,31 @@ async def test_what_was_stopped_or_has_ended_runs_again_anywhere(place: Shop) ->
             command_sync(place.raw, "LPUSH", place.services.keys.waiting, id)
         await eventually(lambda: len(place.notes(beat)) == 4)
         await eventually(lambda: place.notes("given") == [give] * 3)
+
+
+@pytest.mark.row("P25")
+@pytest.mark.parametrize("found_by", ["owner", "sweep", "restart"])
+def test_a_restart_is_done_once_though_the_lease_is_lost(alone: Shop, found_by: str) -> None:
+    """By the owner, which gives up in time; by a sweep; and where it is over as it is asked for."""
+    store, leases = alone.services.blocking, alone.services.keys.leases
+    id = store.start("beat")
+    ledger = Ledger(alone.services.link, "mine", 60.0)
+    (taken,) = ledger.claim(1)
+    assert isinstance(taken, Taken)
+    if found_by == "restart":
+        alone.raw.zadd(leases, {id: 1})
+    assert store.restart(id) == "RUNNING"
+    if found_by == "owner":
+        assert ledger.release(id, taken.token) == "WAIT"
+        assert alone.waiting == [id]
+    alone.raw.zadd(leases, {id: 1}, xx=True)
+    ledger.sweep(keep_s=60.0, adopt_s=60.0)
+    assert ledger.renew([(id, taken.token)]) == ["lost"]
+    assert ledger.release(id, taken.token) == "lost"
+    assert alone.waiting == [id], "it begins anew, and once"
+    (again,) = ledger.claim(1)
+    assert isinstance(again, Taken)
+    assert ledger.renew([(id, again.token)]) == [""], "nothing is wanted of it any more"
 
 
 @pytest.mark.row("P26")

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Generator
+from functools import partial
+from operator import contains
 
 import pytest
 
@@ -14,7 +16,7 @@ from chancy.errors import LeaseLost
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.services import BlockingContext, Context, Service
 from chancy.worker.worker import Worker
-from tests.redis.services.shop import Beat, Shop, connect_notes
+from tests.redis.services.shop import LEASE_S, Beat, Shop, connect_notes
 from tests.waiting import eventually
 
 course: list[str] = []
@@ -83,9 +85,9 @@ class Stubborn(Service):
     name = "stubborn"
 
     def start(self, ctx: BlockingContext) -> None:
+        course.append(self.name)
         while True:
             try:
-                course.append("on")
                 time.sleep(0.01)
             except Exception:
                 course.append("caught")
@@ -100,6 +102,7 @@ class Deaf(Service):
     name = "deaf"
 
     async def start(self, ctx: Context) -> None:
+        course.append(self.name)
         for _ in range(2):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
@@ -107,6 +110,7 @@ class Deaf(Service):
 
 @pytest.mark.row("P22")
 async def test_what_does_not_end_by_itself_is_interrupted(alone: Shop) -> None:
+    course.clear()
     seen: list[BaseException] = []
     worker = alone.declare(grace_s=0.2)
     worker.service(Stubborn)
@@ -115,8 +119,7 @@ async def test_what_does_not_end_by_itself_is_interrupted(alone: Shop) -> None:
     async with alone.worker(worker):
         for kind in ("stubborn", "deaf"):
             id = await alone.services.start(kind)
-            await eventually(alone.is_state(id, "RUNNING"))
-            await asyncio.sleep(0.1)
+            await eventually(partial(contains, course, kind))
             await alone.services.stop(id)
             await eventually(alone.is_state(id, "STOPPED"))
     assert [str(one) for one in seen] == ["no"]
@@ -145,7 +148,7 @@ async def test_a_stop_that_raises_a_timeout_of_its_own_is_told(alone: Shop) -> N
         id = await alone.services.start("late")
         await eventually(alone.is_state(id, "RUNNING"))
         await alone.services.stop(id)
-        await eventually(alone.is_state(id, "STOPPED"), timeout=8)
+        await eventually(alone.is_state(id, "STOPPED"))
     assert [type(one) for one in seen] == [TimeoutError]
 
 
@@ -177,7 +180,7 @@ class Still(Service):
 
 @pytest.mark.row("P32")
 async def test_a_copy_that_still_stops_is_never_joined_by_another(alone: Shop) -> None:
-    worker = alone.declare(grace_s=0.1)
+    worker = alone.declare(lease_s=LEASE_S, grace_s=0.1)
     worker.service(Still)
     Still.go_on, Still.refused = True, None
     id = await alone.services.start("still")
@@ -189,6 +192,8 @@ async def test_a_copy_that_still_stops_is_never_joined_by_another(alone: Shop) -
             alone.raw.hset(key, "token", "1")
             alone.raw.zadd(alone.services.keys.leases, {id: 1})
             await eventually(lambda: alone.raw.hget(key, "token") != b"1")
+            # The time in which the copy that was given out now would begin, if it did not wait:
+            # nothing tells that something has not happened.
             await asyncio.sleep(0.3)
             assert Still.copies == 1
         finally:
@@ -217,7 +222,6 @@ async def test_local_services_run_in_each_worker_and_are_removed_with_it(place: 
 async def test_services_run_beside_a_worker(dsn: str, redis_url: str) -> None:
     redis = RedisPlugin(url=redis_url, prefix="t:")
     redis.services.service(Beat)
-    redis.services.configure(lease_s=2.0)
     raw = connect_notes(redis_url, cluster=False)
     try:
         async with Chancy(dsn, plugins=[redis]) as chancy:

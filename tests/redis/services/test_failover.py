@@ -72,7 +72,7 @@ async def test_what_runs_goes_on_and_is_commanded_after_a_failover(own_redis: Ow
     async with pair(own_redis) as servers:
         place = servers.place
         id = await place.services.start("beat")
-        async with place.worker(place.declare(lease_s=5.0)):
+        async with place.worker():
             await eventually(lambda: place.has_ticked(id))
             await servers.follow()
             await servers.fail_over()
@@ -90,7 +90,7 @@ async def test_commands_that_are_repeated_through_a_failover_are_done_once(own_r
     async with pair(own_redis) as servers:
         place = servers.place
         ids = [await place.services.start("beat") for _ in range(2)]
-        with member(place.url, lease_s=8.0) as process:
+        with member(place.url) as process:
             await eventually(lambda: all(place.has_ticked(id) for id in ids))
             await servers.follow()
             servers.primary.kill()
@@ -105,7 +105,7 @@ async def test_commands_that_are_repeated_through_a_failover_are_done_once(own_r
             await asyncio.sleep(1.0)
             await servers.promote()
             await both
-            await eventually(place.is_state(ids[0], "STOPPED"), timeout=5)
+            await eventually(place.is_state(ids[0], "STOPPED"))
             await eventually(lambda: place.notes("given") == ["late"])
             await eventually(place.is_state("late", None))
             assert place.notes(f"course:{ids[1]}") == ["begin"], "the same copy"
@@ -122,6 +122,7 @@ async def _insist(command: Callable[[], Awaitable[object]], tries: list[str]) ->
             await command()
         except BrokerUnavailable as error:
             tries.append(str(error))
+            # As a program does that repeats it.
             await asyncio.sleep(0.05)
         else:
             return

@@ -35,7 +35,10 @@ async def test_a_worker_stops_all_while_redis_is_away_and_goes_on(
 ) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")
     file = tmp_path / "ticks"
-    with shop(server.url, cluster=False) as place, member(server.url, local="beat") as process:
+    with (
+        shop(server.url, cluster=False) as place,
+        member(server.url, local="beat", lease_s=LEASE_S) as process,
+    ):
         (local,) = await eventually(lambda: place.raw.smembers(place.services.keys.known))
         local = local.decode()
         id = await place.services.start("beat", file=str(file))
@@ -44,11 +47,12 @@ async def test_a_worker_stops_all_while_redis_is_away_and_goes_on(
         server.stop()
         gone = time.time()
         # Until then its services run, and cost what they cost.
-        await asyncio.sleep(LEASE_S + 0.2)
+        await eventually(lambda: time.time() - _last(file) > 1.0)
+        assert _last(file) - gone < 2 * LEASE_S
         spent = _cpu_s(process.pid)
+        # What is spent is spent in a time.
         await asyncio.sleep(1.0)
         spent = _cpu_s(process.pid) - spent
-        assert float(file.read_text().split()[-1]) - gone < LEASE_S + 0.5
         assert spent < 0.05, f"{spent:.2f} s of the processor"
         before = len(file.read_text())
         server.start()
@@ -60,7 +64,7 @@ async def test_a_worker_stops_all_while_redis_is_away_and_goes_on(
         # Handlers are still there.
         place.services.blocking.begin("give", {"raise": "oh"})
         for name in ("exceptions", "exceptions too"):
-            await eventually(partial(_is_noted, place, name, ["ValueError('oh')"]))
+            await eventually(partial(_is_noted, place, name, "ValueError('oh')"))
         process.terminate()
         assert await asyncio.to_thread(process.wait, 10) == 0
         assert await place.state(id) == "WAIT"
@@ -75,13 +79,15 @@ async def test_a_worker_that_is_cut_off_stops_before_another_begins(own_redis: O
         Proxy("127.0.0.1", server.port) as proxy,
     ):
         id = await place.services.start("beat")
-        cut_off = declare(f"redis://127.0.0.1:{proxy.port}/0")
+        # Half a second of it is left for stopping.
+        cut_off = declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=2.5)
         async with place.worker(cut_off):
             await eventually(lambda: len(place.ticks(id)) > 3)
             proxy.black_hole()
             async with place.worker():
                 await eventually(lambda: place.notes(f"course:{id}") == ["begin", "end", "begin"])
                 proxy.heal()
+                # The time in which what was cut off would run it too, if it did.
                 await asyncio.sleep(LEASE_S / 2)
                 assert place.notes(f"course:{id}") == ["begin", "end", "begin"]
 
@@ -94,17 +100,17 @@ async def test_a_command_is_heard_by_a_worker_that_could_not_be_reached(own_redi
         Proxy("127.0.0.1", server.port) as proxy,
     ):
         id = await place.services.start("beat")
-        async with place.worker(declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=10.0)):
+        async with place.worker(declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=60.0)):
             await eventually(lambda: len(place.ticks(id)) > 3)
             proxy.refuse()
             proxy.cut()
             await place.services.stop(id)
+            # In which it would be heard, if the worker could be reached.
             await asyncio.sleep(0.5)
             assert await place.state(id) == "RUNNING"
             proxy.heal()
-            healed = time.monotonic()
-            await eventually(place.is_state(id, "STOPPED"))
-            assert time.monotonic() - healed < 3.0
+            # By the first try that reaches Redis; the next renewal would be in twelve seconds.
+            await eventually(place.is_state(id, "STOPPED"), timeout=8)
             assert place.notes(f"course:{id}") == ["begin", "end"]
 
 
@@ -123,7 +129,7 @@ async def test_a_command_is_heard_by_a_server_that_pauses(own_redis: Own) -> Non
         assert not stopping.done()
         server.thaw()
         assert await stopping == "RUNNING"
-        await eventually(place.is_state(id, "STOPPED"), timeout=5)
+        await eventually(place.is_state(id, "STOPPED"))
         assert place.notes(f"course:{id}") == ["begin", "end"]
         assert process.poll() is None
 
@@ -148,7 +154,7 @@ async def test_a_worker_whose_data_are_gone_stops_what_it_runs(own_redis: Own) -
     server = own_redis()
     with shop(server.url, cluster=False) as place:
         id = await place.services.start("beat")
-        async with place.worker():
+        async with place.worker(place.declare(lease_s=5.0)):
             await eventually(lambda: len(place.ticks(id)) > 3)
             server.flush()
             await eventually(lambda: place.notes(f"course:{id}") == ["end"])
@@ -169,9 +175,9 @@ async def test_what_runs_goes_on_and_ends_on_a_server_that_is_full(own_redis: Ow
                 _fill(place.raw, size)
             with pytest.raises(StatementFailed, match="Redis is full"):
                 _start_many(place.services)
-            await asyncio.sleep(1.5 * LEASE_S)
-            assert [await place.state(id) for id in (ids[0], ids[2])] == ["RUNNING", "RUNNING"]
-            assert await place.state(ids[1]) is None
+            for id in (ids[0], ids[2]):
+                await eventually(partial(_is_renewed, place, id, _lease(place, id)))
+            await eventually(place.is_state(ids[1], None))
             await place.services.stop(ids[0])
             await eventually(place.is_state(ids[0], "STOPPED"))
         assert await place.state(ids[2]) == "WAIT"
@@ -182,17 +188,32 @@ async def test_an_end_that_is_refused_for_a_while_is_told_again(own_redis: Own) 
     server = own_redis()
     with shop(server.url, cluster=False) as place, closing(server.client()) as other:
         id = await place.services.start("nap", cleanup=False, s=0.5)
-        async with place.worker(place.declare(lease_s=5.0)):
+        # No end of a lease comes before.
+        async with place.worker(place.declare(lease_s=60.0)):
             await eventually(partial(place.is_begun, id))
             command_sync(other, "CONFIG", "SET", "min-replicas-to-write", 1)
-            # Redis 6 lets scripts write all the same.
+            # In which it ends. Redis 6 lets scripts write all the same.
             await asyncio.sleep(1.0)
             command_sync(other, "CONFIG", "SET", "min-replicas-to-write", 0)
-            await eventually(place.is_state(id, "SUCCESS"), timeout=3)
+            await eventually(place.is_state(id, "SUCCESS"))
 
 
-def _is_noted(place: Shop, name: str, notes: list[str]) -> bool:
-    return place.notes(name) == notes
+def _lease(place: Shop, id: str) -> float:
+    """When it ends, in milliseconds; 0 if nobody has it."""
+    return float(place.raw.zscore(place.services.keys.leases, id) or 0)
+
+
+def _is_renewed(place: Shop, id: str, since: float) -> bool:
+    return _lease(place, id) > since
+
+
+def _is_noted(place: Shop, name: str, text: str) -> bool:
+    return text in place.notes(name)
+
+
+def _last(file: Path) -> float:
+    """When the service last ticked; the last line may be written just now."""
+    return float(file.read_text().splitlines()[-2])
 
 
 def _cpu_s(pid: int) -> float:

@@ -55,6 +55,7 @@ async def test_a_running_service_is_stopped(place: Shop) -> None:
         assert await place.services.stop(id) == "RUNNING"
         await eventually(place.is_state(id, "STOPPED"))
         seen = len(place.ticks(id))
+        # Ten ticks of one that goes on.
         await asyncio.sleep(0.1)
         assert len(place.ticks(id)) == seen
         listed = await place.services.list()
@@ -71,5 +72,6 @@ async def test_a_reload_runs_it_again_with_the_data_that_it_has_by_then(place: S
         await place.services.reload(id)
         await eventually(lambda: place.notes(id) == ["begin 1", "begin 2"])
         assert await place.state(id) == "RUNNING"
+        # For a renewal's answer that was on its way: it is not done twice.
         await asyncio.sleep(0.1)
         assert place.notes(id) == ["begin 1", "begin 2"]

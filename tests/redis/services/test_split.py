@@ -19,7 +19,7 @@ from tests.proxy import Proxy
 from tests.redis.services.member import member
 from tests.redis.services.shop import LEASE_S, declare
 from tests.redis.services.test_failover import tell
-from tests.redis_fixtures import RedisServer
+from tests.redis_fixtures import RedisServer, until
 from tests.waiting import eventually
 
 Own = Callable[..., RedisServer]
@@ -43,8 +43,9 @@ class Split:
 
     def worker(self, server: RedisServer) -> int:
         """Start a process with a worker that knows this server; gives its id."""
-        options = {"notes": self.notes, "replicas": self.near.link.replicas}
-        return self.stack.enter_context(member(server.url, **options)).pid
+        replicas = self.near.link.replicas
+        process = member(server.url, notes=self.notes, replicas=replicas, lease_s=LEASE_S)
+        return self.stack.enter_context(process).pid
 
     async def part(self) -> None:
         """From now on the old primary has no replicas, and the first of them is a primary."""
@@ -82,8 +83,11 @@ def split(own_redis: Own, replicas: int) -> Generator[Split]:
         raw = stack.enter_context(closing(redis.Redis.from_url(book.url, protocol=2)))
         for replica in (new, third):
             tell(replica, "REPLICAOF", "127.0.0.1", replication.port)
-        while not (_linked(new) and _linked(third) and _counted(old) == 2):
-            time.sleep(0.01)
+        until(
+            lambda: _linked(new) and _linked(third) and _counted(old) == 2,
+            "the replicas do not follow:\n",
+            new.log,
+        )
         yield Split(stack, old, new, third, raw, replication, book.url, near, far)
 
 
@@ -103,7 +107,7 @@ async def test_with_replicas_to_hear_of_it_nothing_runs_on_both_sides(own_redis:
         begun = sides.ticks(id, after)[0]
         assert begun - parted < LEASE_S + _TAKEN_OVER_S
         assert begun > max(sides.ticks(id, before)), "one after the other"
-        # Nor does it begin again over there.
+        # Nor does it begin again over there, in the time that a lease of it would take.
         await asyncio.sleep(LEASE_S)
         assert begun > max(sides.ticks(id, before))
         found = await sides.far.get(other)

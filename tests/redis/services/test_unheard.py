@@ -16,11 +16,16 @@ from redis import Redis
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.services import BlockingContext, Context, Service
 from tests.proxy import Proxy
-from tests.redis.services.shop import Shop, declare, note, shop
+from tests.redis.services.shop import LEASE_S, Shop, declare, note, shop
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually
 
 Own = Callable[..., RedisServer]
+
+
+def _is_begun_anew(place: Shop, id: str) -> bool:
+    """On a busy machine, whose lease ends once more, more than once."""
+    return place.notes(f"course:{id}")[:2] == ["begin"] * 2 and place.is_begun(id)
 
 
 class Chatty(Service):
@@ -131,7 +136,7 @@ async def test_what_fails_for_redis_begins_anew_when_it_is_back(own_redis: Own) 
     Reader.url = server.url
     seen: list[BaseException] = []
     with shop(server.url, cluster=False) as place:
-        worker = place.declare()
+        worker = place.declare(lease_s=LEASE_S)
         worker.service(Chatty)
         worker.service(Reader)
         worker.on_exception(seen.append)
@@ -140,9 +145,9 @@ async def test_what_fails_for_redis_begins_anew_when_it_is_back(own_redis: Own) 
             for id in ids:
                 await eventually(partial(place.is_course, id, ["begin"]))
             server.kill()
+            # For many of their words, each 10 ms.
             await asyncio.sleep(0.3)
             server.start()
             for id in ids:
-                await eventually(partial(place.is_course, id, ["begin", "begin"]))
-            assert [await place.state(id) for id in ids] == ["RUNNING", "RUNNING"]
+                await eventually(partial(_is_begun_anew, place, id))
             assert seen == []

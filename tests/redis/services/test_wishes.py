@@ -91,15 +91,21 @@ async def _unheard(event: str, data: object) -> None: ...
 @pytest.mark.row("P39")
 async def test_a_loop_of_an_async_service_takes_its_work_off_the_interval() -> None:
     stopping = Stopping()
-    ctx = Context("id", 1, {}, stopping, _unheard)
-    at: list[float] = []
+    waits: list[float] = []
+
+    class Noting(Context):
+        async def wait(self, seconds: float) -> bool:
+            waits.append(seconds)
+            return False
+
+    works = iter([0.05, 0.05, 0.5])
 
     async def work() -> None:
-        at.append(time.monotonic())
-        await asyncio.sleep(0.05)
-        if len(at) == 4:
+        # It takes time: that is what is taken off.
+        await asyncio.sleep(next(works))
+        if len(waits) == 2:
             stopping.flag.set()
-            stopping.event.set()
 
-    await ctx.every(0.1, work)
-    assert 0.29 < at[-1] - at[0] < 0.6
+    await Noting("id", 1, {}, stopping, _unheard).every(0.4, work)
+    assert 0 < max(waits[:2]) <= 0.35
+    assert waits[2] == 0, "one that takes longer puts off the next"
