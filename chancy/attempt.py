@@ -1,3 +1,4 @@
+# over 300 lines: the values of an attempt from its claim to its settlement, each needing the others
 """One attempt at a job: the claim that allows it, its outcome, and the settlement that ends it.
 
 Claim and Settlement are named tuples because one of each is made for every job that runs: a
@@ -6,6 +7,7 @@ frozen dataclass of this size takes three times as long to make (1.6 µs against
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ MAX_TRACE = 16_000
 MAX_NOTE = 1_000
 MAX_NOTES = 10
 MAX_CAUSES = 10
+MAX_ARGS = 10
 MAX_HOST = 255
 _MAX_TYPES = 20
 
@@ -58,6 +61,8 @@ class Failure:
     :param notes: what was added to the exception by ``add_note``, at most `MAX_NOTES`.
     :param causes: the exceptions behind it, nearest first, at most `MAX_CAUSES`: type and text.
     :param host: the machine, of an attempt whose worker died there; at most `MAX_HOST` characters.
+    :param args: what the exception was made of, at most `MAX_ARGS` values as JSON has them, and for
+        what it has not, or is long, the text; None where that is nothing but the message.
     """
 
     types: tuple[str, ...]
@@ -66,6 +71,7 @@ class Failure:
     notes: tuple[str, ...] = ()
     causes: tuple[tuple[str, str], ...] = ()
     host: str | None = None
+    args: tuple[Any, ...] | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -86,6 +92,7 @@ class Failure:
             trace=storable(trace, MAX_TRACE),
             notes=_notes(error),
             causes=_causes(error),
+            args=_args(error, message),
         )
 
     @classmethod
@@ -109,6 +116,8 @@ class Failure:
             data["causes"] = [list(cause) for cause in self.causes]
         if self.host is not None:
             data["host"] = self.host
+        if self.args is not None:
+            data["args"] = list(self.args)
         return data
 
     @classmethod
@@ -121,6 +130,7 @@ class Failure:
             notes=tuple(map(str, data.get("notes", ()))),
             causes=tuple((str(name), str(text)) for name, text in data.get("causes", ())),
             host=None if data.get("host") is None else str(data["host"]),
+            args=None if data.get("args") is None else tuple(data["args"]),
         )
 
 
@@ -137,6 +147,35 @@ def _notes(error: BaseException) -> tuple[str, ...]:
         return tuple(storable(str(note), MAX_NOTE) for note in notes)
     except BaseException as broken:
         return (f"(the notes cannot be read: {type(broken).__qualname__})",)
+
+
+def _args(error: BaseException, message: str) -> tuple[Any, ...] | None:
+    """None if they are the message alone, or nothing, as of most exceptions."""
+    try:
+        args = error.args[:MAX_ARGS]
+        said = args[0] if len(args) == 1 else "" if not args else None
+        if type(said) is str and said == message:
+            return None
+        return tuple(map(_plain, args))
+    except BaseException:  # a `__repr__` of the program's own
+        return None
+
+
+def _plain(value: object) -> Any:
+    if value is None or type(value) is bool:
+        return value
+    if type(value) is str:
+        return storable(value, MAX_NOTE)
+    if isinstance(value, bytes | bytearray):
+        value = value[:MAX_NOTE]
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = ""
+    # What is an escape there cannot be stored.
+    if text and len(text) <= MAX_NOTE and text.isprintable() and "\\u" not in text:
+        return json.loads(text)
+    return storable(repr(value), MAX_NOTE)
 
 
 def _causes(error: BaseException) -> tuple[tuple[str, str], ...]:

@@ -32,6 +32,8 @@ class Orders:
     queues: tuple[str, ...] | None
     processors: tuple[str, ...] | None
     tags: tuple[str, ...]
+    concurrency: int | None
+    most_ahead: int | None
     burst: bool
     shutdown_timeout: float
     heartbeat: float
@@ -46,6 +48,10 @@ class Orders:
             found.append(f"--queues={','.join(self.queues)}")
         if self.processors is not None:
             found.append(f"--processors={','.join(self.processors)}")
+        if self.concurrency is not None:
+            found.append(f"--concurrency={self.concurrency}")
+        if self.most_ahead is not None:
+            found.append(f"--most-ahead={self.most_ahead}")
         if self.burst:
             found.append("--burst")
         found += [f"--log-level={self.log_level}", f"--log-format={self.log_format}"]
@@ -77,6 +83,8 @@ def run(chancy: Chancy, orders: Orders) -> None:
                 chancy,
                 tags=orders.tags,
                 queues=orders.queues,
+                concurrency=orders.concurrency,
+                most_ahead=orders.most_ahead,
                 shutdown_timeout_s=orders.shutdown_timeout,
                 heartbeat_s=orders.heartbeat,
                 heartbeat_timeout_s=orders.heartbeat_timeout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -15,6 +15,7 @@ from chancy.cli.options import Target, as_json, on_target
 from chancy.cli.serving import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, Orders, run
 from chancy.commands import Seconds
 from chancy.errors import BrokerError, ConfigurationError
+from chancy.queue import MAX_CONCURRENCY
 
 if TYPE_CHECKING:
     from chancy.app import Chancy
@@ -48,6 +49,20 @@ if TYPE_CHECKING:
     envvar="CHANCY_PROCESSES",
     show_envvar=True,
     help="Workers to run under a supervisor; 0: one, in this process.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, MAX_CONCURRENCY),
+    metavar="N",
+    envvar="CHANCY_CONCURRENCY",
+    show_envvar=True,
+    help="Jobs of each queue that a worker runs at a time, whatever the queue says.",
+)
+@click.option(
+    "--most-ahead",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Jobs of each queue that a worker claims at most beside those that it runs.",
 )
 @click.option("--burst", is_flag=True, help="End when the queues have no pending jobs.")
 @click.option(
@@ -98,6 +113,8 @@ def worker(
     processors: str | None,
     tags: tuple[str, ...],
     processes: int,
+    concurrency: int | None,
+    most_ahead: int | None,
     burst: bool,
     shutdown_timeout: float,
     heartbeat: float,
@@ -124,6 +141,8 @@ def worker(
         queues=_names(queues, "--queues names no queue"),
         processors=_names(processors, "--processors names no processor"),
         tags=tags,
+        concurrency=concurrency,
+        most_ahead=most_ahead,
         burst=burst,
         shutdown_timeout=shutdown_timeout,
         heartbeat=heartbeat,
@@ -133,12 +152,7 @@ def worker(
     )
     logs.install(log_level, log_format)
     if processes > 0:
-        from chancy.worker.supervisor import Supervisor
-
-        command = [sys.executable, "-m", "chancy.cli", "worker"]
-        command += [*target.arguments(), *orders.arguments()]
-        supervisor = Supervisor(command, processes=processes, once=burst)
-        sys.exit(asyncio.run(supervisor.run()))
+        _supervise(target, orders, processes)
     run(_application(target), orders)
 
 
@@ -233,6 +247,16 @@ def health(target: Target, within: float) -> None:
         complain(f"the database answers, but no worker of host {host()} lives: {last}")
         sys.exit(NO)
     output.line(f"healthy: the database answers, {len(living)} of host {host()} live")
+
+
+def _supervise(target: Target, orders: Orders, processes: int) -> NoReturn:
+    """Run workers in processes of their own."""
+    from chancy.worker.supervisor import Supervisor
+
+    command = [sys.executable, "-m", "chancy.cli", "worker"]
+    command += [*target.arguments(), *orders.arguments()]
+    supervisor = Supervisor(command, processes=processes, once=orders.burst)
+    sys.exit(asyncio.run(supervisor.run()))
 
 
 def _names(text: str | None, none: str) -> tuple[str, ...] | None:

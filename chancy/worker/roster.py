@@ -15,6 +15,7 @@ from chancy.errors import BrokerError
 from chancy.hooks import Hooks
 from chancy.queue import Queue
 from chancy.registry import Registry
+from chancy.worker.bounds import Bounds
 from chancy.worker.plane import Plane
 from chancy.worker.services import Services
 from chancy.worker.serving import Serving, going
@@ -73,8 +74,10 @@ class Roster:
         services: Services,
         plane_of: Callable[[Queue], Plane],
         control: Plane,
+        bounds: Bounds,
     ) -> None:
         self._worker = worker
+        self._bounds = bounds
         self._app = app
         self._services = services
         self._plane_of = plane_of
@@ -280,4 +283,5 @@ class Roster:
             services=self._services,
             clock=self._app.clock,
             max_payload=self._app.max_payload,
+            bounds=self._bounds,
         )

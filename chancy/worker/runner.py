@@ -37,6 +37,9 @@ class Runner:
     """Hands claims to an executor by a fixed set of consumers, and judges the outcomes.
 
     There is no task for each job: a consumer awaits one job after the other.
+
+    :param most_ahead: claims that it holds at most beside those that run; None: as many as are
+        worth it.
     """
 
     def __init__(
@@ -45,7 +48,9 @@ class Runner:
         judge: Callable[[Claim, Outcome], Settlement],
         settle: Callable[[Settlement], None],
         clock: Clock,
+        most_ahead: int | None = None,
     ) -> None:
+        self._most_ahead = _MOST_AHEAD if most_ahead is None else min(most_ahead, _MOST_AHEAD)
         self._executor = executor
         self._judge = judge
         self._settle = settle
@@ -71,7 +76,7 @@ class Runner:
     @property
     def capacity(self) -> int:
         """Claims this runner wants to hold: those it can run, and some ahead if they are quick."""
-        return self._executor.slots + min(_MOST_AHEAD, int(self._pace * _AHEAD_S))
+        return self._executor.slots + min(self._most_ahead, int(self._pace * _AHEAD_S))
 
     @property
     def room(self) -> int:

@@ -27,6 +27,7 @@ from chancy.options import (
 from chancy.queue import Queue
 from chancy.registry import Registry
 from chancy.worker.around import Surroundings
+from chancy.worker.bounds import Bounds
 from chancy.worker.notes import Notes
 from chancy.worker.plane import Plane
 from chancy.worker.puller import Claiming, Puller
@@ -53,8 +54,10 @@ class Serving:
         services: Services,
         clock: Clock,
         max_payload: int,
+        bounds: Bounds,
     ) -> None:
         self.queue = queue
+        self._concurrency = bounds.concurrency or queue.concurrency
         self._clock = clock
         self._services = services
         self._registry = registry
@@ -64,7 +67,7 @@ class Serving:
         made = self._make_executor()
         self._executor = Surroundings(made, hooks.around) if hooks.around else made
         settle = self._strays.settle if self._strays else plane.settler.add
-        self.runner = Runner(self._executor, hooks.judge, settle, clock)
+        self.runner = Runner(self._executor, hooks.judge, settle, clock, bounds.most_ahead)
         self.puller = self._puller(plane, plane.broker.claim, self.runner.give)
         self._pullers = {plane: self.puller}
         if self._strays:
@@ -114,7 +117,7 @@ class Serving:
     def _make_executor(self) -> Executor:
         queue = self.queue
         options = queue.options or default_options(queue.executor)
-        made = self._executor_of(queue.executor, queue.concurrency, options)
+        made = self._executor_of(queue.executor, self._concurrency, options)
         match options:
             case ProcessOptions(jobs_per_child=1):
                 return made

@@ -1,3 +1,4 @@
+# over 300 lines: the parts of a worker, and the order in which they begin and end
 """The worker: everything that runs beside each other in one process, and its orderly end."""
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from uuid import UUID
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.errors import ConfigurationError
 from chancy.notice import Kind, Notice
+from chancy.worker.bounds import Bounds
 from chancy.worker.brokers import Brokers
 from chancy.worker.heartbeat import check_times
 from chancy.worker.plane import Member, Plane
@@ -42,6 +44,9 @@ class Worker:
 
     :param tags: tags beside the ones that every worker has; see `chancy.queue.Queue.tags`.
     :param queues: serve only the queues of these names.
+    :param concurrency: jobs of each queue that it runs at a time, whatever the queue says.
+    :param most_ahead: claims of each queue that it holds at most beside those that run. None: as
+        many as the last jobs were done of in a tenth of a second.
     :param shutdown_timeout_s: seconds that running jobs get at the end. What still runs then is
         given back without an attempt and starts elsewhere.
     :param heartbeat_s: seconds between beats; a worker silent for ``heartbeat_timeout_s`` counts
@@ -57,6 +62,8 @@ class Worker:
         *,
         tags: Iterable[str] = (),
         queues: Collection[str] | None = None,
+        concurrency: int | None = None,
+        most_ahead: int | None = None,
         shutdown_timeout_s: float = 25.0,
         heartbeat_s: float = 5.0,
         heartbeat_timeout_s: float = 15.0,
@@ -66,6 +73,7 @@ class Worker:
         if isinstance(tags, str) or isinstance(queues, str):
             raise ConfigurationError("tags and queues are collections of texts, not one text")
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
+        bounds = Bounds(concurrency=concurrency, most_ahead=most_ahead)
         self._app = chancy
         self.broker = chancy.broker
         self.clock = chancy.clock
@@ -86,7 +94,7 @@ class Worker:
         self._control = self._brokers.control
         self._presence = self._control.presence
         self._signals = Signals(self._asked_to_stop)
-        self._roster = Roster(self, chancy, self._services, self._brokers.of, self._control)
+        self._roster = Roster(self, chancy, self._services, self._brokers.of, self._control, bounds)
         self.leader = chancy.hooks.gate(self)
         self._queues_changed = asyncio.Event()
         #: Set when the worker begins to end; see `Runtime.ending`.

@@ -73,6 +73,7 @@ class RedisBroker:
         self._queues = Queues(self.link)
         self._workers = Workers(self.link)
         self._kept = (settings.keep_finished, settings.keep_failed)
+        self._ages = (settings.keep_finished_s, settings.keep_failed_s)
         self._claims = Claims(self.link, self._kept)
         self._watch = Watch(self.link, self._claims)
 
@@ -160,7 +161,7 @@ class RedisBroker:
         return frozenset(stale)
 
     async def _fold(self, note: Note) -> None:
-        [record] = await self.link.run("fetch", note.id.bytes)
+        [record] = await self.link.run("fetch", *self._ages, note.id.bytes)
         if record:
             await folding.fold(self.link, note.id, note.lease, record)
 
@@ -200,12 +201,14 @@ class RedisBroker:
         return [UUID(bytes=id) for id in answer]
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        return await self._read(ids, "fetch")
+        return await self._read(ids, "fetch", *self._ages)
 
     async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        return await self._read(ids, "expect", _EXPECTED_S, _MOST_EXPECTED)
+        return await self._read(ids, "expect", _EXPECTED_S, _MOST_EXPECTED, *self._ages)
 
-    async def _read(self, ids: Sequence[UUID], script: str, *args: int) -> Mapping[UUID, QueuedJob]:
+    async def _read(
+        self, ids: Sequence[UUID], script: str, *args: float
+    ) -> Mapping[UUID, QueuedJob]:
         texts = await records_of(self.link.run, ids, script, *args)
         return {
             id: records.queued(id.bytes, text) for id, text in zip(ids, texts, strict=True) if text
@@ -231,7 +234,7 @@ class RedisBroker:
         while True:
             left = wanted.limit - len(found)
             before, *rows = await self.link.run(
-                "find", before, left, states, wanted.queue or "", wanted.func or ""
+                "find", before, left, states, wanted.queue or "", wanted.func or "", *self._ages
             )
             found += map(records.queued, rows[::2], rows[1::2])
             if not before or len(found) >= wanted.limit:

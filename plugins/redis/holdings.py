@@ -99,7 +99,7 @@ class Holdings:
         ids = sorted(id for id in members if UUID(bytes=id) not in held)[:BATCH]
         if not ids:
             return []
-        texts = await self._link.run("fetch", *ids)
+        texts = await self._link.run("fetch", 0, 0, *ids)
         running = [(id, one) for id, one in zip(ids, texts, strict=False) if one[:1] == _RUNNING]
         claims = [records.claim(id, text) for id, text in running]
         return [claim for claim in claims if claim.worker_id == worker_id]

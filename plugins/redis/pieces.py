@@ -41,8 +41,8 @@ async def take_back(link: Link, ids: Sequence[UUID]) -> None:
 async def records_of(
     run: Callable[..., Awaitable[list[bytes]]],
     ids: Sequence[UUID],
-    script: str = "fetch",
-    *args: int,
+    script: str,
+    *args: float,
 ) -> list[bytes]:
     """The records of jobs in the order of their ids; empty for those that are not there.
 

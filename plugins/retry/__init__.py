@@ -6,10 +6,19 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from chancy.attempt import Claim, MemoryExceeded, Outcome, Raised, Settlement, TimedOut
+from chancy.attempt import (
+    Claim,
+    Failure,
+    Lost,
+    MemoryExceeded,
+    Outcome,
+    Raised,
+    Settlement,
+    TimedOut,
+)
 from chancy.errors import ConfigurationError
 from chancy.names import shown
 from chancy.plugin import Plugin
@@ -102,11 +111,21 @@ class Retry(Plugin):
     :param policy: for whatever has no other. A job waits 1 to 2 seconds after its first attempt,
         then twice as long each time, up to an hour.
     :param rules: at most one for a type. The one nearest to the error's own type counts.
+    :param crashes_cost_attempts: whether an attempt whose worker or child died is used up like one
+        that failed. The job is run again at once, until it has no more of them. Without it such
+        an attempt costs nothing, and the third death is the last.
     :raises ConfigurationError: two rules for one type, or something that is no policy.
     """
 
-    def __init__(self, policy: Policy | Custom = DEFAULT, *, rules: Iterable[Rule] = ()) -> None:
+    def __init__(
+        self,
+        policy: Policy | Custom = DEFAULT,
+        *,
+        rules: Iterable[Rule] = (),
+        crashes_cost_attempts: bool = False,
+    ) -> None:
         self.policy = _check_policy(policy)
+        self.crashes_cost_attempts = crashes_cost_attempts
         self.rules = tuple(rules)
         self._by_name: dict[str, Policy | Custom] = {}
         for rule in self.rules:
@@ -120,6 +139,8 @@ class Retry(Plugin):
         return "chancy.retry"
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        if self.crashes_cost_attempts and isinstance(outcome, Lost):
+            return _charged(claim, outcome, verdict)
         if verdict.state is not State.FAILED or claim.attempt >= claim.max_attempts:
             return verdict
         match outcome:
@@ -157,6 +178,21 @@ class Retry(Plugin):
         except (ConfigurationError, ValueError, TypeError, RecursionError) as error:
             logger.error("retry_policy_unreadable job=%s error=%s", claim.id, error)
             return self.policy
+
+
+def _charged(claim: Claim, outcome: Lost, verdict: Settlement) -> Settlement:
+    """The verdict on a death that uses up an attempt. The crash is counted too: the next attempt
+    runs alone."""
+    over = claim.attempt >= claim.max_attempts
+    ending = "it fails for good" if over else "it is run again"
+    about = f"crash in attempt {claim.attempt} of {claim.max_attempts}: {outcome.why}; {ending}"
+    failure = Failure.named("chancy.Lost", about)
+    host = verdict.failure.host if verdict.failure else None
+    return verdict._replace(
+        state=State.FAILED if over else State.PENDING,
+        failure=replace(failure, host=host),
+        refund=False,
+    )
 
 
 def _check_policy(policy: Policy | Custom) -> Policy | Custom:

@@ -109,7 +109,8 @@ def test_default_plugins_have_every_parameter() -> None:
         for row in rows:
             default = getattr(plugin, row[0].strip("`"))
             if isinstance(default, int | float):
-                assert row[1] == f"{default:g}", row
+                shown = f"`{default}`" if isinstance(default, bool) else f"{default:g}"
+                assert row[1] == shown, row
         row_of = [row for row in rows_of(API.section("Default plugins")) if kind.__name__ in row[0]]
         assert set(source.parameters(kind)) <= words_of(row_of[0][1])
 

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
+from chancy.errors import ConfigurationError
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Exponential, Retry
 from tests import jobs
@@ -39,6 +41,30 @@ async def test_equal_priorities_run_in_push_order(chancy: Chancy) -> None:
     async with Worker(chancy):
         await eventually(lambda: len(jobs.noted) == 300)
     assert jobs.noted == list(range(300))
+
+
+async def test_a_worker_may_run_fewer_at_a_time_than_the_queue_says(chancy: Chancy) -> None:
+    await chancy.push_many([Job.from_func(jobs.wait_for_ever)] * 5)
+
+    async def counts() -> tuple[int, int]:
+        found = (await chancy.counts())["async"]
+        return found.running, found.pending
+
+    async def running() -> bool:
+        return await counts() == (2, 3)
+
+    async with Worker(chancy, concurrency=2, shutdown_timeout_s=0):
+        await eventually(running)
+        for _ in range(20):
+            assert await counts() == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"concurrency": 0}, {"concurrency": True}, {"most_ahead": -1}, {"most_ahead": 1.5}]
+)
+def test_bounds_of_a_worker_are_checked(chancy: Chancy, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"this worker: {next(iter(wrong))}="):
+        Worker(chancy, **wrong)
 
 
 async def test_higher_priorities_run_first(chancy: Chancy) -> None:

@@ -279,3 +279,19 @@ async def test_jobs_run_again_when_they_should(
     # The next run can be seen.
     late = neither.run_at - neither.pushed_at
     assert timedelta(seconds=3600) <= late < timedelta(seconds=3620)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "crashes", "state"),
+    [(1, 0, State.PENDING), (4, 3, State.PENDING), (5, 0, State.FAILED), (5, 4, State.FAILED)],
+)
+def test_a_crash_may_cost_an_attempt(attempt: int, crashes: int, state: State) -> None:
+    """However often it has crashed before: it is run again at once, until none is left."""
+    one = claim(attempt, most=5)._replace(crashes=crashes)
+    found = verdict(Retry(Constant(60), crashes_cost_attempts=True), Lost("gone", host="a"), one)
+    assert (found.state, found.refund, found.crashed, found.delay_s) == (state, False, True, None)
+    assert found.failure is not None
+    assert found.failure.message.startswith(f"crash in attempt {attempt} of 5: gone; it ")
+    assert (found.failure.is_a("chancy.Lost"), found.failure.host) == (True, "a")
+    free = verdict(Retry(Constant(60)), Lost("gone"), one)
+    assert free.state is (State.FAILED if crashes >= 2 else State.PENDING)

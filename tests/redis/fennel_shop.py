@@ -42,6 +42,12 @@ def fail(message: str) -> None:
     raise RuntimeError(message)
 
 
+@app.task(retries=0)
+def odd_words() -> None:
+    """Fails with more than a message."""
+    raise ValueError(1, {"a": [None, "two"]}, b"3")
+
+
 @app.task(retries=3)
 def count(file: str) -> None:
     """Fails, and says so in a file."""
@@ -75,7 +81,7 @@ def odd_failure() -> None:
     raise Unprintable(object())
 
 
-@app.task(retries=5)
+@app.task(retries=3)
 def die(file: str) -> None:
     note(file)
     os._exit(99)

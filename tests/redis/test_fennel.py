@@ -25,6 +25,7 @@ from chancy.plugins.redis.compat.fennel.exceptions import (
     TaskFailed,
     Timeout,
 )
+from chancy.plugins.redis.compat.fennel.worker import orders_of
 from chancy.plugins.retry import Fennel
 from tests.redis.fennel_worker import Shop, opened
 from tests.waiting import eventually_sync
@@ -67,7 +68,7 @@ def test_the_example_of_its_documentation(shop: Shop) -> None:
         AsyncResult("018f0000-0000-7000-8000-000000000000", shop.program.app).status()
 
 
-@pytest.mark.row("F01", "F06", "F07", "F08", "F19", "F20")
+@pytest.mark.row("F01", "F06", "F07", "F08", "F16", "F19", "F20")
 def test_values_and_many_results(shop: Shop) -> None:
     echo, foo = shop.program.echo, shop.program.foo
     other = App(name="shop", interface="async", autodiscover="")
@@ -96,6 +97,9 @@ def test_values_and_many_results(shop: Shop) -> None:
         failed = shop.program.fail.delay("baz")
         with pytest.raises(TaskFailed):
             failed.get()
+        with pytest.raises(TaskFailed) as error:
+            shop.program.odd_words.delay().get()
+        assert error.value.original_args == [1, {"a": [None, "two"]}, "b'3'"]
         late = [foo.delay(30.0) for _ in range(2)]
         found = gather([results[0], failed, *late], task_timeout=0.5)
         assert found[0] == "123"
@@ -242,7 +246,7 @@ def test_modules_are_found_by_a_pattern(
     assert sys.modules.pop("fennel_found.tasks").NAME == "fennel_found"
 
 
-@pytest.mark.row("F02")
+@pytest.mark.row("F02", "F44")
 def test_settings(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FENNEL_CONCURRENCY", "3")
@@ -250,7 +254,17 @@ def test_settings(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [queue.concurrency for queue in App("a")().queues] == [3]
     assert App("a", concurrency=5, autodiscover="").settings.concurrency == 5
     assert App("a", interface="ASYNC").settings.results_ttl == 7
-    for wrong in ({"interface": "x"}, {"log_format": "x"}, {"autodiscover": "tasks.txt"}):
+    timed = App("a", read_timeout=2_500, concurrency=3, prefetch_count=4, log_level="WARNING")
+    assert [queue.poll_interval_s for queue in timed().queues] == [2.5]
+    orders = orders_of(timed)
+    assert (orders.concurrency, orders.most_ahead, orders.log_level) == (3, 9, "warning")
+    assert orders_of(App("a")).most_ahead is None, "its pace says it"
+    for wrong in (
+        {"interface": "x"},
+        {"log_format": "x"},
+        {"log_level": "x"},
+        {"autodiscover": "tasks.txt"},
+    ):
         with pytest.raises(FennelException, match="the settings of fennel"):
             App("a", **wrong)
     with pytest.raises(FennelException, match="no_such"):

@@ -21,7 +21,7 @@ def shop(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, redis_url: str
 ) -> Iterator[Shop]:
     late = "tests.redis.fennel_shop.late"
-    yield from opened(monkeypatch, tmp_path, dsn, redis_url, results_ttl="0.5", retry_backoff=late)
+    yield from opened(monkeypatch, tmp_path, dsn, redis_url, results_ttl="2", retry_backoff=late)
 
 
 async def lapse(shop: Shop) -> None:
@@ -44,13 +44,12 @@ def test_only_what_succeeded_goes_with_its_age(shop: Shop) -> None:
             dead.get()
         eventually_sync(lambda: again.status() == "RETRY")
     waiting = program.fail.delay("late")
-    assert done.status() == "SUCCESS"
     began = time.monotonic()
-    eventually_sync(lambda: time.monotonic() - began > 0.6)
+    eventually_sync(lambda: time.monotonic() - began > 2.2)
+    assert _is_gone(done), "though nobody has cleared it away"
+    assert waiting.status() == "SENT"
     asyncio.run(lapse(shop))
-    assert [one.status() for one in (done, waiting)] == ["SUCCESS", "SENT"]
     with shop.worker() as worker:
-        eventually_sync(lambda: _is_gone(done))
         eventually_sync(lambda: "redis_trimmed jobs=1" in worker.log)
         with pytest.raises(TaskFailed, match="late"):
             waiting.get(20)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from chancy.plugins.redis.compat.fennel import App
 from chancy.plugins.redis.compat.fennel.client import gather
 from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
 from chancy.states import State
-from tests.integration.command import environment
+from tests.integration.command import environment, started
 from tests.redis.fennel_worker import APP, Shop, opened
 from tests.waiting import eventually_sync
 
@@ -85,9 +86,9 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
         with pytest.raises(TaskFailed, match=r"Lost|Crash"):
             deadly.get(40)
         job = shop.job(deadly.uuid)
-        assert (job.state, job.crashes) == (State.FAILED, 3)
+        assert (job.state, job.attempt, job.crashes) == (State.FAILED, 4, 4)
         assert any(kind in str(job.errors[-1]) for kind in ("Lost", "Crash")), job.errors
-    assert len(shop.notes("died")) == 3, "three crashes end it, whatever its retries"
+    assert len(shop.notes("died")) == 4, "three retries"
 
 
 @pytest.mark.row("F34", "F36")
@@ -115,7 +116,7 @@ def test_a_worker_that_died_of_a_job_says_so(shop: Shop) -> None:
         assert shop.program.echo.delay(value=1).get() == 1
         supervisor.process.send_signal(signal.SIGTERM)
         assert supervisor.process.wait(20) == 0
-    assert len(shop.notes("died")) == 3
+    assert len(shop.notes("died")) == 4
 
 
 @pytest.mark.row("F41")
@@ -156,7 +157,55 @@ def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
     assert shop.job(x.uuid).attempt == 0, "no try was used up"
 
 
-@pytest.mark.row("F43")
+FENNEL = [sys.executable, "-m", "chancy.plugins.redis.compat.fennel"]
+
+
+def fennel(shop: Shop, *words: str) -> Any:
+    """What a command in fennel's words has printed."""
+    done = subprocess.run(
+        [*FENNEL, *words],
+        cwd=shop.folder,
+        env=environment(shop.environment),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.row("F02", "F39", "F40", "F41")
+@with_settings(processes="1", concurrency="4", log_format="json", log_level="INFO")
+def test_its_command_line_takes_the_settings_and_options_over_them(shop: Shop) -> None:
+    found: list[tuple[int, int]] = []
+
+    def both() -> bool:
+        results = [shop.program.where.delay(0.1) for _ in range(30)]
+        found.extend(gather(results, task_timeout=30))
+        return len({process for process, _ in found}) == 2
+
+    words = [*FENNEL, "worker", "-a", f"{APP}:app", "-p", "2", "-c", "3"]
+    with started(words, cwd=shop.folder, env=shop.environment) as worker:
+        eventually_sync(both, timeout=30)
+        threads = {p: len({t for process, t in found if process == p}) for p, _ in found}
+        assert max(threads.values()) == 3
+        dead = shop.program.fail.delay("baz")
+        with pytest.raises(TaskFailed):
+            dead.get()
+        told = fennel(shop, "info", "-a", f"{APP}:app")
+        assert [queue["name"] for queue in told["queues"]] == ["shop"]
+        assert [len(told["heartbeats"]), told["queues"][0]["concurrency"]] == [2, 4]
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 0
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    assert "info" in {line["level"] for line in lines}
+    assert fennel(shop, "task", "-a", f"{APP}:app", "-u", dead.uuid)["state"] == "failed"
+    assert [one["id"] for one in fennel(shop, "dlq", "read", "-a", f"{APP}:app")] == [dead.uuid]
+    assert fennel(shop, "dlq", "purge", "-a", f"{APP}:app") == {"purged": 1}
+
+
+@pytest.mark.row("F41", "F43")
+@with_settings(log_format="json", log_level="info", concurrency="2")
 def test_a_worker_may_end_with_the_queue(shop: Shop) -> None:
     results = [shop.program.echo.delay(value=n) for n in range(50)]
     program = (
@@ -174,4 +223,7 @@ def test_a_worker_may_end_with_the_queue(shop: Shop) -> None:
         timeout=40,
     )
     assert done.returncode == 0, done.stderr
+    levels = {json.loads(line)["level"] for line in done.stderr.splitlines()}
+    assert "info" in levels
+    assert "debug" not in levels
     assert gather(results) == list(range(50))

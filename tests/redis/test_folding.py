@@ -26,7 +26,7 @@ async def bench(redis_url: str) -> AsyncIterator[Bench]:
 
 async def record_of(bench: Bench, id: bytes) -> bytes:
     assert isinstance(bench.broker, RedisBroker)
-    [record] = await bench.broker.link.run("fetch", id)
+    [record] = await bench.broker.link.run("fetch", 0, 0, id)
     assert isinstance(record, bytes)
     return record
 

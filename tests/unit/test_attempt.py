@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chancy.attempt import MAX_MESSAGE, MAX_TRACE, Failure, storable
+from chancy.attempt import MAX_MESSAGE, MAX_NOTE, MAX_TRACE, Failure, storable
 from chancy.errors import BrokerUnavailable
 from chancy.testing.conformance.hostile import HOSTILE_TEXT
 from chancy.testing.store import read_json
@@ -175,6 +175,39 @@ def test_any_exception_can_be_described(name: str) -> None:
         failure = type(error).__name__
     assert isinstance(failure, Failure), f"{failure} came out of Failure.of"
     check(failure)
+
+
+NESTED = {"a": [1, 2.5, None, "ü"], "b": {"c": True}}
+ARGS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...] | None]] = {
+    "its message": (("baz",), None),
+    "nothing": ((), None),
+    "several": ((1, "two", None, True, 2**70), (1, "two", None, True, 2**70)),
+    "one number": ((5,), (5,)),
+    "nested": ((NESTED, (1, 2)), (NESTED, [1, 2])),
+    "what JSON has not": (
+        ({1}, float("nan"), b"\xff", 1j),
+        ("{1}", "nan", "b'\\xff'", "1j"),
+    ),
+    "what cannot be stored": (("\0", ["\0"], ["\ud800"]), ("\\x00", "['\\x00']", "['\\ud800']")),
+    "many": (tuple(range(50)), tuple(range(10))),
+}
+
+
+@pytest.mark.parametrize("name", ARGS)
+def test_what_an_exception_was_made_of_is_kept(name: str) -> None:
+    """Unless it is what its message says."""
+    args, kept = ARGS[name]
+    failure = Failure.of(raised(ValueError(*args)))
+    assert failure.args == kept
+    check(failure)
+    assert Failure.from_json(json.loads(json.dumps(failure.as_json()))) == failure
+
+
+def test_long_values_of_an_exception_are_shortened() -> None:
+    failure = Failure.of(ValueError("x" * 10**6, ["y" * 10**6], b"z" * 10**6))
+    assert failure.args is not None
+    assert max(map(len, failure.args)) <= MAX_NOTE
+    assert Failure.of(KeyError("k")).args == ("k",), "its message has quotes"
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXT.values(), ids=HOSTILE_TEXT)

@@ -73,6 +73,24 @@ async def test_a_claim_that_is_asked_to_stop_while_it_waits_never_runs(
         await runner.close()
 
 
+@pytest.mark.parametrize(("most_ahead", "wanted"), [(None, True), (0, False)])
+async def test_claims_are_held_ahead_as_far_as_is_allowed(
+    most_ahead: int | None, wanted: bool
+) -> None:
+    """Jobs that take no time: more of them are worth it."""
+    executor, settled = OneByOne(), list[Settlement]()
+    runner = Runner(executor, judge, settled.append, SystemClock(), most_ahead)
+    try:
+        for _ in range(1_000):
+            executor.go.release()
+        runner.give([claim() for _ in range(1_000)])
+        await eventually(lambda: len(settled) == 1_000)
+        assert runner.room > 0
+        assert (runner.capacity > 1) is wanted
+    finally:
+        await runner.close()
+
+
 async def test_a_runner_whose_only_claim_is_asked_to_stop_is_idle_and_goes_on() -> None:
     settled: list[Settlement] = []
     executor = OneByOne()

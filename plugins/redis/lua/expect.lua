@@ -1,8 +1,9 @@
 -- Have the ends of jobs told for a while, and give the records that are there, '' for none:
--- ARGV seconds, how many may be expected at most, ids. Of fewer than were asked for where the
--- records are large.
+-- ARGV seconds, how many may be expected at most, the seconds for which ended jobs are there, and
+-- failed ones, ids. Of fewer than were asked for where the records are large.
 --@include _record
-local ids = {unpack(ARGV, 3)}
+--@include _lapsed
+local ids = {unpack(ARGV, 5)}
 local members = {}
 for _, id in ipairs(ids) do
   members[#members + 1], members[#members + 2] = now + ARGV[1], id
@@ -16,5 +17,7 @@ if #old > 0 then redis.call('ZREM', name, unpack(old)) end
 local over = redis.call('ZCARD', name) - tonumber(ARGV[2])
 if over > 0 then redis.call('ZPOPMIN', name, math.min(over, room)) end
 local texts = fetch(ids)
-for at = 1, #texts do texts[at] = texts[at] or '' end
+for at, text in ipairs(texts) do
+  if not text or lapsed(text, ARGV[3], ARGV[4]) then texts[at] = '' end
+end
 return texts

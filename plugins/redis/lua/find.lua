@@ -1,7 +1,9 @@
 -- List jobs, the newest first: ARGV the id to begin before ('' for the newest), how many at most,
--- states as digits ('' for all), queue and func ('' for all).
+-- states as digits ('' for all), queue and func ('' for all), the seconds for which ended jobs are
+-- there, and failed ones.
 -- Gives the id to go on before ('' at the end), then id and record, one after the other.
 --@include _record
+--@include _lapsed
 local LOOK = 500
 local before, limit = ARGV[1], tonumber(ARGV[2])
 local from = before == '' and '+' or '(' .. before
@@ -16,6 +18,7 @@ for at, text in ipairs(fetch(ids)) do
     if (ARGV[3] == '' or string.find(ARGV[3], state, 1, true))
       and (ARGV[4] == '' or string.sub(text, TEXTS, TEXTS + queue - 1) == ARGV[4])
       and (ARGV[5] == '' or string.sub(text, TEXTS + queue, TEXTS + queue + func - 1) == ARGV[5])
+      and not lapsed(text, ARGV[6], ARGV[7])
     then
       found[#found + 1], found[#found + 2] = id, text
       if #found >= 2 * limit then break end

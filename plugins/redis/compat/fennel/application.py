@@ -61,6 +61,7 @@ class App:
             name=name,
             executor="thread",
             concurrency=ours.concurrency,
+            poll_interval_s=max(0.01, ours.read_timeout / 1_000 or 1.0),
             broker="redis",
             keep_finished=ours.results_enabled,
         )
@@ -84,7 +85,7 @@ class App:
             ours.dsn,
             schema=ours.db_schema,
             queues=[self._queue],
-            plugins=[redis, Retry(self._retry), self.letters],
+            plugins=[redis, Retry(self._retry, crashes_cost_attempts=True), self.letters],
             pool_size=_SESSIONS,
         )
 

@@ -81,7 +81,7 @@ async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
         try:
             return chancy.read_result(ended)
         except JobFailed as error:
-            known = exception_of({"types": list(error.types), "message": error.message})
+            known = exception_of(ended.errors[-1] if ended.errors else {})
             failed = exceptions.TaskFailed(known["original_type"], known["original_args"])
             raise failed from error
         except JobCancelled as error:

@@ -24,7 +24,8 @@ class TaskFailed(JobError):
     """The task failed for good.
 
     :ivar original_type: the name of the error's type, without its module.
-    :ivar original_args: the message, if it had one: it is what is kept of the arguments.
+    :ivar original_args: what the error was made of, at most ten values; the text of one that JSON
+        has not.
     """
 
     def __init__(self, original_type: str, original_args: Sequence[Any]) -> None:

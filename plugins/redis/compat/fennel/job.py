@@ -46,11 +46,11 @@ def shown(job: QueuedJob) -> Job:
 
 
 def exception_of(error: Mapping[str, Any]) -> dict[str, Any]:
-    """A failure as it is stored, in fennel's words: the type without its module."""
+    """A failure as it is stored, in fennel's words: the type without its module, and what the
+    exception was made of."""
     types = error.get("types")
     name = str(types[0]) if isinstance(types, list) and types else "unknown"
-    message = error.get("message")
-    return {
-        "original_type": name.rpartition(".")[2],
-        "original_args": [message] if message else [],
-    }
+    message, args = error.get("message"), error.get("args")
+    if not isinstance(args, list):
+        args = [message] if message else []
+    return {"original_type": name.rpartition(".")[2], "original_args": args}

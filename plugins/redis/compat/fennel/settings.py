@@ -17,8 +17,8 @@ Seconds = Annotated[float, Field(ge=0)]
 class Settings(BaseModel):
     """What ``App(name, …)`` takes by keyword, over ``FENNEL_…`` in the environment.
 
-    Those marked † are checked and have no effect: here each worker reads, promotes and recovers
-    by its own clockwork, and logging is the program's own.
+    Those marked † are checked and have no effect: here each worker promotes and recovers by its
+    own clockwork.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,19 +30,22 @@ class Settings(BaseModel):
     db_schema: str = "chancy"
     #: Whether the methods of tasks and results are coroutines.
     interface: Literal["sync", "async"] = "sync"
-    #: † Give ``chancy worker --processes``.
+    #: Workers under a supervisor, of ``python -m chancy.plugins.redis.compat.fennel worker``.
     processes: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
-    #: Jobs that one worker runs at a time. It is that of the queue, once that is declared.
+    #: Jobs that one worker runs at a time. With ``chancy worker`` it is that of the queue, once it
+    #: is declared.
     concurrency: int = Field(default=8, ge=1)
     #: Runs of a task after the first one.
     default_retries: int = Field(default=10, ge=0)
     #: A function of the number of tries to seconds, or ``module.attribute``; None: the policy
     #: ``fennel`` of the retry plugin.
     retry_backoff: Callable[[int], float] | str | None = None
-    #: † In milliseconds.
-    read_timeout: int = Field(default=4_000, ge=0)
-    #: †
-    prefetch_count: int = Field(default=1, ge=1)
+    #: In milliseconds, of a worker that has nothing to do: between two looks at the queue while it
+    #: is not told of new jobs. 0: as chancy does.
+    read_timeout: int = Field(default=4_000, ge=0, le=3_600_000)
+    #: Claims that one worker holds at most for each job that it may run at a time; None: as many
+    #: more as its pace makes worth it.
+    prefetch_count: Annotated[int, Field(ge=1)] | None = None
     #: In seconds: after so long without a beat the jobs of a worker run elsewhere.
     heartbeat_timeout: Annotated[float, Field(gt=0)] = 60
     #: In seconds, between two beats.
@@ -57,16 +60,16 @@ class Settings(BaseModel):
     grace_period: Seconds = 30
     #: Whether what succeeded is kept, with its result.
     results_enabled: bool = True
-    #: In seconds, of what succeeded. Workers look for what is older twice a minute.
+    #: In seconds, of what succeeded.
     results_ttl: Annotated[float, Field(gt=0)] = 3_600
-    #: †
+    #: Of what a worker logs, where the program has no handlers of its own.
     log_format: Literal["console", "json"] = "console"
-    #: †
-    log_level: str = "debug"
+    #: The least level of it.
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = "debug"
     #: A pattern of files to import at the start of a worker; the empty text: none.
     autodiscover: str = "**/tasks.py"
 
-    @field_validator("interface", "log_format", mode="before")
+    @field_validator("interface", "log_format", "log_level", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
