@@ -32,6 +32,11 @@ class Origin:
 ORIGIN: ContextVar[Origin] = ContextVar("chancy_origin")
 
 
+def origin_here() -> Origin:
+    """That of what runs now; where none was bound, one that says ``unknown`` of the worker."""
+    return ORIGIN.get(None) or Origin(lambda: "unknown")
+
+
 class LogContext(logging.Filter):
     """Lets every record through, and says in its attributes where it comes from.
 

@@ -18,6 +18,7 @@ from chancy.plugins.redis.streams.declared import (
     STREAM,
     STREAMS,
     declared,
+    inspected,
     run,
 )
 from chancy.plugins.redis.streams.inspection import Inspection, PartitionReport, processors
@@ -51,7 +52,7 @@ def reset(
       chancy redis stream reset orders bill --start 0
     """
     target = declared(stream)
-    look = Inspection(target, processor)
+    look = run(target, lambda: inspected(target, processor))
     if not re.fullmatch(r"\$|\d{1,20}(-\d{1,20})?", start):
         raise click.UsageError(f"--start {shown(start)}: give 0, $, or the id of an event")
     alive = [one for one in run(target, look.members) if one.lease_s > 0]
@@ -123,8 +124,11 @@ def lag(
 
 
 async def _reports(stream: Stream[Any], processor: str | None) -> list[PartitionReport]:
-    names = await processors(stream) if processor is None else [processor]
-    return [one for name in names for one in await Inspection(stream, name).report()]
+    if processor is not None:
+        return list(await (await inspected(stream, processor)).report())
+    return [
+        one for name in await processors(stream) for one in await Inspection(stream, name).report()
+    ]
 
 
 _SUMMED = (
@@ -212,7 +216,8 @@ def members(line: CommandLine, stream: str, processor: str, json_: bool) -> None
       chancy redis stream members orders bill
     """
     target = declared(stream)
-    found = run(target, Inspection(target, processor).members)
+    look = run(target, lambda: inspected(target, processor))
+    found = run(target, look.members)
     if json_:
         line.script([asdict(one) for one in found])
         return
@@ -257,6 +262,8 @@ def resume(
     """
     target = declared(stream)
     lifted = run(target, lambda: Inspection(target, processor).resume(only or None))
+    if not lifted:
+        run(target, lambda: inspected(target, processor))
     if json_:
         line.script({str(number): error for number, error in lifted.items()})
     else:

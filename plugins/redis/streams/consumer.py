@@ -9,10 +9,11 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.origin import ORIGIN
+from chancy.origin import ORIGIN, origin_here
 from chancy.plugins.redis.streams.child import ChildDied
 from chancy.plugins.redis.streams.invocation import HandlingFailed, Invocation
 from chancy.plugins.redis.streams.lane import Lane
+from chancy.plugins.redis.streams.loss import tell_loss
 from chancy.plugins.redis.streams.meter import Meter
 from chancy.plugins.redis.streams.ownership import Ownership, described
 from chancy.plugins.redis.streams.policy import Halt, Ignore, Last, Policy, Quarantine, Retry
@@ -49,7 +50,7 @@ class Consumer:
         """Run the function again and again until the lane is over. Cancel it to interrupt."""
         lane = self._lane
         # Of this task, and of the threads and processes that it lets work.
-        ORIGIN.set(ORIGIN.get().narrowed(partition=lane.number))
+        ORIGIN.set(origin_here().narrowed(partition=lane.number))
         try:
             while not lane.over:
                 try:
@@ -68,12 +69,7 @@ class Consumer:
         if not lane.closing:
             # If the answer to a heartbeat has extended its lease since, it would be held, and
             # nobody would work on it.
-            logger.warning(
-                "partition_lost processor=%s partition=%d epoch=%d: its lease has ended here",
-                self._processor.id,
-                lane.number,
-                lane.epoch,
-            )
+            tell_loss(self._processor.id, lane, "its lease has ended here")
             lane.lose()
         return End.CLOSED
 
@@ -174,8 +170,7 @@ class Consumer:
                         lane.number,
                     )
                     return End.PARKED
-                self._meter.fenced += 1
-                lane.lose()
+                self._refused("a quarantine")
             except BrokerError as away:
                 await self._wait_for_redis("quarantine", away)
         return End.CLOSED
@@ -191,13 +186,17 @@ class Consumer:
                 await self._wait_for_redis("dead_letter", away)
                 continue
             if written is None:
-                self._meter.fenced += 1
-                lane.lose()
+                self._refused("a dead letter")
                 return
             self._meter.dead += written
             self._meter.acked += len(ids)
             lane.taken.clear()
             return
+
+    def _refused(self, what: str) -> None:
+        self._meter.fenced += 1
+        tell_loss(self._processor.id, self._lane, f"{what} was refused")
+        self._lane.lose()
 
     async def _wait_for_redis(self, what: str, error: BrokerError) -> None:
         pause_s = self._backoff.next_s()

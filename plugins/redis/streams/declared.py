@@ -10,6 +10,7 @@ import click
 
 from chancy.errors import ConfigurationError
 from chancy.names import shown
+from chancy.plugins.redis.streams.inspection import Inspection, processors
 from chancy.plugins.redis.streams.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 
@@ -23,6 +24,10 @@ PROCESSOR = click.argument("processor")
 
 
 def declared(name: str) -> Stream[Any]:
+    """The stream of a name.
+
+    :raises ConfigurationError: the application declares none.
+    """
     streams: Streams = click.get_current_context().meta[STREAMS]
     for one in streams.streams:
         if one.name == name:
@@ -32,6 +37,23 @@ def declared(name: str) -> Stream[Any]:
         f"the application declares no stream {shown(name)}; "
         + (f"there are: {there}" if there else "it declares none: is its --app given?")
     )
+
+
+async def inspected(stream: Stream[Any], name: str) -> Inspection:
+    """A processor that the application declares, or that another one has begun.
+
+    :raises ConfigurationError: there is none of this name.
+    """
+    look = Inspection(stream, name)
+    streams: Streams = click.get_current_context().meta[STREAMS]
+    there = {one.name for one in streams.processors if one.stream.name == stream.name}
+    if name not in there:
+        there.update(await processors(stream))
+    if name in there or await look.members():
+        return look
+    names = ", ".join(sorted(there))
+    others = f"there are: {names}" if names else "none is declared, and nobody has begun one"
+    raise ConfigurationError(f"the stream {stream.name} has no processor {shown(name)}; {others}")
 
 
 def run(stream: Stream[Any], work: Callable[[], Awaitable[T]]) -> T:

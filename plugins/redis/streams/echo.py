@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 
 from chancy.attempt import storable
-from chancy.origin import ORIGIN, Origin
+from chancy.origin import ORIGIN, Origin, origin_here
 
 #: Characters that cross of a record.
 MAX_RECORD = 16_000
@@ -113,7 +113,7 @@ class Echo:
     @property
     def voice(self) -> Voice:
         """For the child."""
-        origin = ORIGIN.get()
+        origin = origin_here()
         level = logging.getLogger().level
         return Voice(self.theirs, level, str(origin.worker()), origin.about)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.origin import ORIGIN
+from chancy.origin import ORIGIN, origin_here
 from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.control import Control
 from chancy.plugins.redis.streams.halts import Exit
@@ -54,7 +54,7 @@ class Executor:
         :raises ConfigurationError: the stream is kept with another number of partitions or hasher.
         """
         processor = self.processor
-        origin = ORIGIN.get().narrowed(
+        origin = origin_here().narrowed(
             executor=self.member, stream=processor.stream.name, processor=processor.name
         )
         ORIGIN.set(origin)

@@ -13,6 +13,7 @@ from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.plugins.redis.streams.event import Event
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Call, Link, Reply
+from chancy.plugins.redis.streams.loss import tell_loss
 from chancy.plugins.redis.streams.meter import Meter
 from chancy.plugins.redis.streams.portions import Portions
 from chancy.plugins.redis.streams.processor import Processor
@@ -146,6 +147,7 @@ class Fetcher:
     def _apply(self, lane: Lane[Any], call: Call, count: int, reply: Reply) -> None:
         if reply[0] != b"ok":
             self._meter.fenced += 1
+            tell_loss(self._id, lane, "a read or an acknowledgement was refused")
             lane.lose()
             return
         self._meter.acked += len(call.args) - 5

@@ -13,6 +13,7 @@ from typing import Any
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.loss import tell_loss
 from chancy.plugins.redis.streams.membership import Membership, Standing
 from chancy.plugins.redis.streams.ownership import Ownership
 from chancy.plugins.redis.streams.processor import Processor
@@ -111,18 +112,11 @@ class Heartbeat:
     def _lose_expired(self) -> None:
         now = time.monotonic()
         for lane in self._lanes():
-            if not lane.lost and now >= lane.deadline:
+            if not lane.lost and not lane.given and now >= lane.deadline:
                 self._lose(lane, "its lease has ended")
 
     def _lose(self, lane: Lane[Any], why: str) -> None:
-        logger.warning(
-            "partition_lost processor=%s partition=%d epoch=%d: %s",
-            self._processor.id,
-            lane.number,
-            lane.epoch,
-            why,
-            extra={"partition": lane.number},
-        )
+        tell_loss(self._processor.id, lane, why)
         self._call(lane.lose)
 
     def _tell(self, standing: Standing) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -13,8 +14,11 @@ from chancy.plugins.redis.streams.child import Child
 from chancy.plugins.redis.streams.escape import Escaped, cancelled
 from chancy.plugins.redis.streams.events import Chain, Events
 from chancy.plugins.redis.streams.lane import Lane
+from chancy.plugins.redis.streams.ownership import described
 from chancy.plugins.redis.streams.processor import Processor
 from chancy.plugins.redis.streams.protocols import Place
+
+logger = logging.getLogger("chancy.redis.streams")
 
 
 class HandlingFailed(Exception):
@@ -42,12 +46,12 @@ class Invocation:
             case "async":
                 await self._run_here()
             case "thread":
-                await _in_thread(self._run_blocking)
+                await _in_thread(self._run_blocking, self._ended_late)
             case "process":
                 if self._child is None or not self._child.alive:
                     await self.close()
                     self._child = await asyncio.to_thread(Child, self._processor, self._lane)
-                await _in_thread(self._child.run)
+                await _in_thread(self._child.run, _expected)
 
     async def close(self) -> None:
         """End the child, if there is one."""
@@ -67,6 +71,10 @@ class Invocation:
         try:
             await function(events)
         except Exception as error:
+            if lane.closing and cancelled():
+                # An interruption, whatever was made of it on its way.
+                self._ended_late(error)
+                raise asyncio.CancelledError from error
             failure = error
         except asyncio.CancelledError as error:
             if cancelled():
@@ -82,6 +90,17 @@ class Invocation:
         if failure is not None:
             raise failure
 
+    def _ended_late(self, error: BaseException | None) -> None:
+        logger.warning(
+            "processor_ended_late processor=%s partition=%d error=%s: it had been interrupted, and "
+            "what it was working on comes again",
+            self._processor.id,
+            self._lane.number,
+            described(error) if error else "none",
+            exc_info=error,
+            extra={"partition": self._lane.number},
+        )
+
     def _run_blocking(self) -> None:
         processor = self._processor
         events = BlockingEvents(
@@ -91,18 +110,22 @@ class Invocation:
         function(events)
 
 
-async def _in_thread(work: Callable[[], None]) -> None:
+async def _in_thread(
+    work: Callable[[], None], late: Callable[[BaseException | None], None]
+) -> None:
     """Run in a thread of its own: as many as there are partitions wait at once.
 
     A thread cannot be interrupted: after a cancellation it ends by itself at its next event.
+
+    :param late: told in the loop how it has ended then.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
     def settle(error: BaseException | None) -> None:
         if done.cancelled():
-            return
-        if error is None:
+            late(error)
+        elif error is None:
             done.set_result(None)
         else:
             done.set_exception(error)
@@ -119,10 +142,14 @@ async def _in_thread(work: Callable[[], None]) -> None:
         if isinstance(raised, StopIteration):
             raised = RuntimeError("the processor raised StopIteration")  # no future takes that
         try:
-            loop.call_soon_threadsafe(settle, raised)
+            loop.call_soon_threadsafe(settle, raised, context=context)
         except RuntimeError:
             return  # the loop has ended before its thread did
 
     context = contextvars.copy_context()
     threading.Thread(target=run, name="chancy stream", daemon=True).start()
     await done
+
+
+def _expected(_: BaseException | None) -> None:
+    """A child is ended with what it was working on."""

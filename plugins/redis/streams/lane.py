@@ -35,6 +35,7 @@ class Lane(Generic[R]):
     :ivar inherited: a former owner had what is read by the cursor.
     :ivar more: there may be something to read.
     :ivar mean: bytes of an event, of those that came of late; 0 before the first one.
+    :ivar given: it is being given back on purpose, or was: from then on nothing is acknowledged.
     :ivar fetching: an exchange is under way; ``still`` is set otherwise.
     """
 
@@ -71,7 +72,8 @@ class Lane(Generic[R]):
         self.still.set()
         self.flush = False
         self.closing = False
-        self.lost = False
+        self.lost = self.given = False
+        self._untold = threading.Lock()
         self.starving = False
         #: What its policy has halted it by.
         self.halted = ""
@@ -102,6 +104,8 @@ class Lane(Generic[R]):
     def finish_some(self, count: int) -> None:
         """Acknowledge the first ones of those that were taken."""
         taken, acked = self.taken, self.acked
+        if self.given:
+            return  # a thread that was too late: the next owner has them
         for _ in range(count):
             acked.append(taken.popleft().xid)
         self.finished += count
@@ -219,6 +223,10 @@ class Lane(Generic[R]):
         self.lost = True
         self.deadline = 0.0
         self.close()
+
+    def tells_loss(self) -> bool:
+        """Whether to say that it is lost: once, to who asks first. From any thread."""
+        return self._untold.acquire(blocking=False)
 
     def _flush_soon(self) -> None:
         if self.starving:

@@ -112,6 +112,8 @@ class Ownership:
 
         :raises BrokerUnavailable: those that are not back are free when their leases end.
         """
+        for lane in lanes:
+            lane.given = True
         replies = await self._link.call_many(
             [
                 Call(
@@ -127,15 +129,20 @@ class Ownership:
     async def park(self, lane: Lane[Any], error: BaseException) -> bool:
         """Quarantine a partition and give it back; False if it was not ours."""
         xid = lane.taken[0].xid if lane.taken else ""
-        parked = await self._link.call(
-            "park",
-            (
-                self._own(lane.number),
-                self._keys.log(lane.number),
-                self._keys.park(lane.number, self._group),
-            ),
-            (self._group, self._member, lane.epoch, xid, described(error), *lane.acked),
-        )
+        lane.given = True
+        try:
+            parked = await self._link.call(
+                "park",
+                (
+                    self._own(lane.number),
+                    self._keys.log(lane.number),
+                    self._keys.park(lane.number, self._group),
+                ),
+                (self._group, self._member, lane.epoch, xid, described(error), *lane.acked),
+            )
+        except BaseException:
+            lane.given = False
+            raise
         return bool(parked == 1)
 
     async def halt(self, lane: Lane[Any], why: str) -> bool:
@@ -176,11 +183,13 @@ class Ownership:
         return written
 
     async def extend(self, lanes: Iterable[Lane[Any]], link: Link) -> Sequence[Lane[Any]]:
-        """Extend the leases of lanes; gives those that are lost.
+        """Extend the leases of lanes; gives those that were found lost.
+
+        Not those that were given back meanwhile.
 
         :param link: of the loop that calls, which may be another than the lanes'.
         """
-        held = list(lanes)
+        held = [lane for lane in lanes if not lane.lost]
         began = time.monotonic()
         lease_ms = round(self._options.lease_s * 1000)
         replies = await link.call_many(
@@ -193,7 +202,7 @@ class Ownership:
         for lane, reply in zip(held, replies, strict=True):
             if reply == 1:
                 lane.extended(began + self._options.lease_s)
-            elif reply == 0:
+            elif reply == 0 and not lane.given:
                 lost.append(lane)
         return lost
 

@@ -9,7 +9,7 @@ import click
 
 from chancy.commands import as_json, refuse
 from chancy.plugin import CommandLine
-from chancy.plugins.redis.streams.declared import PROCESSOR, STREAM, declared, run
+from chancy.plugins.redis.streams.declared import PROCESSOR, STREAM, declared, inspected, run
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.letters import letters
 
@@ -92,6 +92,8 @@ def dead(
     """
     target = declared(stream)
     found = run(target, lambda: letters(target, processor, limit, only or None))
+    if not found:
+        run(target, lambda: inspected(target, processor))
     if json_:
         line.script([asdict(one) for one in found])
     else:

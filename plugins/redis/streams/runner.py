@@ -13,6 +13,7 @@ from chancy.plugins.redis.streams.fetcher import Fetcher
 from chancy.plugins.redis.streams.halts import Exit, Halts
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.loss import tell_loss
 from chancy.plugins.redis.streams.membership import Membership, Plan
 from chancy.plugins.redis.streams.meter import Meter
 from chancy.plugins.redis.streams.overdue import Overdue
@@ -270,6 +271,9 @@ class Runner:
                 )
             elif reply:
                 self.meter.acked += len(lane.acked)
+            else:
+                self.meter.fenced += 1
+                tell_loss(self._processor.id, lane, "it was another's when it was given back")
         if True in replies:
             await self._tell()
 

@@ -6,6 +6,7 @@ import os
 
 from chancy import Chancy
 from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.record import Record
 from chancy.plugins.redis.streams.streams import Streams
 
@@ -33,4 +34,9 @@ def make() -> Chancy:
     cluster = os.environ.get("CHANCY_SHOP_CLUSTER") == "yes"
     redis = RedisPlugin(url=os.environ["CHANCY_SHOP_REDIS"], cluster=cluster, prefix="t:")
     declare(redis.streams, size)
+    (orders, _) = redis.streams.streams
+
+    @redis.streams.processor(orders)
+    async def bill(events: Events[Order]) -> None: ...
+
     return Chancy("postgresql://nobody@127.0.0.1:1/nowhere", plugins=[redis])

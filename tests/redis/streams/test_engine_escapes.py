@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.middleware import middleware
 from chancy.plugins.redis.streams.policy import Ignore, Policy, Quarantine
 from chancy.plugins.redis.streams.protocols import Item, Place
 from chancy.plugins.redis.streams.streams import Streams
@@ -151,3 +152,51 @@ async def test_processors_go_on_when_the_startup_tasks_have_ended(redis_url: str
         await eventually(lambda: crew.numbers == [0, 1, 2])
         assert worker.task is not None
         assert not worker.task.done()
+
+
+async def _disguised() -> None:
+    """Make an error of a cancellation, as clients of databases do."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise ValueError("the connection is closed") from None
+
+
+async def _in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_disguised())
+
+
+@pytest.mark.row("R32")
+@pytest.mark.parametrize("wait", [_disguised, _in_a_group])
+async def test_an_interruption_that_becomes_an_error_is_no_failure(
+    redis_url: str, caplog: pytest.LogCaptureFixture, wait: Callable[[], Awaitable[None]]
+) -> None:
+    """Its policy would leave the event out, and its middleware make it a dead letter."""
+    seen: list[str] = []
+
+    @middleware
+    async def watching(items: AsyncIterator[Item], place: Place) -> AsyncGenerator[Item, None]:
+        async for item in items:
+            try:
+                yield item
+            except Exception as error:
+                seen.append(f"failed: {error}")
+                raise
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            crew.note(worker, events, order)
+            await wait()
+
+    options = {"policy": Ignore(keep=True), "grace_s": 0.05, "middleware": [watching]}
+    async with fleet(redis_url, partitions=1, handler=handle, options=options) as crew:
+        worker = await crew.start()
+        await crew.send(0, 2)
+        await eventually(lambda: crew.numbers == [0])
+        meter = worker.executor.runner.meter
+        await crew.stop(worker)
+        assert (meter.failed, meter.dead) == (0, 0)
+        assert await crew.pending() == 2
+        assert seen == []
+    assert "processor_ended_late processor=orders/handle partition=0 error=" in caplog.text

@@ -14,7 +14,7 @@ FOLDER = ROOT / "plugins" / "redis" / "streams"
 OTHERS = {"leadership.py", "timers.py", "relay.py"}
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
 #: Where each line is about a partition.
-OF_PARTITIONS = {"consumer.py", "fetcher.py", "overdue.py"}
+OF_PARTITIONS = {"consumer.py", "fetcher.py", "invocation.py", "loss.py", "overdue.py"}
 
 
 def _lines() -> Iterator[tuple[str, str]]:
