@@ -237,8 +237,8 @@ async def test_the_next_leader_waits_for_the_transaction_of_the_last(
         old.execute("set idle_in_transaction_session_timeout = '20s'")
         assert old.execute("select chancy.leads(%s, 7)", (holder,)).fetchone() == (True,)
         # So long may it stand idle: no longer than its lease, and no longer than was said before.
-        [shown] = old.execute("show idle_in_transaction_session_timeout").fetchall()
-        assert 0 < int(shown[0].removesuffix("ms")) <= 400
+        [idle] = old.execute("show idle_in_transaction_session_timeout").fetchall()
+        assert 0 < int(idle[0].removesuffix("ms")) <= 400
         old.execute("set local idle_in_transaction_session_timeout = '20s'")
         over = "select 1 from chancy.leadership_leases where expires_at < clock_timestamp()"
         await eventually(lambda: asyncio.to_thread(ask, dsn, over))
