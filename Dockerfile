@@ -7,7 +7,7 @@ RUN python -m venv /opt/build \
 COPY . .
 RUN /opt/build/bin/python -m build --wheel --outdir /wheels
 RUN python -m venv /opt/chancy \
-    && /opt/chancy/bin/pip install --no-cache-dir -c constraints.txt /wheels/*.whl
+    && /opt/chancy/bin/pip install --no-cache-dir -c constraints.txt "$(echo /wheels/*.whl)[redis]"
 
 FROM python:3.12-slim
 RUN useradd --system --uid 10001 --create-home chancy
