@@ -126,6 +126,7 @@ def cli() -> None:
       2    usage or configuration
       3    the tables are missing, or of another version
       4    the database cannot be reached, or Redis where the command needs it
+      5    the policy Halt(exit=True) of a stream has ended the worker
       130  interrupted
 
     \b

@@ -153,7 +153,8 @@ def checked(values: dict[str, Any]) -> RedisSettings:
         return RedisSettings(**values)
     except ValidationError as error:
         reasons = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'settings'}: {each['msg']}"
+            f"{'.'.join(map(str, each['loc'])) or 'settings'}: "
+            + each["msg"].removeprefix("Value error, ")
             for each in error.errors(include_input=False)
         )
         raise ConfigurationError(f"RedisPlugin: {reasons}") from None

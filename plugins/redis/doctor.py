@@ -24,6 +24,7 @@ _NEARLY = 0.8
 #: Seconds of a round trip; a job takes about four.
 _SLOW_S = 0.005
 _TRIPS = 21
+_MEND_URL = "give the plugin a url with the user, the password and the database that it has"
 #: Seconds that a replica may be behind.
 _MOST_LAG_S = 10
 
@@ -58,8 +59,9 @@ async def examine(settings: RedisSettings) -> list[Finding]:
             found += [*_clients(info), *await _clock(link)]
             return [*found, await _scripts(link), await _lists(link)]
     except BrokerError as error:
-        here = f"{settings.shown_url}: {error}"
-        return [Finding("reached", here, "start the server, or give the plugin its url")]
+        away = not isinstance(error, StatementFailed)
+        todo = "start the server, or give the plugin its url" if away else _MEND_URL
+        return [Finding("reached", f"{settings.shown_url}: {error}", todo)]
 
 
 async def _configuration(link: Link) -> Mapping[str, str]:
@@ -123,7 +125,7 @@ def _memory(info: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             "evicted", f"{info['evicted_keys']} keys were dropped", "jobs may be among them"
         )
-    share = f"{used / 1e6:,.0f} MB of " + (f"{most / 1e6:,.0f} MB" if most else "any number")
+    share = f"{used / 1e6:,.0f} MB" + (f" of {most / 1e6:,.0f} MB" if most else ", without a limit")
     todo = "give it more memory, or keep fewer finished jobs" if used > most * _NEARLY else ""
     yield Finding("memory", share, todo if most else "")
 

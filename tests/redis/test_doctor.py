@@ -76,6 +76,17 @@ async def test_a_server_that_is_away_is_a_finding(own_redis: Start) -> None:
     server.kill()
     [found] = (await looked(server.url)).values()
     assert (found.about, found.ok) == ("reached", False)
+    assert "start the server" in found.todo
+
+
+@pytest.mark.parametrize(("user", "database"), [(":wrong@", 0), ("", 99)])
+async def test_a_server_that_refuses_the_url_is_not_to_be_started(
+    own_redis: Start, user: str, database: int
+) -> None:
+    server = own_redis(**SOUND)
+    url = f"redis://{user}127.0.0.1:{server.port}/{database}"
+    [found] = (await looked(url)).values()
+    assert "the password and the database" in found.todo
 
 
 async def test_a_wrong_clock_is_told(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
