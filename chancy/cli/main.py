@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -128,6 +130,7 @@ def cli() -> None:
       4    the database cannot be reached, or Redis where the command needs it
       5    the policy Halt(exit=True) of a stream has ended the worker
       130  interrupted
+      143  terminated
 
     \b
     Example:
@@ -136,7 +139,14 @@ def cli() -> None:
     """
 
 
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
 def main() -> NoReturn:
     """The program."""
+    # The first process of a container is not ended by a SIGTERM that it does not catch.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     cli(prog_name="chancy")
     raise AssertionError("click exits by itself")

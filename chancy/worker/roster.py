@@ -25,6 +25,8 @@ logger = logging.getLogger("chancy.worker")
 #: Of a queue that was changed again and again, so many former servings may still run jobs. Older
 #: ones get as long as those of a worker that ends.
 _MOST_FORMER = 3
+#: Seconds for which the start waits for queues to warm up; then it goes on without them.
+_WARM_UP_S = 30.0
 #: The longest reason that is told of a broken queue, in characters.
 MAX_WHY = 1_000
 
@@ -101,10 +103,15 @@ class Roster:
         """The queues that are served, sorted; neither broken ones nor such as still warm up."""
         return tuple(sorted(n for n, serving in self._serving.items() if serving.broken is None))
 
-    @property
-    def starting(self) -> bool:
-        """Whether a queue still warms up."""
-        return bool(self._starting)
+    async def warm_up(self, ending: asyncio.Event) -> None:
+        """Wait for the queues, unless that takes 30 s or the end is asked for first."""
+        clock = self._app.clock
+        until = clock.monotonic() + _WARM_UP_S
+        while self._starting and not ending.is_set():
+            if (left := until - clock.monotonic()) <= 0:
+                return
+            self.changed.clear()
+            await clock.wait(self.changed, min(left, 0.5))
 
     @property
     def drained(self) -> bool:

@@ -30,8 +30,6 @@ logger = logging.getLogger("chancy.worker")
 _QUEUES_EVERY_S = 5.0
 #: Seconds between looks whether a queue that is served has broken.
 _BROKEN_EVERY_S = 0.5
-#: Seconds for which the start waits for queues to warm up; then it goes on without them.
-_WARM_UP_S = 30.0
 
 
 class Worker:
@@ -93,12 +91,13 @@ class Worker:
         )
         self._control = self._brokers.control
         self._presence = self._control.presence
-        self._signals = Signals(self._asked_to_stop)
+        self._signals = Signals(self._asked_to_stop, self.stop)
         self._roster = Roster(self, chancy, self._services, self._brokers.of, self._control, bounds)
         self.leader = chancy.hooks.gate(self)
         self._queues_changed = asyncio.Event()
         #: Set when the worker begins to end; see `Runtime.ending`.
         self.ending = asyncio.Event()
+        self._stopping = asyncio.Lock()
         #: Settlements that were refused because the lease was gone.
         self.stale = 0
 
@@ -159,23 +158,25 @@ class Worker:
         """Register and begin to work. Returns when the queues are served, or have failed to be.
 
         A warm-up that takes longer than 30 seconds goes on afterwards. If it raises, what had
-        begun has been stopped again.
-        """
+        begun has been stopped again. A SIGTERM that would just kill the process, since nobody in
+        it handles it, ends the worker first from before the first claim on."""
         await self._app.check_tables()
         for queue in self._app.queues:
             await self.broker.declare(queue)
+        self._signals.hold_up()
         try:
             await self._begin()
         except BaseException:
             await self.stop()
             raise
+        self._signals.begun.set()
         logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self.queues))
 
     async def _begin(self) -> None:
         await self._presence.register()
         self._brokers.start(self.worker_id, self._roster)
         await self._follow_queues()
-        await self._warm_up()
+        await self._roster.warm_up(self.ending)
         await self._announce()
         self._services.start("queues", self._watch_queues)
         self._services.start("announcer", self._watch_served)
@@ -208,12 +209,15 @@ class Worker:
         """
         self.ending.set()
         looking = functools.partial(self._services.stop, "queues", "announcer")
-        await tear_down(
-            looking, self._roster.stop, self._brokers.flush, self._services.stop_all, self._leave
-        )
+        jobs, rest = self._roster.stop, self._services.stop_all
+        # Who leaves the block while a signal ends the worker waits for that end.
+        async with self._stopping:
+            try:
+                await tear_down(looking, jobs, self._brokers.flush, rest, self._leave)
+            finally:
+                self._signals.remove()
 
     async def _leave(self) -> None:
-        self._signals.remove()
         worker_id = self.worker_id
         await self._brokers.unregister()
         logger.info("worker_stopped id=%s settled=%d", worker_id, self.settled)
@@ -253,15 +257,6 @@ class Worker:
             for queue in await self.broker.queues()
             if queue.served_by(tags) and (self._only is None or queue.name in self._only)
         )
-
-    async def _warm_up(self) -> None:
-        """Wait for the queues, unless that takes long or the end is asked for first."""
-        until = self.clock.monotonic() + _WARM_UP_S
-        while self._roster.starting and not self.ending.is_set():
-            if (left := until - self.clock.monotonic()) <= 0:
-                return
-            self._roster.changed.clear()
-            await self.clock.wait(self._roster.changed, min(left, 0.5))
 
     async def _watch_served(self) -> None:
         while True:

@@ -96,7 +96,7 @@ class Rehearsal:
         program.write_text(text, encoding="utf-8")
         with subprocess.Popen([sys.executable, str(program)]) as process:
             deadline = time.monotonic() + _PATIENCE_S
-            while not (self._at_rest(process.pid) and _heeds_sigterm(process.pid)):
+            while not self._at_rest(process.pid):
                 assert process.poll() is None, f"{block} ended by itself, with {process.poll()}"
                 assert time.monotonic() < deadline, f"{block} does not empty its queues"
                 time.sleep(0.02)
@@ -137,14 +137,6 @@ class Rehearsal:
             f"{block}: {command[-1]} exited with {done.returncode}:\n{done.stdout}"
         )
         return done.stdout
-
-
-def _heeds_sigterm(pid: int) -> bool:
-    """Whether a process would not just die of it, as a worker does that has begun and not come so
-    far as to wait for its end."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    (caught,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
-    return bool(int(caught, 16) >> signal.SIGTERM - 1 & 1)
 
 
 def is_worker(block: Block) -> bool:

@@ -164,7 +164,7 @@ def test_sigterm_while_the_server_is_silent_ends_all_the_same(
     assert "settlements_abandoned count=2" in worker.said()
     proxy.heal()
     rescuer = start_worker(dsn)
-    eventually_sync(lambda: tables.live(dsn) == 0, timeout=15.0)
+    eventually_sync(lambda: tables.live(dsn) == 0, timeout=60.0)
     assert rescuer.stop().outcomes["Lost"] == 2
     oracles.check_all_succeeded(dsn, 2)
     assert tables.counters(dsn) == (2, 2, 2)

@@ -1,0 +1,162 @@
+"""SIGTERM to programs of somebody's own with a worker in them, wherever they have come to."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Job, State, Worker
+from tests.integration.command import Started, command, started
+from tests.waiting import eventually_sync
+
+_JOBS = """\
+import asyncio, multiprocessing, os, signal, time
+from chancy import Chancy, Queue, Worker, job
+
+queues = [Queue(name="loop", executor="async"), Queue(name="thread", executor="thread")]
+only = [queue.name for queue in queues]
+
+
+def say(what):
+    print(what, flush=True)
+
+
+@job
+async def linger() -> None:
+    say("lingering")
+    await asyncio.sleep(600)
+
+
+@job
+async def end_all() -> None:
+    say("ending all")
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(600)
+
+
+@job
+def end_a_copy() -> int | None:
+    copy = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    copy.start()
+    copy.terminate()
+    copy.join(20)
+    say(f"the copy ended with {copy.exitcode}")
+    copy.kill()
+"""
+
+_MAIN = """\
+from program import *
+
+
+async def main():
+    async with Chancy(queues=queues) as chancy:
+        async with Worker(chancy, queues=only, shutdown_timeout_s=0.1) as worker:
+            {block}
+        say("left the worker")
+    say("left all")
+
+
+asyncio.run(main())
+"""
+
+Run = Callable[[str], AbstractContextManager[Started]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, dsn: str) -> Run:
+    """Runs a program with this in the block of its worker."""
+
+    def begin(block: str) -> AbstractContextManager[Started]:
+        (tmp_path / "program.py").write_text(_JOBS)
+        (tmp_path / "main.py").write_text(_MAIN.format(block=block))
+        return started([sys.executable, "main.py"], cwd=tmp_path, env={"CHANCY_DSN": dsn})
+
+    return begin
+
+
+def push(dsn: str, function: str, queue: str = "loop") -> None:
+    with Chancy(dsn) as chancy:
+        chancy.sync_push(Job(func=f"program.{function}", queue=queue), validate=False)
+
+
+def check_given_back(dsn: str) -> None:
+    """The only job waits as if nobody had ever claimed it, and no worker is registered."""
+    with psycopg.connect(dsn) as connection:
+        jobs = connection.execute("select state, attempt, crashes from chancy.jobs").fetchall()
+        workers = connection.execute("select count(*) from chancy.workers").fetchall()
+    assert jobs == [(State.PENDING, 0, 0)]
+    assert workers == [(0,)]
+
+
+def test_a_program_that_does_something_else_ends_by_it_once_jobs_are_given_back(
+    run: Run, dsn: str
+) -> None:
+    with run("await asyncio.sleep(600)") as program:
+        push(dsn, "linger")
+        eventually_sync(lambda: "lingering" in program.log)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(20) == -signal.SIGTERM, program.log
+        assert "left" not in program.log
+    check_given_back(dsn)
+
+
+def test_a_program_that_goes_on_to_wait_for_it_leaves_in_good_order(run: Run, dsn: str) -> None:
+    push(dsn, "end_all")
+    with run("await worker.ending.wait(); await worker.wait_for_shutdown()") as program:
+        assert program.process.wait(30) == 0, program.log
+        assert "left the worker\nleft all" in program.log
+    check_given_back(dsn)
+
+
+def test_a_copy_that_a_job_makes_of_the_process_ends_alone(run: Run, dsn: str) -> None:
+    with run("await worker.wait_for_shutdown()") as program:
+        push(dsn, "end_a_copy", "thread")
+        eventually_sync(lambda: f"the copy ended with {-signal.SIGTERM}" in program.log)
+        push(dsn, "linger")
+        eventually_sync(lambda: "lingering" in program.log)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(20) == 0, program.log
+
+
+@pytest.fixture
+def handlers() -> Generator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("asked", [False, True])
+async def test_handlers_of_a_program_are_there_again_after_the_worker(
+    dsn: str, asked: bool
+) -> None:
+    def own(*_: object) -> None:
+        """What the program itself does about it."""
+
+    signal.signal(signal.SIGTERM, own)
+    interrupted = signal.getsignal(signal.SIGINT)
+    async with Chancy(dsn) as chancy, Worker(chancy, queues=["none"]) as worker:
+        assert signal.getsignal(signal.SIGTERM) is own, "nobody has asked the worker to catch it"
+        if asked:
+            worker.catch_signals()
+            assert signal.getsignal(signal.SIGTERM) is not own
+    assert signal.getsignal(signal.SIGTERM) is own
+    assert signal.getsignal(signal.SIGINT) is interrupted
+
+
+def test_a_command_that_still_imports_the_application_ends(tmp_path: Path, dsn: str) -> None:
+    """Also as the first process of a container, for which the kernel has no default action."""
+    (tmp_path / "shop.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(99)")
+    options = ("--app=shop", "--processes=0")
+    with started(command("worker", *options), cwd=tmp_path, env={"CHANCY_DSN": dsn}) as worker:
+        eventually_sync(lambda: "importing" in worker.log)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 128 + signal.SIGTERM, worker.log
+        assert "Traceback" not in worker.log
