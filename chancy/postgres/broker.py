@@ -24,7 +24,7 @@ from chancy.errors import BrokerUnavailable, ConfigurationError, NotOpen
 from chancy.job import QueuedJob
 from chancy.names import shown
 from chancy.notice import Topic
-from chancy.postgres import rows
+from chancy.postgres import mismatch, rows
 from chancy.postgres.bulk import pieces, store_all
 from chancy.postgres.catalog import Catalog
 from chancy.postgres.claims import Claims
@@ -146,18 +146,26 @@ class PostgresBroker:
     ) -> Mapping[UUID, UUID]:
         if not jobs:
             return {}
-        if within is None:
-            return await self._pushes.push(jobs)
-        statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
-        rows = await fetch_within(within, statement, *parameters)
+        try:
+            if within is None:
+                return await self._pushes.push(jobs)
+            statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
+            rows = await fetch_within(within, statement, *parameters)
+        except Exception as error:
+            await mismatch.tell(error, self.fetch, self.schema)
+            raise
         return stand_ins(self.sql, statement, rows)
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        if within is None:
-            return await self._pushes.push_many(iter(chunks))
-        return await store_all(self.sql, pieces(self.sql, chunks), bind(within))
+        try:
+            if within is None:
+                return await self._pushes.push_many(iter(chunks))
+            return await store_all(self.sql, pieces(self.sql, chunks), bind(within))
+        except Exception as error:
+            await mismatch.tell(error, self.fetch, self.schema)
+            raise
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False

@@ -7,7 +7,7 @@ meet in one tree: a plugin that is gone leaves its tables behind, and strands no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import resources
@@ -215,6 +215,15 @@ def listing(schema: str) -> str:
 def names_of(rows: Sequence[Row]) -> list[str]:
     """The names in the rows of `listing` that can be names of components."""
     return [str(name) for (name,) in rows if _NAME.fullmatch(str(name))]
+
+
+def found_by(fetch: Callable[[str], Sequence[Row]], schema: str) -> dict[str, str]:
+    """The revision of every component that has tables in the schema, known here or not.
+
+    :param fetch: runs a statement.
+    """
+    names = names_of(fetch(listing(schema)))
+    return revisions_of(fetch(reading(schema, names))) if names else {}
 
 
 def revisions_of(rows: Sequence[Row]) -> dict[str, str]:

@@ -143,12 +143,7 @@ def sql(
 def revisions(dsn: str, schema: str = "chancy") -> dict[str, str]:
     """The revision of every component that has tables in the schema, known here or not."""
     with maintenance.session(dsn) as connection:
-        names = parts.names_of(connection.execute(parts.listing(schema).encode()).fetchall())
-        if not names:
-            return {}
-        return parts.revisions_of(
-            connection.execute(parts.reading(schema, names).encode()).fetchall()
-        )
+        return parts.found_by(lambda sql: connection.execute(sql.encode()).fetchall(), schema)
 
 
 def current(
@@ -233,5 +228,4 @@ def _found(connection: Connection, schema: str) -> dict[str, str]:
     def rows(statement: str) -> Sequence[Any]:
         return connection.exec_driver_sql(statement).fetchall()
 
-    names = parts.names_of(rows(parts.listing(schema)))
-    return parts.revisions_of(rows(parts.reading(schema, names))) if names else {}
+    return parts.found_by(rows, schema)

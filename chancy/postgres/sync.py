@@ -17,7 +17,7 @@ from chancy.broker import PreparedJob
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.job import QueuedJob
-from chancy.postgres import rows
+from chancy.postgres import mismatch, rows
 from chancy.postgres.bulk import gathered
 from chancy.postgres.catalog import declaration
 from chancy.postgres.drivers import sqlstates
@@ -88,10 +88,14 @@ class SyncPostgresBroker:
         """See `Broker.push`."""
         if not jobs:
             return {}
-        if within is None:
-            return self._persist(jobs)
-        statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
-        rows = fetch_within_sync(within, statement, *parameters)
+        try:
+            if within is None:
+                return self._persist(jobs)
+            statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
+            rows = fetch_within_sync(within, statement, *parameters)
+        except Exception as error:
+            mismatch.tell_sync(error, self.fetch, self.sql.schema)
+            raise
         return stand_ins(self.sql, statement, rows)
 
     def push_many(

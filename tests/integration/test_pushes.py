@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -277,19 +276,3 @@ def terminate_pushers(dsn: str) -> int:
             " and xact_start is not null"
         ).fetchall()
     return len(rows)
-
-
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_a_push_without_tables_says_what_to_do(
-    empty_dsn: str, driver: Literal["asyncpg", "psycopg"]
-) -> None:
-    said = 'relation "chancy.jobs" does not exist: if it is one of chancy\'s, run `chancy migrate'
-    async with Chancy(empty_dsn, driver=driver) as chancy:
-        with pytest.raises(StatementFailed, match=re.escape(said)):
-            await chancy.push(jobs.note.job(value=1))
-        with pytest.raises(StatementFailed) as failed:
-            async with chancy.transaction() as mine:
-                await mine.fetch("select * from orders")
-        assert str(failed.value) == 'relation "orders" does not exist (SQLSTATE 42P01)'
-    with chancy, pytest.raises(StatementFailed, match=re.escape(said)):
-        chancy.sync_push(jobs.note.job(value=1))

@@ -25,6 +25,7 @@ UNIQUE_VIOLATION = "23505"
 
 # A schema, a relation or a function is not there.
 _MISSING = frozenset({"3F000", "42P01", "42883"})
+_MISSING_COLUMN = "42703"
 
 #: A transaction in which a statement failed can only be rolled back.
 FAILED_TRANSACTION = "25P02"
@@ -50,6 +51,16 @@ def advised(sqlstate: str, text: str) -> str:
     if sqlstate in _MISSING and (sqlstate == "3F000" or "." in text):
         return f"{text}: if it is one of chancy's, run `chancy migrate upgrade`"
     return text
+
+
+def something_missing(error: BaseException) -> bool:
+    """Whether an error of ours, of a driver, of SQLAlchemy or of Django says that the server does
+    not have what a statement names."""
+    for one in (error, getattr(error, "orig", None), error.__cause__):
+        sqlstate = getattr(one, "sqlstate", None)
+        if sqlstate == _MISSING_COLUMN or sqlstate in _MISSING:
+            return True
+    return False
 
 
 def lost(sqlstate: str) -> bool:

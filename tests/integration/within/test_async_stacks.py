@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from chancy import Chancy, JobFilter, Queue, Worker
+from chancy import Chancy, JobFilter, Queue, SchemaMismatch, Worker
+from chancy.postgres.broker import PostgresBroker
 from tests import jobs
 from tests.integration.within.stacks import ASYNC_STACKS, AsyncStack, assert_told, sqlstate
 from tests.waiting import eventually
@@ -127,3 +128,15 @@ async def test_many_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     found = await chancy.get_jobs([references[0].id, references[4_999].id])
     assert [(job.arguments or {})["value"] for job in found.values()] == [0, 4_999]
     assert (await chancy.counts())["async"].pending == 5_000
+
+
+async def test_missing_tables_are_told_as_such(chancy: Chancy, stack: AsyncStack) -> None:
+    broker = chancy.control
+    assert isinstance(broker, PostgresBroker)
+    await broker.fetch("alter schema chancy rename to moved")
+    with pytest.raises(SchemaMismatch, match="run `chancy migrate upgrade`"):
+        async with stack.transaction():
+            await chancy.push(jobs.note.job(value=1), within=stack.within)
+    with pytest.raises(SchemaMismatch, match="run `chancy migrate upgrade`"):
+        async with stack.transaction():
+            await chancy.push_many([jobs.note.job(value=1)] * 2, within=stack.within)

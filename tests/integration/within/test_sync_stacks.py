@@ -11,7 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy import Chancy, Queue, Worker
+from chancy import Chancy, Queue, SchemaMismatch, Worker
 from tests import jobs
 from tests.integration.within.stacks import SYNC_STACKS, SyncStack, assert_told, sqlstate
 from tests.waiting import eventually, eventually_sync
@@ -127,3 +127,10 @@ async def test_a_commit_wakes_a_worker(
             await asyncio.to_thread(push)
     began = [float(str(at)) for at in jobs.noted]
     assert_told([at - before for at, before in zip(began, committed, strict=True)])
+
+
+def test_missing_tables_are_told_as_such(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
+    with psycopg.connect(dsn) as session:
+        session.execute("alter schema chancy rename to moved")
+    with pytest.raises(SchemaMismatch, match="run `chancy migrate upgrade`"), stack.transaction():
+        chancy.sync_push(jobs.note.job(value=1), within=stack.within)
