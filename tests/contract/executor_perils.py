@@ -52,7 +52,7 @@ async def leave_stubborn_task(until: str) -> str:
     async def stubborn() -> None:
         while not exists(until):
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.002)  # what it is cancelled in; a file tells of the end
 
     LEFT.append(asyncio.create_task(stubborn()))
     return "ended"

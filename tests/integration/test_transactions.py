@@ -49,7 +49,7 @@ async def test_a_push_that_outlives_its_transaction(chancy: Chancy, dsn: str) ->
     async def leave_one() -> None:
         async with chancy.transaction() as transaction:
             left.append(asyncio.create_task(chancy.push(jobs.note.job(1), within=transaction)))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # it begins
 
     with pytest.raises(RuntimeError, match="two tasks at the same time"):
         await leave_one()

@@ -51,6 +51,11 @@ def arm(where: str | None = None) -> None:
     arm_threads(name, call)
 
 
+def replace(kind: type, name: str, method: Callable[..., object]) -> None:
+    """For all objects of a class and until the process dies: whoever makes them is not asked."""
+    setattr(kind, name, method)
+
+
 def arm_link(name: str, call: Call) -> None:
     """Nearly all of them are run there."""
     run = Link.run
@@ -61,7 +66,7 @@ def arm_link(name: str, call: Call) -> None:
         with call():
             return await run(self, script, *args)
 
-    setattr(Link, "run", fatal)  # noqa: B010 - its arguments are named otherwise
+    replace(Link, "run", fatal)
 
 
 def arm_threads(name: str, call: Call) -> None:
@@ -77,7 +82,7 @@ def arm_threads(name: str, call: Call) -> None:
         with call():
             return run(self, client, keys, args)
 
-    setattr(Script, "run_sync", fatal)  # noqa: B010
+    replace(Script, "run_sync", fatal)
 
 
 def arm_desk(call: Call) -> None:
@@ -87,7 +92,7 @@ def arm_desk(call: Call) -> None:
         with call():
             return hear(self, payload)
 
-    setattr(Desk, "hear", fatal)  # noqa: B010
+    replace(Desk, "hear", fatal)
 
 
 def lose_a_claim() -> None:
@@ -102,4 +107,4 @@ def lose_a_claim() -> None:
             raise BrokerUnavailable("the answer was lost")
         return answer
 
-    setattr(Link, "run", lose)  # noqa: B010
+    replace(Link, "run", lose)

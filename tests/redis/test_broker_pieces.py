@@ -26,6 +26,10 @@ from tests.redis_fixtures import RedisServer
 MANY = 300
 #: Bytes of arguments of which few make a piece.
 LARGE = 60_000
+#: The share of the few runs of a script, up to thirty, that may be late: the heaviest need nearly all
+#: of the time that there is, so that a noisy machine makes some of them late. Of pieces three times
+#: as large more than that are late on a quiet one, too.
+SOME = 0.25
 
 
 @pytest.fixture
@@ -126,7 +130,7 @@ async def test_no_script_takes_long(
         await broker.push(last)
         await take_back(link_of(bench), [job.id for job in last])
         assert not await broker.get([job.id for job in last])
-    times.check(interrupted=0.25)
+    times.check(interrupted=SOME)
 
 
 async def test_few_large_jobs_are_a_piece(
@@ -137,7 +141,7 @@ async def test_few_large_jobs_are_a_piece(
         jobs = large(100, delay_s=60.0)
         await bench.broker.push(jobs)
         await bench.broker.cancel([job.id for job in jobs])
-    found = times.check(interrupted=0.25)
+    found = times.check(interrupted=SOME)
     for name in ("push", "claim", "settle", "note", "promote", "hurry", "cancel", "fetch", "find"):
         assert len(found[name]) >= 4, name
 

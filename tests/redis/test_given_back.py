@@ -18,21 +18,6 @@ from tests.waiting import eventually
 Run = Callable[..., Awaitable[object]]
 
 
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
-    made = RedisBroker(RedisSettings(url=redis_url))
-    await made.open()
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def bench(broker: RedisBroker) -> Bench:
-    bench = Bench(broker)
-    await bench.prepare()
-    return bench
-
-
 class Failing:
     """Scripts of a name fail, before they are run or after.
 

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import time
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
 
 from chancy.attempt import Claim
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.desk import Desk
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared
-from tests.redis.test_giving import Listening, woken
+from tests.redis.listening import Listening, woken
 from tests.waiting import eventually
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
-    made = RedisBroker(RedisSettings(url=redis_url))
-    await made.open()
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def bench(broker: RedisBroker) -> Bench:
-    bench = Bench(broker)
-    await bench.prepare()
-    return bench
-
-
-@pytest.fixture
-async def listening(bench: Bench) -> AsyncIterator[Listening]:
-    made = Listening(await bench.broker.subscribe())
-    await asyncio.sleep(0)
-    yield made
-    await made.close()
 
 
 async def test_what_is_heard_late_goes_back_if_nobody_claims_there_again(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,63 +12,15 @@ import pytest
 import redis
 
 from chancy.attempt import Claim
-from chancy.notice import Kind, Notice, Subscription
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.desk import PATIENCE_S
 from chancy.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.redis.listening import Listening, woken
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
-    made = RedisBroker(RedisSettings(url=redis_url))
-    await made.open()
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def bench(broker: RedisBroker) -> Bench:
-    bench = Bench(broker)
-    await bench.prepare()
-    return bench
-
-
-class Listening:
-    """As a worker listens: it hears the first notice as it arrives."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self.heard: list[Notice] = []
-        self._subscription = subscription
-        self._task = asyncio.create_task(self._listen())
-
-    async def _listen(self) -> None:
-        while True:
-            self.heard += await self._subscription.receive(60, self.heard.append)
-
-    async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        await self._subscription.close()
-
-
-@pytest.fixture
-async def listening(bench: Bench) -> AsyncIterator[Listening]:
-    made = Listening(await bench.broker.subscribe())
-    await asyncio.sleep(0)
-    yield made
-    await made.close()
-
-
-async def woken(listening: Listening) -> None:
-    async def heard() -> bool:
-        return Notice(Kind.WAKE, "default") in listening.heard
-
-    await eventually(heard)
 
 
 def desk(client: redis.Redis, broker: RedisBroker) -> bytes:

@@ -62,6 +62,7 @@ async def test_a_job_whose_end_was_lost_in_a_failover_runs_again(
             assert await broker.settle(done) == frozenset()
             [left] = [id for id in ids if id not in again]
             assert left == running.id
+            # For some more looks: what still runs is given by none of them.
             for _ in range(4):
                 await asyncio.sleep(LOOK_S)
                 assert await given() == 2

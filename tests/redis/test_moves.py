@@ -137,7 +137,7 @@ async def test_who_was_frozen_comes_too_late(
     adopt, broker = await adoption(chancy), await plane(chancy)
     with monkeypatch.context() as patch:
         patch.setattr(moves, "LEASE_S", 0.05)
-        broken_off(patch, "take", lambda: asyncio.sleep(0.1))
+        broken_off(patch, "take", lambda: asyncio.sleep(0.1))  # until after its end
         assert (await adopt("fast")).jobs == 0
     assert "redis_relay_late jobs=1" in caplog.text
     assert await broker.get([id]) == {}

@@ -35,7 +35,7 @@ async def push_for_ever(chancy: Chancy, told: list[Reference[object]], failed: l
             told.append(await chancy.push(jobs.note.job(value=len(told)).with_queue("fast")))
         except BrokerUnavailable:
             failed.append(len(told))
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # so that the worker keeps up
 
 
 def more_than(told: list[Reference[object]], count: int) -> bool:

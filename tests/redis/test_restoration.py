@@ -29,13 +29,6 @@ async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
     await made.close()
 
 
-@pytest.fixture
-async def bench(broker: RedisBroker) -> Bench:
-    bench = Bench(broker)
-    await bench.prepare()
-    return bench
-
-
 async def delete(broker: RedisBroker, name: str) -> None:
     assert await broker.link.command("DEL", broker.tag.encode() + name.encode()) == 1
 

@@ -43,7 +43,7 @@ async def winding(number: int) -> Snooze | None:
         raise ValueError(f"{number} fails")
     for n in range(10):
         about.progress(n / 40)
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # so that more than the last one is written
     return None
 
 

@@ -135,5 +135,5 @@ async def winding() -> str | Snooze:
         raise ValueError(f"{_step()} fails")
     for n in range(10):
         about.progress(n / 40)
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # so that more than the last one is written
     return _step()

@@ -46,7 +46,7 @@ async def prune(dsn: str) -> None:
     """As a pruner that keeps nothing, for as long as it is let."""
     while True:
         await asyncio.to_thread(execute, dsn, "delete from chancy.finished_jobs")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # so that others get their turn at the database
 
 
 async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None:

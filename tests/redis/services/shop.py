@@ -35,7 +35,7 @@ class Beat(Service):
         while not await ctx.wait(TICK_S):
             tick(ctx.id)
             if "file" in ctx.data:
-                with open(ctx.data["file"], "a") as file:  # noqa: ASYNC230
+                with open(ctx.data["file"], "a") as file:  # noqa: ASYNC230 - a line is written at once
                     file.write(f"{time.time()}\n")
         note(f"course:{ctx.id}", "end")
 
@@ -107,7 +107,7 @@ class Stuck(Service):
     async def stop(self) -> None:
         note(self.id, "stop")
         while True:
-            time.sleep(0.01)  # noqa: ASYNC251
+            time.sleep(0.01)  # noqa: ASYNC251 - that is what it is for
 
 
 class Tell(Service):

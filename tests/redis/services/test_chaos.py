@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -26,7 +27,8 @@ async def test_workers_are_killed_as_they_take_and_end_services(alone: Shop) -> 
         rounds += 1
         with member(alone.url, cleanup=False, concurrency=4, lease_s=LEASE_S) as process:
             before = alone.raw.llen("note:given")
-            await eventually(lambda before=before: alone.raw.llen("note:given") > before)  # type: ignore[misc]
+            await eventually(partial(_has_more, alone, before))
+            # At any moment of taking and ending them.
             await asyncio.sleep(random.uniform(0, 0.05))
             process.kill()
             process.wait()
@@ -42,6 +44,10 @@ async def test_workers_are_killed_as_they_take_and_end_services(alone: Shop) -> 
     runs = alone.notes("given")
     assert set(runs) == set(ids)
     assert len(runs) - len(ids) <= 4 * rounds
+
+
+def _has_more(place: Shop, before: int) -> bool:
+    return bool(place.raw.llen("note:given") > before)
 
 
 @pytest.mark.row("P32")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -224,8 +225,9 @@ async def test_what_cannot_be_is_refused(alone: Shop) -> None:
         alone.services.configure(handler="beat")
     with pytest.raises(ConfigurationError, match=r"'nowhere:x' cannot be imported: .*nowhere"):
         alone.services.configure(handler="nowhere:x")
+    half: Any = 0.5
     with pytest.raises(ConfigurationError, match=r"replicas=0\.5 must be a whole number"):
-        alone.services.configure(replicas=0.5)  # type: ignore[arg-type]
+        alone.services.configure(replicas=half)
     with pytest.raises(InvalidArguments, match=r"'STOPED' is no state: use .*STOPPED"):
         await alone.services.restart_if("nowhere", ["STOPED"])
     with pytest.raises(NoService):

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,6 +47,10 @@ def fields(raw: Any, id: str) -> dict[str, str]:
     return found
 
 
+def is_stopped(helpers: PyTaskHelpers, id: str) -> bool:
+    return bool(helpers.get_task(id, "state") == "STOPPED")
+
+
 @pytest.mark.row("P01")
 @pytest.mark.row("P06")
 @pytest.mark.row("P13")
@@ -70,7 +75,7 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
         await eventually(lambda: command_sync(raw, "LRANGE", "heard:r", -1, -1) == ["new"])
         for id in ("r", sleeper):
             helpers.stop_task(id)
-            await eventually(lambda id=id: helpers.get_task(id, "state") == "STOPPED")  # type: ignore[misc]
+            await eventually(partial(is_stopped, helpers, id))
         assert command_sync(raw, "LRANGE", "heard:r", -1, -1) == ["stopping"]
         assert not helpers.restart_if_state("r", ["ERROR"])
         assert helpers.restart_if_state("r", ["STOPPED"])

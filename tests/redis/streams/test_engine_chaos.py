@@ -146,7 +146,7 @@ async def survive(crew: Crew, seconds: int) -> bool:
         async def load() -> None:
             while not stop.is_set():
                 await crew.send(50)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # so that they keep up
 
         loading = asyncio.create_task(load())
         until = time.monotonic() + seconds

@@ -119,7 +119,7 @@ async def test_what_was_on_its_way_to_be_acknowledged_does_not_come_again_after_
     async def late(link: Link, calls: Sequence[Call]) -> Any:
         if any(call.script == "exchange" and len(call.args) > 5 for call in calls):
             on_its_way.set()
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # longer than a quarantine takes
         return await answered(link, calls)
 
     monkeypatch.setattr(Link, "call_many", late)

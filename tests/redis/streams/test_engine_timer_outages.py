@@ -46,10 +46,12 @@ async def link(server: RedisServer) -> AsyncIterator[Link]:
     await made.close()
 
 
-async def away(proxy: Proxy, seconds: float) -> None:
-    """Let the server be away for a while."""
+async def away(proxy: Proxy, seconds: float, gone: asyncio.Event | None = None) -> None:
+    """Let the server be away for a while; sets that it is."""
     await asyncio.to_thread(proxy.refuse)
     await asyncio.to_thread(proxy.cut)
+    if gone is not None:
+        gone.set()
     await asyncio.sleep(seconds)
     await asyncio.to_thread(proxy.heal)
 
@@ -70,8 +72,9 @@ async def test_a_task_that_is_done_is_not_done_again_because_redis_was_away(
         nonlocal ran
         ran += 1
         if ran == 1:
-            outage.append(asyncio.create_task(away(proxy, 0.4)))
-            await asyncio.sleep(0.1)
+            gone = asyncio.Event()
+            outage.append(asyncio.create_task(away(proxy, 0.4, gone)))
+            await gone.wait()
 
     streams.task(on_leader=True, name="once")(work)
     serving = asyncio.create_task(streams.serve(leader=Unelected()))

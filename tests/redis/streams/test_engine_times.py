@@ -114,4 +114,4 @@ async def _load(crew: Fleet) -> None:
     while True:
         await crew.send(first, 20)
         first += 20
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # so that batches wait to be filled

@@ -47,7 +47,7 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
 
     async def late(reader: Reader, *parts: Any, **more: Any) -> Any:
         begun.set()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # so that it is sent after what is to end it
         return await read(reader, *parts, **more)
 
     monkeypatch.setattr(Reader, "read", late)
@@ -58,9 +58,9 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
         await begun.wait()
         lanes.append(idle(1))
         waiter.look()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # until it has been sent, and blocks for four seconds unless ended
         await alone.command("XADD", orders.keys.log(1), "*", "a", "b")
-        await eventually(lambda: lanes[1].more, timeout=1)
+        await eventually(lambda: lanes[1].more, timeout=3)
         assert not lanes[0].more
     finally:
         serving.cancel()
