@@ -26,9 +26,9 @@ from tests.redis_fixtures import RedisServer
 MANY = 300
 #: Bytes of arguments of which few make a piece.
 LARGE = 60_000
-#: The share of the few runs of a script, up to thirty, that may be late: the heaviest need nearly all
-#: of the time that there is, so that a noisy machine makes some of them late. Of pieces three times
-#: as large more than that are late on a quiet one, too.
+#: The share of the few runs of a script, up to thirty, that may be late: the heaviest need nearly
+#: all of the time that there is, so that a noisy machine makes some of them late. Of pieces three
+#: times as large more than that are late on a quiet one, too.
 SOME = 0.25
 
 
