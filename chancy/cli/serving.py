@@ -64,49 +64,52 @@ def run(chancy: Chancy, orders: Orders) -> None:
 
     :raises ConfigurationError: no plugin has a processor that it is to run.
     """
+    if orders.processors is not None:
+        _choose(chancy, orders.processors)
+    asyncio.run(_serve(chancy, orders))
+    if code := max((plugin.exit_code for plugin in chancy.hooks.plugins), default=0):
+        sys.exit(code)
+
+
+async def _serve(chancy: Chancy, orders: Orders) -> None:
+    from chancy.executors.loop_threads import LoopThreads
     from chancy.postgres.broker import PostgresBroker
     from chancy.worker.supervised import Line
     from chancy.worker.worker import Worker
 
-    if orders.processors is not None:
-        _choose(chancy, orders.processors)
-
-    async def main() -> None:
-        broker = chancy.control
-        line = Line.take(
-            grace_s=orders.shutdown_timeout + 30.0,
-            dsn=broker.dsn if isinstance(broker, PostgresBroker) else None,
-            schema=chancy.schema,
+    # A call of a job of an `async` queue that hangs in one is not to hold up the end.
+    asyncio.get_running_loop().set_default_executor(LoopThreads("chancy-helper"))
+    broker = chancy.control
+    line = Line.take(
+        grace_s=orders.shutdown_timeout + 30.0,
+        dsn=broker.dsn if isinstance(broker, PostgresBroker) else None,
+        schema=chancy.schema,
+    )
+    async with chancy:
+        worker = Worker(
+            chancy,
+            tags=orders.tags,
+            queues=orders.queues,
+            concurrency=orders.concurrency,
+            most_ahead=orders.most_ahead,
+            shutdown_timeout_s=orders.shutdown_timeout,
+            heartbeat_s=orders.heartbeat,
+            heartbeat_timeout_s=orders.heartbeat_timeout,
+            burst=orders.burst,
+            supervisor=line,
         )
-        async with chancy:
-            worker = Worker(
-                chancy,
-                tags=orders.tags,
-                queues=orders.queues,
-                concurrency=orders.concurrency,
-                most_ahead=orders.most_ahead,
-                shutdown_timeout_s=orders.shutdown_timeout,
-                heartbeat_s=orders.heartbeat,
-                heartbeat_timeout_s=orders.heartbeat_timeout,
-                burst=orders.burst,
-                supervisor=line,
+        # Before it claims: a signal in between would kill what it has begun.
+        worker.catch_signals()
+        async with worker:
+            status = asyncio.create_task(_tell(chancy, worker, orders))
+            await worker.wait_for_shutdown()
+            status.cancel()
+            with suppress(asyncio.CancelledError):
+                await status
+            logger.info(
+                "stopping pid=%d running jobs have %g s", os.getpid(), orders.shutdown_timeout
             )
-            # Before it claims: a signal in between would kill what it has begun.
-            worker.catch_signals()
-            async with worker:
-                status = asyncio.create_task(_tell(chancy, worker, orders))
-                await worker.wait_for_shutdown()
-                status.cancel()
-                with suppress(asyncio.CancelledError):
-                    await status
-                logger.info(
-                    "stopping pid=%d running jobs have %g s", os.getpid(), orders.shutdown_timeout
-                )
-        logger.info("stopped pid=%d settled=%d stale=%d", os.getpid(), worker.settled, worker.stale)
-
-    asyncio.run(main())
-    if code := max((plugin.exit_code for plugin in chancy.hooks.plugins), default=0):
-        sys.exit(code)
+    logger.info("stopped pid=%d settled=%d stale=%d", os.getpid(), worker.settled, worker.stale)
 
 
 def _choose(chancy: Chancy, processors: Collection[str]) -> None:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class LoopThreads(ThreadPoolExecutor):
-    """The default executor of the loop of a thread that runs jobs.
+    """The default executor of a loop in which jobs run.
 
     The threads of its parent class are joined by the interpreter when it exits, and by `shutdown`,
     both without limit: a call that hangs in one would keep a worker from ever ending. These are

@@ -55,6 +55,7 @@ class Heartbeat:
         self._declared_dead = declared_dead
         self._loop = asyncio.get_running_loop()
         self._stopping = threading.Event()
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="chancy heartbeat", daemon=True)
         # By this machine's clock, when the last beat that was answered began, and the first one
         # since.
@@ -81,9 +82,13 @@ class Heartbeat:
         """Ask the thread to end; it closes its connection. Does not wait."""
         self._stopping.set()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread's end."""
-        self._thread.join(timeout_s)
+    async def ended(self, timeout_s: float) -> None:
+        """Wait at most so long until the connection is closed.
+
+        In no thread of the loop's own: all of them may be in calls of jobs that hang.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), timeout_s)
 
     def _run(self) -> None:
         backoff = Backoff(base_s=0.2, cap_s=self._interval_s)
@@ -96,7 +101,7 @@ class Heartbeat:
                     self._asked_at = began
                 try:
                     if not self._pulse.beat():
-                        self._tell()
+                        self._tell(self._declared_dead)
                         return
                     self._heard_at, self._asked_at = began, None
                     backoff.reset()
@@ -110,8 +115,11 @@ class Heartbeat:
                     self._heard_at, self._asked_at = began, None
                     logger.exception("heartbeat_failed next_try_s=%.1f", pause)
         finally:
-            self._pulse.close()
+            try:
+                self._pulse.close()
+            finally:
+                self._tell(self._ended.set)
 
-    def _tell(self) -> None:
+    def _tell(self, what: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            self._loop.call_soon_threadsafe(self._declared_dead)
+            self._loop.call_soon_threadsafe(what)

@@ -121,7 +121,7 @@ class Presence:
         finally:
             self.worker_id = uuid.uuid4()
         if heartbeat is not None:
-            await asyncio.to_thread(heartbeat.join, 5.0)
+            await heartbeat.ended(5.0)
 
     def _declared_dead(self) -> None:
         if self._heartbeat is None:

@@ -13,6 +13,20 @@ import pytest
 from tests.integration.command import SHOP, alone, command, inside, started
 from tests.waiting import eventually_sync
 
+#: A job that waits for calls in threads, which nobody can stop.
+_HANGING = """\
+import asyncio, time
+from chancy import Chancy, Queue, job
+
+chancy = Chancy(queues=[Queue(name="loop", executor="async")])
+
+
+@job
+async def hang() -> None:
+    print("hanging", flush=True)
+    await asyncio.gather(*(asyncio.to_thread(time.sleep, 600) for _ in range({calls})))
+"""
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
@@ -118,3 +132,22 @@ def test_a_worker_without_functions_is_refused(shop: Path, dsn: str) -> None:
     env["CHANCY_IMPORTS"] = "nowhere"
     assert "imports: there is no module" in alone("worker", cwd=shop, env=env, code=2).err
     assert "names no queue" in alone("worker", "--queues=,", cwd=shop, env=env, code=2).err
+
+
+@pytest.mark.parametrize("calls", [1, 40])
+def test_calls_in_threads_that_hang_do_not_hold_up_the_end(
+    tmp_path: Path, dsn: str, calls: int
+) -> None:
+    """However many: the worker needs no thread of theirs for its own end."""
+    (tmp_path / "shop.py").write_text(_HANGING.format(calls=calls))
+    options = ("--app=shop", "--processes=0", "--shutdown-timeout=0.1", "--queues=loop")
+    with started(command("worker", *options), cwd=tmp_path, env={"CHANCY_DSN": dsn}) as worker:
+        eventually_sync(lambda: "listening for notices" in worker.log)
+        inside("push", "shop.hang", "--no-validate", "--queue=loop", dsn=dsn)
+        eventually_sync(lambda: "hanging" in worker.log)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(30) == 0, worker.log
+        assert "are left behind: chancy-helper-1" in worker.log
+    assert inside("worker", "list", "--json", dsn=dsn).json == []
+    (job,) = inside("job", "list", "--json", dsn=dsn).json
+    assert (job["state"], job["attempt"]) == ("pending", 0)
