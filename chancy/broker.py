@@ -8,7 +8,7 @@ A broker is the only part that knows tables. Every call may be repeated: after
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -25,6 +25,8 @@ from chancy.unique import UniqueKey
 
 #: Jobs of one chunk of a bulk push.
 CHUNK = 1_000
+#: Jobs of one answer of `Broker.running`.
+MOST_RUNNING = 1_000
 
 
 class Capability(StrEnum):
@@ -253,6 +255,12 @@ class Broker(Protocol):
 
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
         """The running jobs of a worker that were asked to stop, in any order."""
+        ...
+
+    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
+        """Up to `MOST_RUNNING` jobs that a worker runs as far as the store knows, with their
+        leases, but for those given. Claims whose answer was lost, and which a later one may give,
+        are left out."""
         ...
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:

@@ -1,10 +1,11 @@
+# over 300 lines: one method for each of `Broker`
 """Several brokers as one: each job is pushed to the broker of its queue, and found where it is."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -220,6 +221,13 @@ class RoutedBroker(Lookup):
         for name, broker in await self.planes.there():
             with away(name):
                 found += await broker.asked_to_stop(worker_id)
+        return found
+
+    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
+        found: dict[UUID, UUID] = {}
+        for name, broker in await self.planes.there():
+            with away(name):
+                found |= await broker.running(worker_id, besides=besides)
         return found
 
     # Queues and workers

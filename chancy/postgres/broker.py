@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
 
 from chancy.attempt import Claim, Note, Settlement
 from chancy.broker import (
+    MOST_RUNNING,
     Cancellation,
     Capability,
     JobFilter,
@@ -253,6 +254,13 @@ class PostgresBroker:
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
         rows = await self._upkeep_link.fetch(self.sql.asked_to_stop, worker_id)
         return [row[0] for row in rows]
+
+    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
+        unsure = self._claims.unsure(worker_id)
+        found = await self._upkeep_link.fetch(
+            self.sql.running, worker_id, list(besides), unsure, MOST_RUNNING
+        )
+        return {row[0]: row[1] for row in found}
 
     async def unregister(self, worker_id: UUID) -> None:
         self._claims.forget(worker_id)

@@ -115,6 +115,17 @@ class Claims:
             self._leases = new_ids(_LEASES)
         return self._leases.pop()
 
+    def unsure(self, worker_id: UUID) -> Sequence[UUID]:
+        """The leases of the claims of a worker whose answer may come yet."""
+        since = time.monotonic() - _UNKNOWN_FOR_S
+        return [
+            unknown.lease
+            for (worker, _), side in self._sides.items()
+            if worker == worker_id
+            for unknown in side.unknown
+            if unknown.since > since
+        ]
+
     def forget(self, worker_id: UUID) -> None:
         """Drop what is remembered of a worker that has left."""
         for key in [key for key in self._sides if key[0] == worker_id]:

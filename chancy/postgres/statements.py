@@ -69,6 +69,7 @@ class Statements:
         self.recover = self._load("recover")
         self.register = self._load("register")
         self.resume = self._load("resume")
+        self.running = self._load("running")
         self.settled = self._load("settled")
         self.unconfirmed = self._load("unconfirmed")
         self.unregister = self._load("unregister")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from chancy.attempt import Claim, Note, Settlement
 from chancy.broker import (
+    MOST_RUNNING,
     Cancellation,
     Capability,
     JobFilter,
@@ -90,8 +91,7 @@ class MemoryBroker:
             if row.state is State.PENDING and row.pushed.queue == queue
         ]
         pending.sort(key=lambda row: (-row.pushed.priority, row.position))
-        lease = uuid.uuid4()
-        now = self.store.clock.now()
+        lease, now = uuid.uuid4(), self.store.clock.now()
         claimed = pending[: max(0, limit)]
         for row in claimed:
             row.move(State.RUNNING)
@@ -143,11 +143,11 @@ class MemoryBroker:
         return Cancellation.ASKED
 
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
-        return [
-            job_id
-            for job_id, row in self.store.live.items()
-            if row.state is State.RUNNING and row.worker_id == worker_id and row.stop_asked_at
-        ]
+        return [row.pushed.id for row in self.store.running(worker_id) if row.stop_asked_at]
+
+    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
+        rows = [row for row in self.store.running(worker_id) if row.pushed.id not in besides]
+        return {one.id: one.lease for one in (row.claim() for row in rows[:MOST_RUNNING])}
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         rows = self.store.finished | self.store.live

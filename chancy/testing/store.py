@@ -237,6 +237,10 @@ class MemoryStore:
         row = self.live.get(id)
         return None if row is None else place_of(row, self.live.values(), self.clock.now())
 
+    def running(self, worker_id: UUID) -> list[Row]:
+        rows = [row for row in self.live.values() if row.state is State.RUNNING]
+        return [row for row in rows if row.worker_id == worker_id]
+
     def cancel(self, row: Row) -> None:
         row.move(State.CANCELLED)
         self.retire(row)

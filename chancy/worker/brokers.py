@@ -65,6 +65,7 @@ class Brokers:
     def start(self, worker_id: UUID, running: Running) -> None:
         """Begin with the control broker, which knows the worker, and to join the others."""
         self.control.start()
+        self.control.compare(running)
         if self._routed is not None:
             for plane in self._planes.values():
                 plane.join(worker_id, self._routed.planes, running)

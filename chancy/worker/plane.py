@@ -15,6 +15,7 @@ from chancy.hooks import Hooks
 from chancy.notice import Notice
 from chancy.planes import Planes
 from chancy.queue import DEFAULT_BROKER, Queue
+from chancy.worker.holdings import Holdings
 from chancy.worker.listener import Listener
 from chancy.worker.notes import Notes
 from chancy.worker.presence import Presence
@@ -47,6 +48,10 @@ class Running(Protocol):
 
     def stop_job(self, job_id: UUID) -> bool:
         """Stop a job that somebody asked to stop; False if it does not run here."""
+        ...
+
+    def held(self) -> set[UUID]:
+        """The jobs that run or wait to run here, of every broker."""
         ...
 
     def put_off(self, plane: Plane, why: str) -> None:
@@ -96,6 +101,7 @@ class Plane:
             line=line if self.control else None,
             declared_dead=self._declared_dead,
         )
+        self._holdings = Holdings(broker, self.presence, self.settler, clock)
 
     @property
     def control(self) -> bool:
@@ -131,10 +137,17 @@ class Plane:
             await planes.ready(self.name)
             await self.presence.register()
             self.start()
+            self.compare(running)
             self._services.start(self.of("contact"), functools.partial(self.watch, running))
             self._services.start(self.of("stops"), functools.partial(self._watch_stops, running))
 
         self._services.start(self.of("registration"), begin)
+
+    def compare(self, running: Running) -> None:
+        """Begin to look for jobs whose end the broker has forgotten."""
+        self._services.start(
+            self.of("holdings"), functools.partial(self._holdings.serve, running.held)
+        )
 
     async def watch(self, running: Running) -> None:
         """Look whether beats are answered, until cancelled; see `Presence.watch`."""

@@ -90,6 +90,8 @@ class Roster:
         #: Why a queue could not be started when that was tried last.
         self._failed: dict[str, str] = {}
         self._known_broken: dict[str, str] = {}
+        #: Started, and not ended yet.
+        self._alive: set[Serving] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         # What has been served as it was before, the oldest first; set: it is to end soon.
         self._former: dict[Serving, asyncio.Event] = {}
@@ -160,6 +162,7 @@ class Roster:
         try:
             serving = self._serve(queue)
             await serving.start()
+            self._alive.add(serving)
         except Exception as error:
             if not self._begins(name):
                 return
@@ -222,6 +225,10 @@ class Roster:
         """What may run jobs."""
         return (*self._serving.values(), *self._former)
 
+    def held(self) -> set[UUID]:
+        """The jobs that run or wait to run here."""
+        return set().union(*(one.runner.ids for one in self._alive))
+
     def stop_job(self, job_id: UUID) -> bool:
         """Stop a job that somebody asked to stop; False if it does not run here."""
         outcome = Cancelled("somebody asked for it")
@@ -269,6 +276,12 @@ class Roster:
         await self._end(serving)
 
     async def _end(self, serving: Serving) -> None:
+        try:
+            await self._stop(serving)
+        finally:
+            self._alive.discard(serving)
+
+    async def _stop(self, serving: Serving) -> None:
         """In good time, or at once when that is asked for."""
         stopping = asyncio.create_task(serving.stop(grace_s=self._worker.shutdown_timeout_s))
         hurry = asyncio.create_task(self.hurry.wait())

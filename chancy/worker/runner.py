@@ -96,6 +96,11 @@ class Runner:
         """Claims in hand: waiting and running."""
         return len(self._waiting) + len(self._running)
 
+    @property
+    def ids(self) -> set[UUID]:
+        """Of the jobs in hand."""
+        return {claim.id for claim in (*self._waiting, *self._running.values())}
+
     def give(self, claims: Sequence[Claim]) -> None:
         """Take claims to run."""
         if not claims:

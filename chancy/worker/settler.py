@@ -59,6 +59,11 @@ class Settler:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._writing)
 
+    @property
+    def ids(self) -> set[UUID]:
+        """Of the jobs whose end the store has not confirmed."""
+        return {one.id for one in (*self._waiting, *self._writing)}
+
     def add(self, settlement: Settlement) -> None:
         """Take a settlement; it is written soon."""
         self._waiting.append(settlement)

@@ -1,9 +1,10 @@
+# over 300 lines: one method for each of `Broker`
 """A broker on Redis: every operation is one script, atomic, by the clock of the server."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -138,9 +139,7 @@ class RedisBroker:
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
     ) -> frozenset[UUID]:
-        stale = await settle(self.link, self._kept, settlements)
-        self._claims.holdings.settled(settlements)
-        return stale
+        return await settle(self.link, self._kept, settlements)
 
     async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale: set[UUID] = set()
@@ -199,6 +198,12 @@ class RedisBroker:
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
         answer = await self.link.run("asked", worker_id.bytes)
         return [UUID(bytes=id) for id in answer]
+
+    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
+        # What nobody has fetched of what was given goes back within a second.
+        unsure = self._claims.unsure(worker_id)
+        found = await self._workers.running(worker_id, besides=besides)
+        return {id: lease for id, lease in found.items() if lease not in unsure}
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self._read(ids, "fetch", *self._ages)

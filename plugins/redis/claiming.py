@@ -18,7 +18,6 @@ from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.identity import new_ids
 from chancy.plugins.redis import folding, records
 from chancy.plugins.redis.desk import PATIENCE_S, Desk
-from chancy.plugins.redis.holdings import Holdings
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.pieces import MOVED
 from chancy.plugins.redis.settlements import settle
@@ -61,26 +60,17 @@ class Claims:
         self._closed = asyncio.Event()
         #: Where workers wait for what is pushed, while `attended` is set.
         self.desk = Desk(self._give_back, self._look)
-        #: What was claimed and has not been settled.
-        self.holdings = Holdings(link)
         self.attended = False
 
     async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
         """See `Broker.claim`."""
-        found = await self._claim(queue, worker_id, limit) if limit > 0 else []
-        if found:
-            self.holdings.add(worker_id, found)
-        return found
-
-    async def _claim(self, queue: str, worker_id: UUID, limit: int) -> Sequence[Claim]:
+        if limit <= 0:
+            return []
         if given := self.desk.fetch(worker_id, queue, limit):
             return given
         if self._unknown and (found := await self._recover(queue, worker_id)):
             self.desk.keep(found[limit:])
             return found[:limit]
-        if lost := await self.holdings.lost(worker_id, queue):
-            self.desk.keep(lost[limit:])
-            return lost[:limit]
         claims: list[Claim] = []
         missed: list[Claim] = []
         lease, began = _NO_LEASE, 0.0
@@ -129,6 +119,17 @@ class Claims:
                 await folding.fold(self._link, claim.id, claim.lease, record)
         return self.desk.missed(missed), fresh, answer[2] == 1
 
+    def unsure(self, worker_id: UUID) -> Collection[UUID]:
+        """The leases of the claims of a worker whose answer may come yet."""
+        since = time.monotonic() - _UNKNOWN_FOR_S
+        return {
+            one.lease
+            for (worker, _), unknown in self._unknown.items()
+            if worker == worker_id
+            for one in unknown
+            if one.since > since
+        }
+
     async def leave(self, worker_id: UUID) -> None:
         """Give back what a worker that leaves was given last, and drop what is remembered of it."""
         for key in [key for key in self._unknown if key[0] == worker_id]:
@@ -141,7 +142,6 @@ class Claims:
                 # Once: whoever leaves does not wait for the server. What it keeps is rescued.
                 await self._settle_back(waiting)
         self.desk.forget(worker_id)
-        self.holdings.forget(worker_id)
 
     def open(self) -> None:
         """Give back from now on what nobody fetches."""

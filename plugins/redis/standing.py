@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from redis.exceptions import MovedError
 
-from chancy.broker import WorkerRecord
+from chancy.broker import MOST_RUNNING, WorkerRecord
 from chancy.errors import BrokerUnavailable
 from chancy.limits import encode_limits, limits_from
 from chancy.options import decode_options, encode_options
@@ -19,8 +19,12 @@ from chancy.plugins.redis import records
 from chancy.plugins.redis.client import Client, connect_sync, translated
 from chancy.plugins.redis.home import MOST_MOVES, Home
 from chancy.plugins.redis.link import SCRIPTS, Link
+from chancy.plugins.redis.pieces import records_of
 from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.queue import Queue
+from chancy.states import State
+
+_RUNNING = bytes([State.RUNNING])
 
 
 class Queues:
@@ -84,6 +88,25 @@ class Workers:
 
     async def unregister(self, worker_id: UUID) -> None:
         await self._link.run("unregister", worker_id.bytes)
+
+    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
+        """See `chancy.broker.Broker.running`."""
+        key = f"{self._link.tag}:w:".encode() + worker_id.bytes
+        members: set[bytes] = set()
+        cursor: bytes | str = "0"
+        while True:
+            cursor, some = await self._link.command("SSCAN", key, cursor, "COUNT", 1_000)
+            members.update(some)
+            if cursor == b"0":
+                break
+        ids = sorted({UUID(bytes=id) for id in members}.difference(besides))[:MOST_RUNNING]
+        texts = await records_of(self._link.run, ids, "fetch", 0, 0)
+        claims = [
+            records.claim(id.bytes, text)
+            for id, text in zip(ids, texts, strict=True)
+            if text[:1] == _RUNNING
+        ]
+        return {claim.id: claim.lease for claim in claims if claim.worker_id == worker_id}
 
     async def all(self) -> Sequence[WorkerRecord]:
         clock, *rows = await self._link.run("workers")

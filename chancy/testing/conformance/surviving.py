@@ -23,6 +23,22 @@ async def beat(broker: Broker, worker_id: uuid.UUID) -> bool:
 
 
 class WorkerPromises(Promises):
+    async def test_what_a_worker_runs_is_told_with_its_leases(self, bench: Bench) -> None:
+        first, second, ended = await bench.running(prepared(), prepared(), prepared())
+        await bench.settle(settlement(ended, State.SUCCEEDED))
+        other = Bench(bench.broker)
+        await other.prepare()
+        await other.running()
+        running = bench.broker.running
+        assert await running(bench.worker_id, besides=()) == {
+            first.id: first.lease,
+            second.id: second.lease,
+        }
+        assert await running(bench.worker_id, besides={first.id, ended.id}) == {
+            second.id: second.lease
+        }
+        assert await running(uuid.uuid4(), besides=()) == {}
+
     async def test_a_registered_worker_is_listed(self, bench: Bench) -> None:
         worker = record(host="a-host", pid=4_194_304)
         await bench.broker.register(worker)
