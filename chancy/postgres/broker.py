@@ -62,6 +62,8 @@ class PostgresBroker:
         driver: Name | Driver = DEFAULT,
         pool_size: int = 10,
     ) -> None:
+        if pool_size < 1:
+            raise ConfigurationError(f"pool_size={pool_size} leaves no session for callers")
         self.dsn = dsn
         self.sql = Statements(schema)
         self._listen_dsn = listen_dsn or dsn

@@ -28,6 +28,12 @@ async def test_who_leaves_closes_nothing_for_those_inside(dsn: str) -> None:
             await chancy.push(jobs.note.job(3))
 
 
+@pytest.mark.parametrize("size", [0, -1])
+def test_without_a_session_for_callers_none_is_made(size: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"pool_size={size} leaves no session"):
+        Chancy("postgresql://localhost/shop", pool_size=size)
+
+
 async def test_tasks_come_and_go(dsn: str) -> None:
     chancy = Chancy(dsn)
 
