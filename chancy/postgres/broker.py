@@ -1,3 +1,4 @@
+# over 300 lines: one method for each of `Broker`
 """The broker on Postgres."""
 
 from __future__ import annotations

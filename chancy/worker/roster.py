@@ -1,3 +1,4 @@
+# over 300 lines: what is wanted, starts, is served and leaves is one state
 """The queues that a worker serves."""
 
 from __future__ import annotations
