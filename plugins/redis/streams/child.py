@@ -123,14 +123,18 @@ class Child:
             code = self._exit_code()
             raise ChildDied(f"its process has ended with {code}") from error
 
-    def close(self) -> None:
-        """End the child."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the child.
+
+        :param at_once: by a kill; otherwise it has a moment for its end.
+        """
         self._lane.mirror = _nowhere
         self._shared[0] = 0.0
         self._line.close()
         with self._reaping:
             self._closed = True
-            self._process.join(_PATIENCE_S)
+            if not at_once:
+                self._process.join(_PATIENCE_S)
             if self._process.is_alive():
                 self._process.kill()
                 self._process.join()

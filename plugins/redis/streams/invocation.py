@@ -54,10 +54,10 @@ class Invocation:
                 await _in_thread(self._child.run, _expected)
 
     async def close(self) -> None:
-        """End the child, if there is one."""
+        """End the child, if there is one; where this is interrupted its time is over."""
         child, self._child = self._child, None
         if child is not None:
-            await asyncio.shield(asyncio.to_thread(child.close))
+            await asyncio.shield(asyncio.to_thread(child.close, at_once=cancelled()))
 
     async def _run_here(self) -> None:
         processor, lane = self._processor, self._lane

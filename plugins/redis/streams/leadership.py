@@ -50,12 +50,17 @@ class RedisGate:
 
     async def serve(self) -> None:
         """Ask for the lead until cancelled; then give it up, so that another has it soon."""
+        asking: asyncio.Task[None] | None = None
         try:
             while True:
-                await self._ask()
+                asking = asyncio.create_task(self._ask(), name="ask for the lead")
+                await asyncio.shield(asking)
                 # Four times a lease, and not all at one moment.
                 await asyncio.sleep(self._lease_s / 4 * random.uniform(0.8, 1.2))
         finally:
+            if asking is not None:
+                # The server may grant it yet: behind the farewell nobody would lead for a lease.
+                await asyncio.wait([asking])
             if self.leading:
                 self._until = 0.0
                 with contextlib.suppress(BrokerError, TimeoutError):

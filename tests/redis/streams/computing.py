@@ -57,6 +57,9 @@ def compute(events: BlockingEvents[Sum]) -> None:
                 until = time.monotonic() + 1.5  # longer than the lease
                 while time.monotonic() < until:
                     continue
+            case "burn on":
+                while True:
+                    continue
             case _:
                 pass
         _note(events.partition, one)

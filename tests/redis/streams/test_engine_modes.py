@@ -16,6 +16,7 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams import child
 from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.policy import Ignore
 from chancy.plugins.redis.streams.processor import Options
@@ -162,12 +163,32 @@ async def test_a_child_that_dies_while_its_partition_is_given_back_is_no_failure
     (executor,) = module.streams.executors
     serving.cancel()
     await eventually(lambda: all(lane.closing for lane in executor.runner.lanes))
-    for child in multiprocessing.active_children():
-        child.kill()
+    for process in multiprocessing.active_children():
+        process.kill()
     await asyncio.wait([serving])
     assert executor.runner.meter.dead == 0
     keys, link = module.sums.keys, module.streams.link
     assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
+
+
+@pytest.mark.row("R32")
+async def test_children_that_outlast_their_grace_are_not_waited_for_any_longer(
+    children: Computing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few threads end them: otherwise the last ones of many would end long after it."""
+    monkeypatch.setattr(child, "_PATIENCE_S", 60.0)
+    module = children.module
+    await children.send(*((key, key + 2 * turn, "burn on") for key in (0, 1) for turn in (1, 2)))
+    await children.send((0, 0, ""), (1, 1, ""))
+    serving = asyncio.create_task(module.streams.serve(["compute"]))
+    await eventually(lambda: len(multiprocessing.active_children()) == 2)
+    (executor,) = module.streams.executors
+    await eventually(lambda: [len(lane.taken) for lane in executor.runner.lanes] == [3, 3])
+    began = time.monotonic()
+    await stopped(serving)
+    assert time.monotonic() - began < 20
+    assert multiprocessing.active_children() == []
+    assert (executor.runner.meter.failed, executor.runner.meter.dead) == (0, 0)
 
 
 async def test_batches_come_to_a_process_in_order(children: Computing) -> None:

@@ -15,7 +15,9 @@ from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.link import Call, Link
 from tests.redis.streams.fleet import Fleet, Order, fleet
+from tests.redis.streams.shards import tell
 from tests.redis.streams.witness import witness
+from tests.redis_fixtures import RedisClusterServers
 from tests.waiting import eventually
 
 EVENTS = 333
@@ -42,13 +44,18 @@ async def test_each_event_is_seen_once_and_in_order_by_key(
 
 
 @pytest.mark.row("R12", "R45")
-async def test_each_event_is_seen_once_in_a_cluster(redis_cluster: str) -> None:
+async def test_each_event_is_seen_once_in_a_cluster(
+    redis_cluster: str, redis_cluster_servers: RedisClusterServers
+) -> None:
     async with fleet(redis_cluster, cluster=True, partitions=12, batch=11) as crew:
         for _ in range(3):
             await crew.start()
         await crew.send(0, EVENTS)
         await eventually(lambda: len(crew.seen) >= EVENTS)
         await eventually(crew.settled)
+        logs = [tell(node, "KEYS", "*:log") for node in redis_cluster_servers.nodes]
+        assert all(logs), "each node has some of the partitions"
+        assert sum(map(len, logs)) == 12
         await eventually(lambda: _nothing_pending(crew))
         assert sorted(crew.numbers) == list(range(EVENTS))
         assert crew.out_of_order() == []

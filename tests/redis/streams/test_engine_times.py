@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from chancy.plugins.redis.streams.events import Events
 from tests.redis.streams.crew import Crew
-from tests.redis.streams.fleet import Fleet, fleet
+from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually
 
 #: Seconds for which what is ready may wait for a processor of a busy machine.
@@ -105,6 +106,33 @@ async def test_batches_are_no_hindrance_to_a_worker_that_joins(
         took_s = time.monotonic() - began
         loading.cancel()
         assert took_s < 1.5, took_s
+        assert "processor_interrupted" not in caplog.text
+
+
+@pytest.mark.row("R15")
+async def test_a_batch_that_waits_to_be_filled_ends_with_its_partition(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing more comes that would wake it; what it had comes again where the partition goes."""
+
+    async def patiently(worker: int, events: Events[Order]) -> None:
+        async for batch in events.records().take(2, within=30.0):
+            for order in batch:
+                crew.note(worker, events, order)
+
+    options = {"grace_s": 30.0, "lease_s": 60.0}
+    async with fleet(redis_url, partitions=8, handler=patiently, options=options) as crew:
+        first = await crew.start()
+        await crew.send(0, 8, keys=8)
+        await eventually(crew.settled)
+        lanes = first.executor.runner.lanes
+        await eventually(lambda: [len(lane.buffer) for lane in lanes] == [1] * 8)
+        joined = await crew.start()
+        await eventually(lambda: crew.settled() and len(joined.owned) == 4, timeout=10)
+        assert crew.seen == []
+        await crew.send(8, 8, keys=8)
+        await eventually(lambda: sorted(crew.numbers) == list(range(16)))
+        assert crew.out_of_order() == []
         assert "processor_interrupted" not in caplog.text
 
 

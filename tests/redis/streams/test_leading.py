@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.leadership import RedisGate
 from chancy.plugins.redis.streams.link import Link
 from tests.redis.streams.leading_member import HERE, LEASE_S, NOTES
 from tests.waiting import eventually
@@ -93,3 +94,29 @@ async def test_one_process_leads_until_it_is_killed_or_ends(crew: Crew) -> None:
     assert await asyncio.to_thread(crew.processes[second].wait, 10) == 0
     led = [pid for pid, _ in itertools.groupby(await crew.notes(), lambda note: note[0])]
     assert led == [first, second, third], "two have led at a time"
+
+
+@pytest.mark.row("R33")
+async def test_a_lead_that_was_asked_for_before_the_end_is_given_up_behind_it(
+    alone: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may hear the question after the farewell: nobody would lead for a lease."""
+    call, sent = Link.call, asyncio.Event()
+
+    async def slow_call(link: Link, script: str, keys: Any, args: Any = ()) -> Any:
+        async def late() -> Any:
+            if args[1]:
+                sent.set()
+                await asyncio.sleep(0.1)
+            return await call(link, script, keys, args)
+
+        # A cancellation does not reach what is sent.
+        return await asyncio.shield(asyncio.create_task(late()))
+
+    monkeypatch.setattr(Link, "call", slow_call)
+    ending = asyncio.create_task(RedisGate(alone, lease_s=60.0).serve())
+    await sent.wait()
+    ending.cancel()
+    await asyncio.wait([ending])
+    await asyncio.sleep(0.2)
+    assert await call(alone, "lead", ["{t:st}:lead"], ["another", 60_000]) == 2

@@ -182,6 +182,7 @@ def test_a_record_that_became_primitive_reads_what_it_was() -> None:
     assert coding_of(Tick).decode(written) == Tick(symbol="a", price=1.5)
 
 
+@pytest.mark.row("R02")
 def test_a_primitive_record_takes_no_codec() -> None:
     with pytest.raises(ConfigurationError, match="Tick is a primitive record, which is stored"):
         coding_of(Tick, codec="json")
