@@ -149,22 +149,28 @@ class Absences:
 class Search(Generic[E]):
     """Asks the other broker what became of jobs whose ends nobody has told, of a part of them in
     each turn. It looks at each part twice before it goes on to the next one: what had ended at the
-    first look, and is not told at the second, nobody else is about to tell. So it has to remember
-    one part, however many there are.
+    first look, and is not told at the second, nobody else is about to tell. Where jobs are gone it
+    looks until they have been so for 15 s. So it has to remember one part, however many there are.
 
     :param unsent: which of these jobs are on their way to it.
     """
 
     def __init__(
-        self, broker: Broker, unsent: Callable[[list[UUID]], Awaitable[Collection[UUID]]]
+        self,
+        broker: Broker,
+        unsent: Callable[[list[UUID]], Awaitable[Collection[UUID]]],
+        clock: Clock,
     ) -> None:
         self._broker = broker
         self._unsent = unsent
+        self._clock = clock
         #: Behind which row the part begins.
         self.after = _START
         self._again = False
-        # Jobs of this part that had ended at the last look.
-        self._seen: frozenset[UUID] = frozenset()
+        # Jobs of this part that had ended at the last look, each with the time of the first look
+        # that saw it so; and those that were gone at the first look at this part.
+        self._seen: dict[UUID, float] = {}
+        self._gone: frozenset[UUID] = frozenset()
 
     def possible(self) -> bool:
         """Whether the other broker is supplied here."""
@@ -186,10 +192,25 @@ class Search(Generic[E]):
             found |= await self._broker.get(sent) if sent else {}
         return found
 
-    def twice(self, ends: Sequence[E]) -> list[E]:
-        """Those that were seen before: most of the others are about to be told where they ran."""
-        found = [end for end in ends if end.job in self._seen]
-        self._seen = frozenset(end.job for end in ends).difference(end.job for end in found)
+    def twice(self, ends: Sequence[E], gone: Collection[UUID]) -> list[E]:
+        """Those that were seen before: most of the others are about to be told where they ran.
+
+        :param gone: which of them are nowhere: these were to be seen so at least 15 s ago.
+        """
+        now = self._clock.monotonic()
+        since = {end.job: self._seen.get(end.job) for end in ends}
+
+        def lasts(job: UUID) -> bool:
+            seen = since[job]
+            return seen is not None and (job not in gone or now - seen >= GONE_S)
+
+        found = [end for end in ends if lasts(end.job)]
+        told = {end.job for end in found}
+        self._seen = {
+            job: now if seen is None else seen for job, seen in since.items() if job not in told
+        }
+        if not self._again:
+            self._gone = frozenset(gone)
         return found
 
     def go_on(self, last: Spot | None) -> None:
@@ -199,6 +220,8 @@ class Search(Generic[E]):
         """
         if last is None and self.after == _START:
             self._again = False  # One part is all there is: it is looked at each time.
+            return
+        if self._again and not self._gone.isdisjoint(self._seen):
             return
         if self._again:
             self.after = last or _START

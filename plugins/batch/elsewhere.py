@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker import Broker
+from chancy.clock import Clock
 from chancy.elsewhere import BATCH, Search
 from chancy.errors import BrokerUnavailable
 from chancy.job import QueuedJob
@@ -25,15 +26,15 @@ LOOKED_AT = 2_500
 class Elsewhere:
     """Walks over them, some in each turn, and begins at the front when it has come to the end."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, clock: Clock) -> None:
         self._store = store_of(broker)
         self._calls = Calls(broker)
-        self._search: Search[End] = Search(broker, self._unsent)
+        self._search: Search[End] = Search(broker, self._unsent, clock)
 
     async def turn(self) -> int:
-        """Tell of those that had ended in the turn before, too, and stop those of cancelled
-        batches; gives how many ends that told. Nothing while the other broker is away, or where it
-        is not supplied."""
+        """Tell of those that had ended in the turn before, too, or are gone for 15 s, and stop
+        those of cancelled batches; gives how many ends that told. Nothing while the other broker
+        is away, or where it is not supplied."""
         if not self._search.possible():
             return 0
         rows = await self._fetch("away", *self._search.after, LOOKED_AT)
@@ -61,9 +62,9 @@ class Elsewhere:
             for id, job in found.items()
             if (state := _state(job, id in stopping)) is not None
         ]
-        gone = {id for id, job in found.items() if job is None and id not in stopping}
-        ends = self._search.twice(ends)
-        lost = [end.job for end in ends if end.job in gone]
+        gone = {id for id, job in found.items() if job is None}
+        ends = self._search.twice(ends, gone)
+        lost = [end.job for end in ends if end.job in gone and end.job not in stopping]
         if lost:
             logger.warning("batch_jobs_gone count=%d first=%s", len(lost), lost[0])
         for at in range(0, len(ends), BATCH):

@@ -44,7 +44,7 @@ class Sweep:
     ) -> None:
         self._store = store_of(broker)
         self._calls = Calls(broker)
-        self._elsewhere = Elsewhere(broker)
+        self._elsewhere = Elsewhere(broker, clock)
         self._replays = Replays(broker)
         self._absences = Absences(clock)
         self._notes = notes

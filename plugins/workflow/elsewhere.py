@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker import Broker
+from chancy.clock import Clock
 from chancy.codec import encode
 from chancy.elsewhere import BATCH, Search
 from chancy.errors import BrokerUnavailable, InvalidArguments, PayloadTooLarge
@@ -47,16 +48,16 @@ class Away(NamedTuple):
 class Elsewhere:
     """Walks over them, some in each turn, and begins at the front when it has come to the end."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._store = store_of(broker)
         self._flows = Flows(broker)
-        self._search: Search[End] = Search(broker, self._unsent)
+        self._search: Search[End] = Search(broker, self._unsent, clock)
 
     async def turn(self) -> int:
-        """Tell of those that had ended in the turn before, too, and stop those of cancelled
-        workflows; gives how many ends that told. Nothing while the other broker is away, or where
-        it is not supplied."""
+        """Tell of those that had ended in the turn before, too, or are gone for 15 s, and stop
+        those of cancelled workflows; gives how many ends that told. Nothing while the other broker
+        is away, or where it is not supplied."""
         if not self._search.possible():
             return 0
         rows = [Away(*row) for row in await self._fetch("away", *self._search.after, LOOKED_AT)]
@@ -80,7 +81,8 @@ class Elsewhere:
         waiting = {row.job: row for row in rows if row.open}
         found = await self._search.find(list(waiting))
         ends = self._search.twice(
-            [end for id, job in found.items() if (end := _end(waiting[id], job))]
+            [end for id, job in found.items() if (end := _end(waiting[id], job))],
+            {id for id, job in found.items() if job is None},
         )
         for at in range(0, len(ends), BATCH):
             await self._flows.advance_each(ends[at : at + BATCH])

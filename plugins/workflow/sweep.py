@@ -59,7 +59,7 @@ class Sweep:
         self._clock = clock
         self._notes = notes
         self._keep_days = keep_days
-        self._elsewhere = Elsewhere(broker)
+        self._elsewhere = Elsewhere(broker, clock)
         self._replays = Replays(broker)
         self._absences = Absences(clock)
         self._after: tuple[UUID | None, str | None] = (None, None)

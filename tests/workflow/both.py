@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from chancy import Chancy, Job, Queue, Settlement, State, Worker, current_job, job
-from chancy.clock import SystemClock
+from chancy.clock import Clock, SystemClock
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisPlugin
@@ -100,5 +100,5 @@ async def state_there(chancy: Chancy, reference: WorkflowReference, name: str) -
     return found[step.job_id].state if found else None
 
 
-def sweep_of(chancy: Chancy) -> Sweep:
-    return Sweep(chancy.broker, SystemClock(), Notes(), keep_days=None)
+def sweep_of(chancy: Chancy, clock: Clock | None = None) -> Sweep:
+    return Sweep(chancy.broker, clock or SystemClock(), Notes(), keep_days=None)

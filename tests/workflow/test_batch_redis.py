@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from chancy import BrokerUnavailable, JobFilter, State, Worker
+from chancy.elsewhere import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.ends import End
 from chancy.plugins.dead_letter import DeadLetters
+from chancy.testing.clock import ManualClock
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually
 from tests.workflow import batch_jobs
@@ -136,11 +138,15 @@ async def test_a_job_that_redis_has_lost_counts_as_failed(
 ) -> None:
     async with working(dsn, redis_url, Mute()) as chancy:
         reference = await Batches().push(chancy, callbacks(), [there(held.job(1))])
-        sweep = sweep_of(chancy)
+        clock = ManualClock()
+        sweep = sweep_of(chancy, clock=clock)
         await eventually(lambda: ran == ["1"])
         assert await sweep.turn() == 0
         redis_server.flush()
         assert await sweep.turn() == 0
+        clock.advance(GONE_S - 1)
+        assert await sweep.turn() == 0, "its worker may be about to tell"
+        clock.advance(1)
         assert await sweep.turn() == 1
         assert await counts(reference) == (0, 0, 1, 0)
         batch_jobs.gate.set()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from chancy import Chancy, PushError, State, Worker, job
+from chancy.elsewhere import GONE_S
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     Each,
@@ -19,6 +20,7 @@ from chancy.plugins.workflow import (
     Workflows,
     WorkflowState,
 )
+from chancy.testing.clock import ManualClock
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually
 from tests.workflow import steps
@@ -166,12 +168,16 @@ async def test_a_step_that_redis_has_lost_fails(
     async with working(dsn, redis_url, flows) as chancy:
         flow = Workflow("w").add(fast(steps.held.job()), "slow")
         reference = await flows.push(chancy, flow)
-        sweep = sweep_of(chancy)
+        clock = ManualClock()
+        sweep = sweep_of(chancy, clock)
         await eventually(lambda: steps.ran == ["slow"])
         assert await states(reference) == {"slow": "running"}
         assert await sweep.turn() == 0
         redis_server.flush()
         assert await sweep.turn() == 0
+        clock.advance(GONE_S - 1)
+        assert await sweep.turn() == 0, "its worker may be about to tell"
+        clock.advance(1)
         assert await sweep.turn() == 1
         assert await reference.wait(10) is WorkflowState.FAILED
         slow = await reference.step("slow")
