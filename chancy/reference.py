@@ -111,15 +111,16 @@ def reference_to(id: UUID, stand_ins: Mapping[UUID, UUID], source: Source) -> Re
     return Reference(stand_ins.get(id, id), source, created=id not in stand_ins)
 
 
-def checked(id: UUID) -> UUID:
-    """The id of a job that somebody asks for.
+def checked(id: UUID, what: str = "job") -> UUID:
+    """The id of something that somebody asks for.
 
     Text is refused, even of an id: drivers take it, and what they give is then not found by it.
+    :param what: whose id it is, in one word.
     :raises TypeError: it is no `UUID`.
     """
     if not isinstance(id, UUID):
         raise TypeError(
-            f"the id of a job is a uuid.UUID, and {shown(id)} is of the type "
+            f"the id of a {what} is a uuid.UUID, and {shown(id)} is of the type "
             f"{type(id).__name__}: of the text of an id UUID(text) makes one"
         )
     return id

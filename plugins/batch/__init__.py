@@ -241,7 +241,7 @@ class Batches(Plugin):
         return addition.add_sync(chancy, within, validate=validate)
 
     def reference(self, chancy: Pushing, id: UUID) -> BatchReference:
-        """A handle to a batch that was pushed."""
+        """A handle to a batch that was pushed. Raises `TypeError` if the id is no `UUID`."""
 
         def waiting() -> Waiting:
             found = self._waiting.get(chancy.broker)

@@ -19,6 +19,7 @@ from chancy.plugins.batch.record import (
     callback,
 )
 from chancy.plugins.batch.store import statement, store_of
+from chancy.reference import checked
 from chancy.states import State
 
 #: The most batches, and jobs of one, that are given at once.
@@ -46,7 +47,7 @@ class Calls:
         states = [int(one) for one in wanted.states]
         rows = await self._fetch(
             "find",
-            None if wanted.ids is None else list(wanted.ids),
+            None if wanted.ids is None else [checked(one, "batch") for one in wanted.ids],
             wanted.name,
             states or None,
             wanted.before,

@@ -11,6 +11,7 @@ from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.pushing import Addition, Pushing
 from chancy.plugins.batch.record import BatchRecord, BatchState, CallbackRecord, Progress
 from chancy.plugins.batch.waiting import Waiting
+from chancy.reference import checked
 from chancy.states import State
 
 
@@ -20,7 +21,7 @@ class BatchReference:
     __slots__ = ("_calls", "_chancy", "_waiting", "id")
 
     def __init__(self, id: UUID, chancy: Pushing, waiting: Callable[[], Waiting]) -> None:
-        self.id = id
+        self.id = checked(id, "batch")
         self._chancy = chancy
         self._calls = Calls(chancy.broker)
         self._waiting = waiting

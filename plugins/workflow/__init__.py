@@ -226,7 +226,7 @@ class Workflows(Plugin):
         return self.reference(chancy, stored.id)
 
     def reference(self, chancy: Application, id: UUID) -> WorkflowReference:
-        """A handle to a workflow that was pushed."""
+        """A handle to a workflow that was pushed. Raises `TypeError` if the id is no `UUID`."""
 
         def waiting() -> Waiting:
             found = self._waiting.get(chancy.broker)

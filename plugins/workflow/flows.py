@@ -27,6 +27,7 @@ from chancy.plugins.workflow.record import (
 from chancy.plugins.workflow.starts import Starts, start_pieces
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.postgres.within import fetch_within, fetch_within_sync
+from chancy.reference import checked
 from chancy.signature import Signature
 from chancy.states import State
 
@@ -83,7 +84,7 @@ class Flows:
         states = [int(one) for one in wanted.states]
         rows = await self._fetch(
             "find",
-            None if wanted.ids is None else list(wanted.ids),
+            None if wanted.ids is None else [checked(one, "workflow") for one in wanted.ids],
             wanted.name,
             states or None,
             wanted.before,
@@ -186,12 +187,17 @@ class Flows:
         if ends:
             await self.advance(ends)
 
-    async def advance(self, ends: Sequence[End], *, alone: bool = True) -> None:
+    async def advance(
+        self, ends: Sequence[End], *, alone: bool = True, apart: bool = False
+    ) -> None:
         """Take ends that no settlement has told, and start what they let go on, piece by piece.
 
         :param alone: so that no step of the workflows ends meanwhile.
+        :param apart: start none of it in the same transaction: what the server refuses to start
+            fails by itself then.
         """
-        sql, *parameters = advancing(self._store.schema, ends, alone=alone, most=Starts.most)
+        most = 0 if apart else Starts.most
+        sql, *parameters = advancing(self._store.schema, ends, alone=alone, most=most)
         ((_, left),) = await self._store.fetch(sql, *parameters)
         while left > 0:
             started = await start_pieces(self._store)
@@ -208,10 +214,13 @@ class Flows:
             [one.place.run for one in losses],
             [one.error for one in losses],
         )
+        if count:
+            await start_pieces(self._store)
         return int(count)
 
     async def advance_each(self, ends: Sequence[End], *, alone: bool = True) -> None:
-        """Take ends that another broker has stored. One that Postgres cannot store is a failure."""
+        """Take ends that were settled already. One that Postgres cannot store is a failure; a step
+        behind it that cannot be pushed is one of that step."""
         try:
             await self.advance(ends, alone=alone)
         except StatementFailed as error:
@@ -222,12 +231,19 @@ class Flows:
                 await self.advance_each(ends[:middle], alone=alone)
                 await self.advance_each(ends[middle:], alone=alone)
                 return
-            (end,) = ends
+            await self._advance_apart(ends[0])
+
+    async def _advance_apart(self, end: End) -> None:
+        try:
+            await self.advance([end], apart=True)
+        except StatementFailed as error:
+            if error.retryable:
+                raise
             logger.error("workflow_step_refused job=%s error=%s", end.job, error)
             failed = end._replace(
                 state=int(State.FAILED), result=None, error=refused(error), took_s=None
             )
-            await self.advance([failed])
+            await self.advance([failed], apart=True)
 
 
 def _name(row: Sequence[Any]) -> str:

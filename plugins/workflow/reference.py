@@ -12,6 +12,7 @@ from chancy.plugin import Application
 from chancy.plugins.workflow.flows import Flows, refusal
 from chancy.plugins.workflow.record import Progress, StepRecord, WorkflowRecord, WorkflowState
 from chancy.plugins.workflow.waiting import Waiting
+from chancy.reference import checked
 from chancy.signature import Signature
 
 
@@ -37,7 +38,7 @@ class WorkflowReference:
     __slots__ = ("_chancy", "_flows", "_waiting", "id")
 
     def __init__(self, id: UUID, chancy: Application, waiting: Callable[[], Waiting]) -> None:
-        self.id = id
+        self.id = checked(id, "workflow")
         self._chancy = chancy
         self._flows = Flows(chancy.broker, chancy.max_payload)
         self._waiting = waiting

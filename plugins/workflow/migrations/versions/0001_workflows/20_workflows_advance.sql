@@ -2,7 +2,8 @@
 -- p_results: JSON; p_errors: JSON of what failed; p_took_s: how long they ran. A step counts once, in
 -- the run that it is in. p_alone: whether any has not succeeded, or had failed before. p_most: how many
 -- of each workflow are started here and now, and eight times as many in all; the others are left to
--- workflows_proceed, in pieces of as many of one. Gives how many pieces. Null: all are started.
+-- workflows_proceed, in pieces of as many of one. Gives how many pieces. Null: all are started. 0: none,
+-- so that one that the server refuses to start fails by itself; pieces are of 1,000 then.
 -- Index: the primary keys, once for each step and join. The condition on the workflow is written so that
 -- only they serve: written plainly, it lets the planner compare each with all of a table that looks empty.
 -- Locks, in this order: workflows by id, steps in the order given, joins by id and name. Steps that end at
@@ -81,7 +82,7 @@ begin
           and not exists (
             select from {schema}.workflows_joins j
             where j.workflow_id = t.id and j.name = t.name and j.missing > 0)
-        group by t.id, (t.nth - 1) / p_most
+        group by t.id, (t.nth - 1) / coalesce(nullif(p_most, 0), 1000)
         returning id)
       select array_agg(t.id order by t.place), array_agg(t.name order by t.place),
         (select count(*) from pieces)

@@ -38,7 +38,7 @@ begin
     return 0;
   end if;
   perform {schema}.workflows_advance(v_ids, v_names, v_runs, v_jobs,
-    array_fill(5::smallint, array[cardinality(v_ids)]), null, v_errors, null, true);
+    array_fill(5::smallint, array[cardinality(v_ids)]), null, v_errors, null, true, 0);
   return cardinality(v_ids);
 end
 $$

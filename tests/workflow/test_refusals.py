@@ -1,0 +1,118 @@
+"""A step that the server refuses to push, behind one that has succeeded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import pytest
+
+from chancy import Chancy
+from chancy.plugins.batch import Batches, BatchFilter
+from chancy.plugins.workflow import (
+    From,
+    Workflow,
+    WorkflowFilter,
+    Workflows,
+    WorkflowState,
+)
+from chancy.plugins.workflow.ends import Place, gone
+from chancy.plugins.workflow.flows import Flows
+from tests.waiting import eventually
+from tests.workflow import steps
+from tests.workflow.running import Deaf, execute, states, sweep_of, working
+
+#: As where it is too large once it is filled with results.
+REFUSE = """
+create function chancy.refuse() returns trigger language plpgsql as $$
+begin
+  raise exception 'not this one' using errcode = 'program_limit_exceeded';
+end $$;
+create trigger refuse before insert on chancy.jobs for each row
+  when (new.meta -> 'workflow' ->> 'step' = 'refused') execute function chancy.refuse();
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "ended"),
+    [
+        ("fail", WorkflowState.FAILED, {"refused": "failed", "beside": "succeeded"}),
+        ("ignore", WorkflowState.SUCCEEDED, {"refused": "ignored", "last": "succeeded"}),
+        ("compensate", WorkflowState.COMPENSATED, {"refused": "failed", "undo first": "succeeded"}),
+    ],
+)
+async def test_a_step_that_cannot_be_pushed_fails_by_its_own_policy(
+    flows_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Literal["fail", "ignore", "compensate"],
+    state: WorkflowState,
+    ended: Mapping[str, str],
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.PATIENCE_S", 0.05)
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").add(steps.once.job(), "first", undo=steps.undo.job(From("first")))
+    flow.add(steps.once.job(), "refused", after="first", on_failure=policy)
+    flow.add(steps.once.job(), "beside", after="first")
+    flow.add(steps.once.job(), "last", after="refused")
+    execute(flows_dsn, REFUSE)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(20) is state
+        found = await states(reference)
+        assert found["first"] == "succeeded"
+        assert found.items() >= ended.items()
+        refused = await reference.step("refused")
+        assert refused is not None
+        assert refused.error is not None
+        assert "not this one" in refused.error["message"]
+    assert steps.ran.count("first") == 1
+
+
+async def test_a_lost_step_lets_go_on_what_can_be_pushed(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        flow = Workflow("w").add(steps.once.job(), "gone", on_failure="ignore")
+        for name in ("refused", "taken"):
+            flow.add(steps.once.job(), name, after="gone", on_failure="ignore")
+        reference = await Workflows().push(chancy, flow)
+        step = await reference.step("gone")
+        assert step is not None
+        assert step.job_id is not None
+        execute(flows_dsn, "delete from chancy.jobs where id = %s", step.job_id)
+        execute(flows_dsn, REFUSE)
+        loss = gone(Place(reference.id, "gone", 1, False), step.job_id)
+        assert await Flows(chancy.broker).lose([loss]) == 1
+        found = {"gone": "ignored", "refused": "ignored", "taken": "pending"}
+        assert await states(reference) == found
+
+
+async def test_an_end_that_is_refused_and_what_it_lets_go_are_two_failures(flows_dsn: str) -> None:
+    async with working(flows_dsn, Deaf()) as chancy:
+        flow = Workflow("w").add(steps.once.job(), "first", on_failure="ignore")
+        flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
+        reference = await Workflows().push(chancy, flow)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        execute(flows_dsn, REFUSE)
+        execute(
+            flows_dsn,
+            "create trigger refuse before update on chancy.workflows_steps for each row "
+            "when (new.name = 'first' and new.state = 4) execute function chancy.refuse()",
+        )
+        assert await sweep_of(chancy).turn() == 1
+        assert await states(reference) == {"first": "ignored", "refused": "ignored"}
+        assert await reference.wait(5) is WorkflowState.SUCCEEDED
+
+
+async def test_an_id_that_is_text_is_refused(flows_dsn: str, batches_dsn: str) -> None:
+    text = "0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11"
+    flows, batches = Workflows(), Batches()
+    async with Chancy(flows_dsn, plugins=[flows, batches]) as chancy:
+        what = "the id of a workflow is a uuid.UUID"
+        with pytest.raises(TypeError, match=what):
+            flows.reference(chancy, text)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=what):
+            await flows.find(chancy, WorkflowFilter(ids=[text]))  # type: ignore[list-item]
+        what = "the id of a batch is a uuid.UUID"
+        with pytest.raises(TypeError, match=what):
+            batches.reference(chancy, text)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=what):
+            await batches.find(chancy, BatchFilter(ids=[text]))  # type: ignore[list-item]
