@@ -55,6 +55,8 @@ class Claims:
         self._kept = keep
         self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_Unknown]] = {}
+        # The workers of claims that are under way, and the leases of what these may give.
+        self._calls: list[tuple[UUID, set[UUID]]] = []
         self._returns: set[asyncio.Task[None]] = set()
         self._asking: set[tuple[UUID, str]] = set()
         self._closed = asyncio.Event()
@@ -71,6 +73,18 @@ class Claims:
         if self._unknown and (found := await self._recover(queue, worker_id)):
             self.desk.keep(found[limit:])
             return found[:limit]
+        leases: set[UUID] = set()
+        call = (worker_id, leases)
+        self._calls.append(call)
+        try:
+            return await self._claim(queue, worker_id, limit, leases)
+        finally:
+            # By identity: another call may be its equal.
+            self._calls = [one for one in self._calls if one is not call]
+
+    async def _claim(
+        self, queue: str, worker_id: UUID, limit: int, leases: set[UUID]
+    ) -> Sequence[Claim]:
         claims: list[Claim] = []
         missed: list[Claim] = []
         lease, began = _NO_LEASE, 0.0
@@ -78,9 +92,11 @@ class Claims:
             while len(claims) < limit:
                 # One for each script: what one has given is known, whatever becomes of the next.
                 lease, began = self._lease(), time.monotonic()
+                leases.add(lease)
                 most = min(MOVED, limit - len(claims))
                 given, fresh, more = await self._ask(queue, worker_id, lease, most)
                 missed += given
+                leases.update(claim.lease for claim in given)
                 claims += fresh
                 if not more:
                     break
@@ -120,15 +136,17 @@ class Claims:
         return self.desk.missed(missed), fresh, answer[2] == 1
 
     def unsure(self, worker_id: UUID) -> Collection[UUID]:
-        """The leases of the claims of a worker whose answer may come yet."""
+        """The leases of the claims of a worker whose answer may come yet: it is waited for, however
+        long that takes, or was lost."""
         since = time.monotonic() - _UNKNOWN_FOR_S
-        return {
+        lost = {
             one.lease
             for (worker, _), unknown in self._unknown.items()
             if worker == worker_id
             for one in unknown
             if one.since > since
         }
+        return lost.union(*(leases for worker, leases in self._calls if worker == worker_id))
 
     async def leave(self, worker_id: UUID) -> None:
         """Give back what a worker that leaves was given last, and drop what is remembered of it."""

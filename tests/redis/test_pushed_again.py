@@ -11,6 +11,7 @@ from chancy.broker import PreparedJob
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.upkeep import Upkeep
 from chancy.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
@@ -51,6 +52,7 @@ def lose(
                 claims = await bench.claim()
                 ran.extend(claim.id for claim in claims)
                 await bench.settle(*(settlement(claim, end) for claim in claims))
+                await Upkeep(self).turn()
                 raise BrokerUnavailable("the answer is lost")
         return answer
 
@@ -81,19 +83,29 @@ async def test_what_was_pushed_and_ran_is_not_pushed_again(
     assert await bench.broker.counts() == {}
 
 
-async def test_what_gives_way_to_others_is_not_pushed_again(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kept", "end"),
+    [
+        ({"keep_finished": 0}, State.SUCCEEDED),
+        ({"keep_finished_s": 1e-6}, State.SUCCEEDED),
+        ({"keep_failed_s": 1e-6}, State.FAILED),
+    ],
+)
+async def test_what_is_not_kept_for_long_is_not_pushed_again(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, kept: dict[str, Any], end: State
 ) -> None:
-    broker = RedisBroker(RedisSettings(url=redis_url, keep_finished=0))
+    """It gave way to others, or is over its age."""
+    broker = RedisBroker(RedisSettings(url=redis_url, **kept))
     await broker.open()
     bench = Bench(broker)
     await bench.prepare()
-    _, ran = lose(monkeypatch, bench, State.SUCCEEDED, 1)
+    _, ran = lose(monkeypatch, bench, end, 1)
     job = prepared()
     await broker.push([job])
     assert await bench.claim() == []
     assert ran == [job.id]
     assert await broker.get(ran) == {}
+    assert await key_names(bench, "j:*") == [], "nor anybody finds it who looks into the server"
     await broker.close()
 
 

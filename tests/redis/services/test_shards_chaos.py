@@ -50,10 +50,7 @@ class Fleet:
     @property
     def home(self) -> tuple[RedisServer, RedisServer]:
         """The primary that has the services, and its replica."""
-        nodes = self.shards.primaries.nodes
-        slot = int(tell(nodes[0], "CLUSTER KEYSLOT", self.services.keys.waiting))
-        at = min(slot // -(-16_384 // len(nodes)), len(nodes) - 1)
-        return nodes[at], self.shards.replicas[at]
+        return self.shards.home(self.services.keys.waiting)
 
     def ticks(self, id: str, pid: int | None = None) -> list[tuple[int, float]]:
         lines = map(json.loads, self.book.lrange(f"ticks:{id}", 0, -1))

@@ -65,6 +65,13 @@ class Shards:
         """What the cluster calls a node."""
         return bytes(tell(node, "CLUSTER MYID")).decode()
 
+    def home(self, key: str) -> tuple[RedisServer, RedisServer]:
+        """The primary that has the slot of a key at the start, and its replica."""
+        nodes = self.primaries.nodes
+        slot = int(tell(nodes[0], "CLUSTER KEYSLOT", key))
+        at = min(slot // -(-16_384 // len(nodes)), len(nodes) - 1)
+        return nodes[at], self.replicas[at]
+
     def leads(self, node: RedisServer) -> bool:
         """Whether a node is a primary by now, and the cluster whole."""
         try:
