@@ -189,7 +189,8 @@ class Ownership:
 
         :param link: of the loop that calls, which may be another than the lanes'.
         """
-        held = [lane for lane in lanes if not lane.lost]
+        # Those too that are lost by the clock here: whether another has them, Redis says.
+        held = list(lanes)
         began = time.monotonic()
         lease_ms = round(self._options.lease_s * 1000)
         replies = await link.call_many(
