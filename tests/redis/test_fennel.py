@@ -119,7 +119,7 @@ def test_waiting_ends_in_time(shop: Shop) -> None:
     found = gather(results, task_timeout=1)
     took_s = time.monotonic() - began
     assert {type(one) for one in found} == {Timeout}
-    assert 1.2 <= took_s < 2.5
+    assert 1.2 <= took_s < 10, "for all of them together: one after the other they take 30 s"
 
 
 @pytest.mark.row("F21", "F22", "F23")

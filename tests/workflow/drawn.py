@@ -7,12 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from chancy.plugins.workflow import Each, From, StepRecord, Workflow
 from chancy.plugins.workflow.step import MISSING
 from tests.workflow import model, run_worker
 from tests.workflow.run_worker import Added
+
+#: Of a test that is given drawings and takes seconds for each; it says how many.
+DRAWING = settings(
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+        HealthCheck.data_too_large,
+    ],
+)
 
 
 class Kind(Enum):

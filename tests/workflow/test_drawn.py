@@ -15,14 +15,14 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 
 from chancy import Chancy, PushError
 from chancy.plugins.workflow import StepRecord, WorkflowReference, WorkflowState
 from tests.waiting import eventually
 from tests.workflow import audit, model, run_worker
-from tests.workflow.drawn import DEFAULT, Drawn, Kind, described, drawn, there
+from tests.workflow.drawn import DEFAULT, DRAWING, Drawn, Kind, described, drawn, there
 from tests.workflow.fleet import SEED, Fleet
 from tests.workflow.run_worker import FLOWS
 from tests.workflow.running import execute, sweep_of
@@ -274,18 +274,7 @@ async def examine(
 @pytest.mark.timeout(240)
 @seed(SEED)
 @given(drawings=st.lists(drawn(), min_size=16, max_size=16))
-@settings(
-    max_examples=50,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.too_slow,
-        HealthCheck.filter_too_much,
-        HealthCheck.data_too_large,
-    ],
-)
+@settings(DRAWING, max_examples=50)
 async def test_drawn_workflows_do_what_the_model_says_whoever_dies(
     flows_dsn: str, tmp_path: Path, fleet: Fleet, chance: random.Random, drawings: list[Drawn]
 ) -> None:

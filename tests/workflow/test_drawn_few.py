@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.workflow import audit
-from tests.workflow.drawn import Drawn, drawn
+from tests.workflow.drawn import DRAWING, Drawn, drawn
 from tests.workflow.fleet import Fleet
 from tests.workflow.test_drawn import examine
 
@@ -29,18 +29,7 @@ def fleet(flows_dsn: str, chance: random.Random) -> Iterator[Fleet]:
 
 @seed(5)
 @given(drawings=st.lists(drawn(), min_size=6, max_size=6))
-@settings(
-    max_examples=1,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,
-        HealthCheck.too_slow,
-        HealthCheck.filter_too_much,
-        HealthCheck.data_too_large,
-    ],
-)
+@settings(DRAWING, max_examples=1)
 async def test_a_few_drawn_workflows_do_what_the_model_says_whoever_dies(
     flows_dsn: str, tmp_path: Path, fleet: Fleet, chance: random.Random, drawings: list[Drawn]
 ) -> None:

@@ -45,7 +45,7 @@ async def test_others_have_the_partitions_of_a_worker_that_ends_long_before_its_
         crew.processes[0].send_signal(signal.SIGTERM)
         await eventually(partial(crew.share, 1))
         took_s = time.monotonic() - began
-        assert took_s < 2 * 2.0, took_s
+        assert took_s < 2 * 2.0 + SLACK_S, took_s
         await eventually(crew.complete)
         assert await asyncio.to_thread(crew.processes[0].wait, 10) == 0
 
@@ -105,7 +105,8 @@ async def test_batches_are_no_hindrance_to_a_worker_that_joins(
         await eventually(lambda: crew.settled() and len(joined.owned) == 4)
         took_s = time.monotonic() - began
         loading.cancel()
-        assert took_s < 1.5, took_s
+        # About half a second; a grace would be eight.
+        assert took_s < 4.0, took_s
         assert "processor_interrupted" not in caplog.text
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from chancy import Chancy
 from chancy.origin import ORIGIN
-from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import Events, LogContext, Record, Streams
+from chancy.plugins.redis.streams import Events, LogContext, Streams
 from chancy.plugins.redis.streams.executor import Executor
 from tests.integration.command import command, started
 from tests.redis.streams.fleet import in_turn
+from tests.redis.streams.orders import Order
+from tests.redis.streams.written import shop_env
 from tests.waiting import eventually, eventually_sync
 
 SHOP = """\
@@ -88,25 +88,10 @@ def apart(events):
 MODES = {"async": "here", "thread": "aside", "process": "apart"}
 
 
-class Order(Record):
-    order_id: int
-
-
 @pytest.fixture
 def env(dsn: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
     """Of a shop whose tables are there, and whose partitions have three events each."""
-    (tmp_path / "shop.py").write_text(SHOP)
-    plugin = RedisPlugin(url=redis_url, prefix="t:")
-    orders = plugin.streams.stream("orders", record=Order, partition_by="order_id", partitions=2)
-
-    async def prepare() -> None:
-        async with Chancy(dsn, plugins=[plugin]) as chancy:
-            await chancy.migrate()
-        await orders.send(*(Order(order_id=number) for number in range(6)))
-        await plugin.streams.link.close()
-
-    asyncio.run(prepare())
-    return {"CHANCY_DSN": dsn, "CHANCY_SHOP_REDIS": redis_url, "CHANCY_APP": "shop:chancy"}
+    return shop_env(tmp_path, SHOP, dsn, redis_url, 2, range(6))
 
 
 @pytest.mark.row("R48")

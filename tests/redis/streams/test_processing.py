@@ -101,20 +101,20 @@ async def test_batches_are_full_or_in_time_and_never_empty(streams: Streams) -> 
 
     @streams.processor(stream, join_delay_s=0)
     async def read(events: Events[Order]) -> None:
-        async for batch in events.records().take(10, within=0.2):
+        async for batch in events.records().take(10, within=0.6):
             note((time.monotonic(), [order.order_id for order in batch]))
 
     await stream.send(*(Order(order_id=number) for number in range(20)))
     async with working(streams):
         await eventually(lambda: len(seen) == 2)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.7)  # longer than a batch waits
         assert len(seen) == 2, "no batch is empty"
         sent = time.monotonic()
         await stream.send(*(Order(order_id=number) for number in range(20, 23)))
         await eventually(lambda: len(seen) == 3)
     assert [batch for _, batch in seen] == [[*range(10)], [*range(10, 20)], [20, 21, 22]]
-    assert 0.15 < seen[2][0] - sent < 1.0
-    assert seen[1][0] - seen[0][0] < 0.15, "a full one does not wait"
+    assert seen[2][0] - sent > 0.5
+    assert seen[1][0] - seen[0][0] < 0.5, "a full one does not wait"
 
 
 @pytest.mark.row("R40", "R45")
@@ -238,7 +238,9 @@ def test_modules_are_found_by_a_pattern(redis_url: str, tmp_path: Path) -> None:
 @pytest.mark.row("R33", "R45")
 async def test_one_process_without_a_worker_leads(everywhere: dict[str, Any]) -> None:
     links = [Link(RedisSettings(**everywhere, prefix="t:")) for _ in range(3)]
-    gates = [RedisGate(link, lease_s=0.4) for link in links]
+    # Asked for four times in each lease: a busy machine may miss one, and not all of them.
+    lease_s = 2.0
+    gates = [RedisGate(link, lease_s=lease_s) for link in links]
     tasks = [asyncio.create_task(gate.serve()) for gate in gates]
 
     def leaders() -> list[int]:
@@ -252,7 +254,8 @@ async def test_one_process_without_a_worker_leads(everywhere: dict[str, Any]) ->
         await asyncio.wait([tasks[first]])
         began = time.monotonic()
         await eventually(lambda: len(leaders()) == 1)
-        assert time.monotonic() - began < 0.3, "it was given up, and not only left to end"
+        took_s = time.monotonic() - began
+        assert took_s < 0.65 * lease_s, "it was given up, and not only left to end"
         (second,) = leaders()
         assert (second != first, gates[second].term) == (True, 2)
         await links[second].command("HSET", "{t:st}:lead", "member", "another")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from functools import partial
 from pathlib import Path
@@ -10,10 +9,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from chancy import Chancy
-from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.streams.record import Record
 from tests.integration.command import alone, command, inside, started
+from tests.redis.streams.written import shop_env
 from tests.waiting import eventually_sync
 
 SHOP = """\
@@ -58,25 +55,10 @@ async def fail(events):
 """
 
 
-class Order(Record):
-    order_id: int
-
-
 @pytest.fixture
 def env(dsn: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
     """Of a shop whose tables are there, and that has one event."""
-    (tmp_path / "shop.py").write_text(SHOP)
-    plugin = RedisPlugin(url=redis_url, prefix="t:")
-    orders = plugin.streams.stream("orders", record=Order, partition_by="order_id", partitions=1)
-
-    async def prepare() -> None:
-        async with Chancy(dsn, plugins=[plugin]) as chancy:
-            await chancy.migrate()
-        await orders.send(Order(order_id=7))
-        await plugin.streams.link.close()
-
-    asyncio.run(prepare())
-    return {"CHANCY_DSN": dsn, "CHANCY_SHOP_REDIS": redis_url, "CHANCY_APP": "shop:chancy"}
+    return shop_env(tmp_path, SHOP, dsn, redis_url, 1, [7])
 
 
 @pytest.mark.row("R38")
