@@ -6,25 +6,36 @@ what was written is the kernel's, and only the machine's own crash would need an
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import itertools
 import os
 import time
 from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 Phase = Literal["begin", "end"]
 
+_numbers = itertools.count(1)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line: which job, in which process, what it did, and when (ns, this machine's clock)."""
+    """One line: which job, in which process, what it did, and when (ns, this machine's clock).
+
+    :param beside: at the beginning of a `run`, those of the same job that went on at that moment:
+        of each the process and its parent.
+    """
 
     number: int
     pid: int
     phase: str
     at_ns: int
+    beside: tuple[tuple[int, int], ...] = ()
 
 
 @functools.cache
@@ -32,11 +43,60 @@ def _opened(path: str, pid: int) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
-def write(path: str, number: int, phase: Phase) -> None:
+def write(path: str, number: int, phase: Phase, beside: str = "") -> None:
     """Append a line, from whatever process or thread this is."""
     pid = os.getpid()
-    line = f"{number} {pid} {phase} {time.monotonic_ns()}\n"
+    line = f"{number} {pid} {phase} {time.monotonic_ns()} {beside}\n"
     os.write(_opened(path, pid), line.encode())
+
+
+@contextmanager
+def run(path: str, number: int, *, ends_anyhow: bool = False) -> Generator[None]:
+    """A run of a job: a line at its beginning, with what goes on beside it, and one at its end.
+
+    A run goes on for as long as it holds a lock on a file of its own. The kernel takes that away
+    when nothing of the process can run any more, so nobody needs to know when it died.
+
+    :param ends_anyhow: the line of the end is written also where the run raises.
+    """
+    folder = f"{path}.runs/{number}"
+    os.makedirs(folder, exist_ok=True)
+    name = f"{os.getpid()}.{os.getppid()}.{next(_numbers)}"
+    new, own = f"{folder}/.{name}", f"{folder}/{name}"
+    file = os.open(new, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.rename(new, own)  # locked from the first moment at which others see it
+        write(path, number, "begin", ",".join(_going_on(folder, name)))
+        ended = ends_anyhow
+        try:
+            yield
+            ended = True
+        finally:
+            if ended:
+                write(path, number, "end")
+        os.unlink(own)
+    finally:
+        # Not by the closing alone: a process that is being started may have a copy for a moment.
+        fcntl.flock(file, fcntl.LOCK_UN)
+        os.close(file)
+
+
+def _going_on(folder: str, but: str) -> Iterator[str]:
+    """The names of the runs in a folder whose locks are held, but one."""
+    for name in os.listdir(folder):
+        if name == but or name.startswith("."):
+            continue
+        try:
+            file = os.open(f"{folder}/{name}", os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # it has ended just now
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield name
+        finally:
+            os.close(file)
 
 
 class Book:
@@ -59,8 +119,7 @@ class Book:
         with self.path.open("rb") as file:
             file.seek(offset)
             lines = file.read().decode().splitlines()
-        split = [line.split() for line in lines]
-        return [Entry(int(one[0]), int(one[1]), one[2], int(one[3])) for one in split]
+        return [_entry(*line.split()) for line in lines]
 
     def count(self, phase: Phase, offset: int = 0) -> Counter[int]:
         """How often each number began or ended."""
@@ -68,6 +127,12 @@ class Book:
 
     def lines(self) -> int:
         return self.path.read_bytes().count(b"\n")
+
+
+def _entry(number: str, pid: str, phase: str, at_ns: str, beside: str = "") -> Entry:
+    runs = [name.split(".") for name in beside.split(",") if name]
+    pids = tuple((int(pid), int(parent)) for pid, parent, _ in runs)
+    return Entry(int(number), int(pid), phase, int(at_ns), pids)
 
 
 def begun(path: str, number: int) -> int:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
+import re
 import signal
 import time
 from collections import Counter
 from typing import Any
 
-import psutil
 import psycopg
 
-from tests.faults import tables
+from tests.faults import ledger, tables
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import Report, WorkerProcess
 
@@ -47,12 +48,10 @@ class Fleet:
         self.alive = [self._begin() for _ in range(size)]
         #: Every worker that was killed.
         self.dead: list[WorkerProcess] = []
-        #: When each process was gone, in ns of the book's clock; the children of workers too.
-        self.deaths: dict[int, int] = {}
+        #: Until when each of these has lived for certain, in seconds since 1970.
+        self.killed_at: dict[int, float] = {}
         #: How many of the dead led.
         self.leaders = 0
-        #: Processes that were frozen for longer than a worker may be silent.
-        self.frozen: set[int] = set()
         self._icy: WorkerProcess | None = None
 
     def _begin(self) -> WorkerProcess:
@@ -67,11 +66,14 @@ class Fleet:
         pids = {pid for (pid,) in tables.ask(self._dsn, _LEADER)}
         return next((worker for worker in self.alive if worker.pid in pids), None)
 
-    def choose(self) -> WorkerProcess:
-        """One of those that serve, at random; any if none does. Whoever is frozen is to wake up."""
+    def serving(self) -> list[WorkerProcess]:
+        """Those that serve. Whoever is frozen is to wake up first."""
         self.tend()
-        serving = [one for one in self.alive if one.ready and one is not self._icy]
-        return self._chance.choice(serving or self.alive)
+        return [one for one in self.alive if one.ready and one is not self._icy]
+
+    def choose(self) -> WorkerProcess:
+        """One of those that serve, at random; any if none does."""
+        return self._chance.choice(self.serving() or self.alive)
 
     def tend(self) -> None:
         """Start another in the place of each that found no server at its start, and ended."""
@@ -83,18 +85,10 @@ class Fleet:
         """Kill one, and start another in its place."""
         # First, so that nobody chooses it meanwhile in another thread.
         self.alive.remove(worker)
-        family = worker.family()
+        self.killed_at[worker.pid] = time.time()
         worker.kill()
-        self._gone(worker)
-        # Each at its time: they end when they notice, which may take them seconds.
-        _, lingering = psutil.wait_procs(family, timeout=5, callback=self._gone)
-        for child in lingering:
-            self._gone(child)
         self.dead.append(worker)
         self.alive.append(self._begin())
-
-    def _gone(self, process: WorkerProcess | psutil.Process) -> None:
-        self.deaths[process.pid] = time.monotonic_ns()
 
     def kill_leader(self) -> bool:
         """Kill the one that leads; False if nobody does at the moment."""
@@ -107,7 +101,6 @@ class Fleet:
 
     async def freeze(self, worker: WorkerProcess, seconds: float) -> None:
         """Stop one for so long by SIGSTOP; its children go on. One at a time."""
-        self.frozen |= {worker.pid, *(child.pid for child in worker.family())}
         self._icy = worker
         worker.signal(signal.SIGSTOP)
         await asyncio.sleep(seconds)
@@ -120,16 +113,22 @@ class Fleet:
         self.wait_until_ready()
         return [worker.stop() for worker in self.alive]
 
-    def declared_dead(self) -> set[int]:
-        """Processes of workers that lived and were taken for dead, as they say themselves."""
-        every = [*self.alive, *self.dead]
-        return {one.pid for one in every if "worker_declared_dead" in one.said()}
+    def taken_for_dead(self) -> set[int]:
+        """Processes of workers that lived and were taken for dead, as the server says."""
+        return {
+            pid for pid, at in ledger.silenced(self._dsn) if at < self.killed_at.get(pid, math.inf)
+        }
+
+    def stale(self) -> int:
+        """Settlements that were refused, as the workers said, the dead ones too."""
+        logs = "".join(worker.said() for worker in (*self.alive, *self.dead))
+        return sum(map(int, re.findall(r"settlements_stale count=(\d+)", logs)))
 
     def check_the_living(self) -> None:
         """Hardly any that lived was taken for dead: on a machine that starts processes all the
         time one may be late with its beats."""
         most = (len(self.alive) + len(self.dead)) // 5
-        assert len(self.declared_dead()) <= most, "recovery takes jobs of the living"
+        assert len(self.taken_for_dead()) <= most, "recovery takes jobs of the living"
 
 
 def tell(**figures: object) -> None:

@@ -15,74 +15,65 @@ from tests.waiting import eventually
 @job(queue="load")
 async def work(book: str, number: int, seconds: float = 0.0) -> int:
     """Takes so long, without holding the loop."""
-    books.write(book, number, "begin")
-    if seconds:
-        await asyncio.sleep(seconds)
-    books.write(book, number, "end")
+    with books.run(book, number):
+        if seconds:
+            await asyncio.sleep(seconds)
     return number
 
 
 @job(queue="load")
 async def hold(book: str, number: int) -> int:
     """Takes a minute the first time, unless it is stopped."""
-    books.write(book, number, "begin")
-    try:
+    with books.run(book, number, ends_anyhow=True):
         if books.begun(book, number) == 1:
             await asyncio.sleep(60)
-    finally:
-        books.write(book, number, "end")
     return number
 
 
 @job(queue="load")
 async def outlast(book: str, number: int, first_s: float, until: str) -> int:
     """Run again, it goes on until there is a file ``until``."""
-    books.write(book, number, "begin")
-    if books.begun(book, number) == 1:
-        await asyncio.sleep(first_s)
-    else:
-        await eventually(Path(until).exists, timeout=100.0)
-    books.write(book, number, "end")
+    with books.run(book, number):
+        if books.begun(book, number) == 1:
+            await asyncio.sleep(first_s)
+        else:
+            await eventually(Path(until).exists, timeout=100.0)
     return number
 
 
 @job(queue="load")
 def toil(book: str, number: int, seconds: float = 0.0) -> int:
     """The same as a plain function."""
-    books.write(book, number, "begin")
-    if seconds:
-        time.sleep(seconds)
-    books.write(book, number, "end")
+    with books.run(book, number):
+        if seconds:
+            time.sleep(seconds)
     return number
 
 
 @job(queue="load")
 def stumble(book: str, number: int, failures: int) -> int:
     """Fails so often before it succeeds."""
-    books.write(book, number, "begin")
-    if books.begun(book, number) <= failures:
-        raise ValueError(f"job {number} stumbles")
-    books.write(book, number, "end")
+    with books.run(book, number):
+        if books.begun(book, number) <= failures:
+            raise ValueError(f"job {number} stumbles")
     return number
 
 
 @job(queue="load")
 def die(book: str, number: int) -> None:
     """Takes its process along."""
-    books.write(book, number, "begin")
-    os.kill(os.getpid(), 9)
+    with books.run(book, number):
+        os.kill(os.getpid(), 9)
 
 
 @job(queue="load", max_attempts=5)
 async def stagger(book: str, number: int, failures: int, seconds: float = 0.0) -> int:
     """Fails in its first attempts. By its attempt, and not by the book: for many such jobs."""
-    books.write(book, number, "begin")
-    if seconds:
-        await asyncio.sleep(seconds)
+    with books.run(book, number):
+        if seconds:
+            await asyncio.sleep(seconds)
     if current_job().attempt <= failures:
-        books.write(book, number, "end")
         raise ConnectionError(f"job {number} finds nobody")
-    books.write(book, number, "end")
     return number
 
 

@@ -1,4 +1,5 @@
-"""An account of pushes, claims and ends that the server keeps by triggers, past what it is asked.
+"""An account of pushes, claims, ends and workers taken for dead, kept by triggers of the server,
+past what it is asked.
 
 It is written in the transactions that it tells of, so it says what was committed, whoever did it
 and whether or not anybody heard of it; and it stays when a job leaves the tables of the queue.
@@ -23,6 +24,8 @@ create table ledger.claims (
 create table ledger.ends (
   number bigserial primary key, id uuid not null, lease uuid, state smallint not null);
 create index on ledger.ends (id);
+create table ledger.silenced (
+  pid int not null, at timestamptz not null default clock_timestamp());
 create function ledger.note_pushes() returns trigger language plpgsql as $$
 begin
   insert into ledger.pushes select n.id, n.func from news n;
@@ -39,12 +42,21 @@ begin
   insert into ledger.ends (id, lease, state) select n.id, n.lease, n.state from news n;
   return null;
 end $$;
+create function ledger.note_silenced() returns trigger language plpgsql as $$
+begin
+  -- Who leaves in good order has beaten just now.
+  insert into ledger.silenced (pid)
+  select g.pid from gone g where g.beat_at < clock_timestamp() - interval '1 second';
+  return null;
+end $$;
 create trigger ledger_pushes after insert on chancy.jobs
   referencing new table as news for each statement execute function ledger.note_pushes();
 create trigger ledger_claims after update on chancy.jobs
   referencing new table as news for each statement execute function ledger.note_claims();
 create trigger ledger_ends after insert on chancy.finished_jobs
   referencing new table as news for each statement execute function ledger.note_ends();
+create trigger ledger_silenced after delete on chancy.workers
+  referencing old table as gone for each statement execute function ledger.note_silenced();
 """
 
 #: All of it in one snapshot.
@@ -89,6 +101,13 @@ def repeated(dsn: str) -> int:
         "select count(*) from (select from ledger.claims group by id having count(*) > 1) as many",
     )
     return int(count)
+
+
+def silenced(dsn: str) -> list[tuple[int, float]]:
+    """The processes of workers that were forgotten for their silence, dead or not, and when, in
+    seconds since 1970."""
+    found = tables.ask(dsn, "select pid, extract(epoch from at)::float8 from ledger.silenced")
+    return [(pid, at) for pid, at in found]
 
 
 @dataclass(frozen=True, slots=True)

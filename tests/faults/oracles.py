@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from chancy.judge import MAX_CRASHES
 from chancy.states import State
@@ -34,38 +32,19 @@ def check_not_run_again(book: Book, settled: Collection[int], offset: int) -> No
     assert again == set()
 
 
-#: Who waits for the end of a process looks each 40 ms at most; others may run its jobs by then.
-_NOTED_LATE_NS = 50_000_000
+def find_overlaps(book: Book, excused: Collection[int] = ()) -> list[tuple[int, int, Entry]]:
+    """Runs of a job that went on when another one of it began: the process and its parent, and the
+    other's beginning.
 
-
-def find_overlaps(
-    book: Book, deaths: Mapping[int, int], excused: Collection[int] = ()
-) -> list[tuple[Entry, Entry]]:
-    """Runs of one job that began while another run of it went on, each with that other one.
-
-    :param deaths: when each process that was killed was gone, in ns of the book's clock. A run
-        without an end has ended with its process; one of a process that is not among these is
-        passed over.
-    :param excused: processes whose runs may go on while others have taken their jobs: frozen or
-        cut off ones.
+    :param excused: workers whose runs, and those of their children, may go on while others have
+        taken their jobs: who was taken for dead and was not.
     """
-    runs: dict[int, list[tuple[Entry, int]]] = defaultdict(list)
-    begun: dict[tuple[int, int], Entry] = {}
-    for entry in book.entries():
-        key = entry.number, entry.pid
-        if entry.phase == "begin":
-            begun[key] = entry
-        elif key in begun:
-            runs[entry.number].append((begun.pop(key), entry.at_ns))
-    for (number, pid), entry in begun.items():
-        runs[number].append((entry, deaths.get(pid, entry.at_ns) - _NOTED_LATE_NS))
-    found: list[tuple[Entry, Entry]] = []
-    for those in runs.values():
-        those.sort(key=lambda run: run[0].at_ns)
-        for (before, until_ns), (after, _) in itertools.pairwise(those):
-            if after.at_ns < until_ns and before.pid not in excused:
-                found.append((before, after))
-    return found
+    return [
+        (pid, parent, entry)
+        for entry in book.entries()
+        for pid, parent in entry.beside
+        if pid not in excused and parent not in excused
+    ]
 
 
 def check_bounds(dsn: str) -> None:

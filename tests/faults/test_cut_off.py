@@ -51,7 +51,7 @@ async def test_a_worker_that_is_cut_off_stops_its_jobs_before_others_run_them(
     assert [one for one in during if one.phase == "begin" and one.pid in pids] == []
     ended = [one for one in during if one.phase == "end" and one.pid in pids]
     assert sorted(one.number for one in ended) == list(range(HELD))
-    assert oracles.find_overlaps(book, {}) == []
+    assert oracles.find_overlaps(book) == []
     stopped_s = max(one.at_ns for one in ended) / 1e9 - began
     taken_s = min(one.at_ns for one in during if one.phase == "begin" and one.number < HELD) / 1e9
     fleets.tell(stopped_after_s=stopped_s, begun_elsewhere_after_s=taken_s - began)

@@ -147,7 +147,7 @@ async def live_through(chancy: Chancy, book: Book, start_worker: StartWorker, ru
     check_ticks(dsn, run.seconds)
     ledger.check(dsn)
     oracles.check_bounds(dsn)
-    assert oracles.find_overlaps(book, fleet.deaths, fleet.declared_dead()) == []
+    assert oracles.find_overlaps(book, fleet.taken_for_dead()) == []
     fleets.tell(
         samples=len(sampler.samples), answers=dict(load.answers), ends=dict(fleets.kinds(dsn))
     )
@@ -162,7 +162,7 @@ def check_kills(dsn: str, fleet: Fleet, rounds: int) -> None:
         terms=terms,
         crashes=tables.counters(dsn)[1],
         claimed_again=ledger.repeated(dsn),
-        declared_dead=len(fleet.declared_dead()),
+        taken_for_dead=len(fleet.taken_for_dead()),
     )
     assert fleet.leaders >= rounds
     assert len(fleet.dead) >= 2 * rounds
