@@ -37,6 +37,7 @@ class Child(asyncio.Protocol):
         self._said = b""
         self._transport: asyncio.BaseTransport | None = None
         self._pidfd: int | None = None
+        self._ended = False
         self.number = number
         #: Its last word.
         self.word = Word()
@@ -88,19 +89,20 @@ class Child(asyncio.Protocol):
             self.word = word
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._pidfd is None and self._process.returncode is not None:
+        if self._ended:
             self._part()
 
     def _look(self) -> None:
-        """Reap the process if it has ended."""
-        if self._process.poll() is None:
-            if self._pidfd is None:
-                self._loop.call_later(_LOOK_S, self._look)
-            return
+        """See whether the process has ended."""
         if self._pidfd is not None:
+            # Not reaped yet: its number is nobody else's before its group has ended.
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
+        elif self._process.poll() is None:
+            self._loop.call_later(_LOOK_S, self._look)
+            return
+        self._ended = True
         if self._transport is None or self._transport.is_closing():
             self._part()
         else:
@@ -109,8 +111,18 @@ class Child(asyncio.Protocol):
     def _part(self) -> None:
         if self._transport is not None:
             self._transport.close()
-        if not self.gone.done():
-            self.gone.set_result(self._process.returncode)
+        if self.gone.done():
+            return
+        if self.word.worker is not None:
+            self._end_group()
+        self.gone.set_result(self._process.wait())
+
+    def _end_group(self) -> None:
+        """Kill what the worker has left behind, before others run its jobs: a child that changed
+        its user gets no signal of the worker's death, and does not notice it while its job holds
+        the interpreter's lock; programs that jobs have started notice nothing."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _spawn(command: Sequence[str], line: int) -> subprocess.Popen[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from chancy import Chancy, Job, State, Worker
-from tests.faults import jobs, tables, watched
+from tests.faults import jobs, oracles, tables, watched
 from tests.faults.book import Book
 from tests.faults.worker_process import ROOT
 from tests.integration.command import Started, command, started
@@ -64,6 +65,14 @@ def workers_of(supervisor: Started) -> list[int]:
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def family_of(worker: int) -> list[psutil.Process]:
+    return psutil.Process(worker).children(recursive=True)
+
+
+def named(processes: list[psutil.Process], name: str) -> list[psutil.Process]:
+    return [one for one in processes if one.name() == name]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +144,25 @@ async def test_the_jobs_of_a_killed_worker_do_not_wait_for_its_timeout(
             assert (done.state, done.attempt, done.crashes) == (State.SUCCEEDED, 1, 1)
             assert "worker_forgotten" in supervisor.log
             await eventually(lambda: tables.workers(dsn) == processes, timeout=30)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere children have no signal to lose")
+async def test_what_a_killed_worker_leaves_behind_does_not_run_beside_its_jobs(
+    dsn: str, book: Book, start: Start
+) -> None:
+    """Its child would not notice the end before its job lets go of the interpreter's lock."""
+    async with other(dsn) as chancy:
+        with start("--processes=1", "--heartbeat-timeout=600") as supervisor:
+            await eventually(lambda: tables.workers(dsn) == 1, timeout=30)
+            reference = await chancy.push(watched.cling.job(book=str(book), number=1))
+            (worker,) = workers_of(supervisor)
+            await eventually(lambda: named(family_of(worker), "sleep"), timeout=30)
+            family = family_of(worker)
+            os.kill(worker, signal.SIGKILL)
+            done = await reference.wait(50)
+            assert (done.state, done.attempt, done.crashes) == (State.SUCCEEDED, 1, 1)
+            assert oracles.find_overlaps(book) == []
+            assert alive(family) == []
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["the supervisor", "and its worker"])

@@ -7,6 +7,7 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import time
 from typing import NoReturn
 
@@ -15,6 +16,8 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retry
 from tests.faults import book as books
 from tests.faults import jobs
+
+_PR_SET_PDEATHSIG = 1
 
 # Importing them has registered their jobs.
 JOBS = jobs
@@ -89,3 +92,15 @@ def break_down(book: str, number: int) -> None:
     books.write(book, number, "begin")
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@job(queue="children")
+def cling(book: str, number: int) -> None:
+    """Keeps the interpreter's lock for a minute, but only the first time, beside a program that it
+    has started, and in a child that the system does not end with its worker."""
+    with books.run(book, number):
+        if books.begun(book, number) == 1:
+            libc = ctypes.PyDLL(None)
+            libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)  # as a change of the user does
+            with subprocess.Popen(["sleep", "60"]):
+                libc.sleep(60)
