@@ -222,10 +222,6 @@ class Roster:
         for serving in self._serving.values():
             serving.wake(None, thorough=True)
 
-    def _all(self) -> Sequence[Serving]:
-        """What may run jobs."""
-        return (*self._serving.values(), *self._former)
-
     def held(self) -> set[UUID]:
         """The jobs that run or wait to run here."""
         return set().union(*(one.runner.ids for one in self._alive))
@@ -233,16 +229,16 @@ class Roster:
     def stop_job(self, job_id: UUID) -> bool:
         """Stop a job that somebody asked to stop; False if it does not run here."""
         outcome = Cancelled("somebody asked for it")
-        return any(one.runner.ask_to_stop(job_id, outcome) for one in self._all())
+        return any(one.runner.ask_to_stop(job_id, outcome) for one in self._alive)
 
     def interrupt(self, plane: Plane, why: str) -> None:
         """Stop everything that runs for a broker; the serving goes on."""
-        for serving in self._all():
+        for serving in self._alive:
             serving.interrupt(why, plane)
 
     def put_off(self, plane: Plane, why: str) -> None:
         """Stop what can be stopped of it, to be run again; the serving goes on."""
-        for serving in self._all():
+        for serving in self._alive:
             serving.put_off(why, plane)
 
     async def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,21 @@ async def test_a_thread_that_heeds_nothing_and_returns_has_succeeded(
         done = await running.wait(10)
         assert (done.state, done.result) == (State.SUCCEEDED, 5)
         assert done.stop_asked_at is not None
+
+
+async def test_it_is_cancelled_while_its_worker_ends(dsn: str, tmp_path: Path) -> None:
+    made = winding.wind_down_async.job(str(tmp_path))
+    async with Chancy(dsn, queues=QUEUES) as chancy:
+        worker = Worker(chancy, queues=[made.queue], shutdown_timeout_s=600.0)
+        await worker.start()
+        running = await chancy.push(made)
+        await eventually((tmp_path / "started").exists, timeout=20)
+        end = asyncio.create_task(worker.stop())
+        await eventually(lambda: not worker.queues)
+        try:
+            await chancy.cancel(running.id)
+            await eventually((tmp_path / "asked").exists)
+        finally:
+            (tmp_path / "may end").touch()
+            await end
+        assert (await running.wait(10)).state is State.CANCELLED
