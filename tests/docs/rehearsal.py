@@ -28,7 +28,7 @@ from tests.docs.pages import Block, Page
 #: Commands that are run; others are the reader's own business.
 _RUN = ("chancy ", "python ", "pytest ")
 _DSN = re.compile(r"postgresql://[^\"'\s]*")
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 class Rehearsal:

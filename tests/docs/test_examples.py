@@ -33,6 +33,11 @@ def test_python_blocks_compile(block: Block) -> None:
     )
 
 
+#: Seconds for one page, all of its commands and programs: far above what a busy machine needs.
+PAGE_S = 240
+
+
+@pytest.mark.timeout(PAGE_S + 30)
 @pytest.mark.parametrize("page", RUN, ids=lambda page: shown(page.path))
 def test_the_examples_of_a_page_run(
     page: Page, request: pytest.FixtureRequest, server_dsn: str, tmp_path: Path
@@ -56,7 +61,7 @@ def test_the_examples_of_a_page_run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=PAGE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     expected = [block for block in page.blocks if "no-run" not in block.words]
