@@ -34,7 +34,8 @@ class Shop:
     @contextmanager
     def worker(self, *options: str, processes: int = 0) -> Generator[Started]:
         words = command("worker", "--app", f"{APP}:app", "--processes", processes)
-        words += ["--heartbeat", "0.1", "--heartbeat-timeout", "0.8", *options]
+        # Some tests wait for the death of one; one that lives may be silent for a second.
+        words += ["--heartbeat", "0.2", "--heartbeat-timeout", "2", *options]
         with started(words, cwd=self.folder, env=self.environment) as process:
             try:
                 yield process
@@ -74,6 +75,8 @@ def opened(
 ) -> Iterator[Shop]:
     """The program with settings of the environment; its connections are closed at the end."""
     environment = {"CHANCY_DSN": dsn, "FENNEL_REDIS_URL": redis_url, "PYTHONPATH": str(ROOT)}
+    # A busy machine takes seconds for the start of a worker, too.
+    settings = {"task_timeout": "30"} | settings
     environment |= {f"FENNEL_{name.upper()}": value for name, value in settings.items()}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

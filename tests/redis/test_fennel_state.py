@@ -65,15 +65,15 @@ def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> N
         with pytest.raises(TaskFailed):
             dead.get()
         eventually_sync(lambda: again.status() == "RETRY")
-        slow = program.slow.delay(str(shop.folder / "slow"), 1.0)
+        slow = program.slow.delay(str(shop.folder / "slow"), 2.0)
         eventually_sync(lambda: slow.status() == "EXECUTING")
+        group = {"name": "shop", "consumers": 1, "pending": 1}
+        eventually_sync(lambda: state.get_groups(program.app) == [group])
+        [message] = state.get_messages(program.app)
+        assert (message.uuid, message.status) == (slow.uuid, "EXECUTING")
         [(worker, beat)] = eventually_sync(lambda: state.get_heartbeats(program.app))
         assert abs(time.time() - beat) < 5
         assert len(worker) == 36
-        [group] = state.get_groups(program.app)
-        assert group == {"name": "shop", "consumers": 1, "pending": 1}
-        [message] = state.get_messages(program.app)
-        assert (message.uuid, message.status) == (slow.uuid, "EXECUTING")
         slow.get()
         eventually_sync(lambda: state.get_state(program.app)["dead"]["messages"])
     waiting = [program.echo.delay(value=n) for n in range(3)]
