@@ -216,8 +216,7 @@ class Broker(Protocol):
 
         All claims of one call share a new lease. A paused queue and a worker that is not
         registered get none. A broker may remember how far it has looked; ``thorough`` makes it
-        look from the front. Jobs of a call whose answer was lost are given by a later call,
-        from the control broker also by one for none (``limit=0``).
+        look from the front. Jobs of a call whose answer was lost are given by a later call.
         """
         ...
 

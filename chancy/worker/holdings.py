@@ -1,7 +1,8 @@
-"""Jobs that a store says run on this worker, and that do not: it has forgotten how they ended.
+"""Jobs that a store says run on this worker, and that do not.
 
 A server that took over, or that crashed before it had written everything, may know of a claim and
-not of its end. Nobody runs such a job, and nobody rescues it, since its worker lives.
+not of its end. The answer to a claim may be lost, and its queue be deleted before anybody asks
+again. Nobody runs such a job, and nobody rescues it, since its worker lives.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Holdings:
         if not lost:
             return
         logger.warning(
-            "ends_were_lost jobs=%d first=%s: the store has forgotten how they ended; they run "
-            "again",
+            "holdings_were_lost jobs=%d first=%s: the store says that they run here, and they do "
+            "not, as their ends or the answers to their claims were lost; they run again",
             len(lost),
             next(iter(lost)),
         )

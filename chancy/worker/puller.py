@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.attempt import Claim
 from chancy.clock import Backoff, Clock
-from chancy.errors import BrokerError, BrokerUnavailable
+from chancy.errors import BrokerError
 from chancy.queue import Queue
 from chancy.worker.runner import Runner
 from chancy.worker.settler import Settler
@@ -24,11 +24,6 @@ _LADDER_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.37)
 #: With working notifications polling only finds what was not notified of.
 _RELAXED_FACTOR = 10.0
 _RELAXED_MOST_S = 5.0
-
-#: Seconds for which a claim whose answer was lost may come yet, by all brokers, and some more; and
-#: between two looks whether it has.
-_DOUBT_S = 40.0
-_DOUBT_EVERY_S = 1.0
 
 
 class Claiming(Protocol):
@@ -72,9 +67,6 @@ class Puller:
         self._rung = len(_LADDER_S)
         self._stopping = False
         self._paused = False
-        self._leaving = False
-        # Until when a claim may come whose answer was lost.
-        self._doubt_until = 0.0
         #: Set when the last look from the front found nothing.
         self.drained = asyncio.Event()
 
@@ -89,18 +81,9 @@ class Puller:
         self._paused = paused
         self.wake(thorough=True)
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether a claim whose answer was lost may come yet."""
-        return self._clock.monotonic() < self._doubt_until
-
-    def stop(self, *, leaving: bool = False) -> None:
-        """Claim no more. A claim that is under way is still given to the runner.
-
-        :param leaving: so are those whose answers were lost, which takes longer. The worker goes
-            on, so that nobody else would run them.
-        """
-        self._stopping, self._leaving = True, leaving
+    def stop(self) -> None:
+        """Claim no more. A claim that is under way is still given to the runner."""
+        self._stopping = True
         self._woken.set()
         self._runner.roomy.set()
         self._settler.open.set()
@@ -125,7 +108,6 @@ class Puller:
                 )
             except BrokerError as error:
                 self._thorough = True
-                self._doubt(error)
                 pause = backoff.next_s()
                 logger.warning(
                     "claiming_postponed queue=%s next_try_s=%.1f error=%s",
@@ -152,25 +134,6 @@ class Puller:
                     # They begin now, and not after what follows.
                     await asyncio.sleep(0)
                 await self._rest()
-
-        while self._leaving and self.in_doubt:
-            await self._look_back()
-
-    def _doubt(self, error: BrokerError) -> None:
-        if isinstance(error, BrokerUnavailable):
-            self._doubt_until = self._clock.monotonic() + _DOUBT_S
-
-    async def _look_back(self) -> None:
-        """Take what claims have got whose answers were lost, and no more."""
-        try:
-            found = await self._claim(self.queue.name, worker_id=self._worker_id(), limit=0)
-        except BrokerError as error:
-            self._doubt(error)
-        else:
-            self._give(found)
-        self._woken.clear()
-        if self._leaving:
-            await self._clock.wait(self._woken, _DOUBT_EVERY_S)
 
     async def _room(self) -> int:
         """Wait until more may be claimed; returns how many, 0 to ask again."""

@@ -207,10 +207,7 @@ class Serving:
     async def leave(self) -> None:
         """Claim no more, give back what has not started, and let what runs come to its end."""
         for puller in self._pullers.values():
-            puller.stop(leaving=True)
-        while any(puller.in_doubt for puller in self._pullers.values()):
-            if await self._clock.wait(self._ended, 1.0):
-                break
+            puller.stop()
         await self._clock.wait(self._ended, 15.0)
         await self._services.stop(self._name)
         self.runner.release_waiting("the queue is served no more as it was")

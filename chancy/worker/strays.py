@@ -56,14 +56,13 @@ class Strays:
             return await self._control.broker.claim(
                 queue, worker_id=worker_id, limit=limit, thorough=thorough
             )
-        if limit > 0:
-            done = await self._adopt(queue)
-            if done.jobs:
-                self._adopted()
-            if done.more:
-                self._again()
-            if not done.rest and time.monotonic() > self._sure_at:
-                return ()
+        done = await self._adopt(queue)
+        if done.jobs:
+            self._adopted()
+        if done.more:
+            self._again()
+        if not done.rest and time.monotonic() > self._sure_at:
+            return ()
         try:
             return await self._adopt.claim(queue, worker_id=worker_id, limit=limit)
         except BaseException:
