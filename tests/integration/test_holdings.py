@@ -166,7 +166,9 @@ async def test_a_failover_that_loses_an_end(own_server: OwnServer, replica_of: M
             assert (await ended.wait(10)).state is State.SUCCEEDED
             gates["ended"].clear()
             primary.stop("immediate")
-            ask(replica, "select pg_promote()")
+            # The standby is not promoted while it waits for an answer of its primary.
+            between.refuse()
+            await asyncio.to_thread(ask, replica, "select pg_promote()")
             way.target = (HERE, replica.port)
             way.cut()
             await eventually(lambda: begun.count("ended") == 2, timeout=60)
