@@ -96,7 +96,8 @@ def test_workers_that_are_killed_while_they_fire_fire_each_tick_once(
     killed = 0
     chance = random.Random(7)
     until = time.monotonic() + 8
-    while time.monotonic() < until:
+    # On a busy machine most are killed before they are ready.
+    while time.monotonic() < until or (killed < 3 and time.monotonic() < until + 40):
         due = time.monotonic() + chance.uniform(0.3, 0.6)
         eventually_sync(lambda due=due: time.monotonic() > due)  # type: ignore[misc]
         victim = alive.pop(chance.randrange(3))

@@ -61,7 +61,11 @@ async def test_a_frozen_worker_settles_nothing_of_what_others_run(
     await chancy.push_many(jobs.work.job(str(book), number) for number in again)
     await eventually(lambda: tables.live(dsn) == 0)
     report = zombie.stop()
-    assert (report.stale, lost) == (HELD, HELD)
+    assert report.stale == HELD
+    # Both takers may judge one that neither has settled yet; it counts once.
+    assert lost >= HELD
+    crashes = "select count(*) from chancy.finished_jobs where crashes = 1"
+    assert tables.ask(dsn, crashes) == [(HELD,)]
     assert zombie.said().count("worker_declared_dead") == 1
     count = JOBS + len(again)
     oracles.check_all_succeeded(dsn, count)

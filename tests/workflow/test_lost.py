@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 import psycopg
@@ -90,7 +91,7 @@ async def test_a_step_that_the_server_refuses_stops_no_other(flows_dsn: str) -> 
         flow = Workflow("w").add(steps.mark.job(), "refused").add(steps.mark.job(), "taken")
         reference = await Workflows().push(chancy, flow)
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
-        execute(flows_dsn, REFUSE)
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
         assert await sweep_of(chancy).turn() == 2
         assert await states(reference) == {"refused": "failed", "taken": "succeeded"}
         refused = await reference.step("refused")
@@ -104,7 +105,7 @@ async def test_a_timer_that_the_server_refuses_stops_no_other(flows_dsn: str) ->
         flow = Workflow("w").wait_for("refused", timeout_s=0.01, default=1)
         flow.wait_for("taken", timeout_s=0.01, default=2)
         reference = await Workflows().push(chancy, flow)
-        execute(flows_dsn, REFUSE)
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
         timers, rung = Timers(chancy.broker), 0
 
         async def all_rang() -> bool:
@@ -132,7 +133,7 @@ async def test_a_replay_that_the_server_refuses_stops_no_other(flows_dsn: str) -
             again = await dead.replay(chancy, job)
             assert again is not None
             await chancy.wait_for(again, 10)
-        execute(flows_dsn, REFUSE)
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
         await sweep_of(chancy).turn()
         found = await states(flows.reference(chancy, reference.id))
         assert found == {"refused": "failed", "taken": "succeeded"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Literal
 
@@ -78,7 +79,7 @@ async def test_a_lost_step_lets_go_on_what_can_be_pushed(flows_dsn: str) -> None
         assert step is not None
         assert step.job_id is not None
         execute(flows_dsn, "delete from chancy.jobs where id = %s", step.job_id)
-        execute(flows_dsn, REFUSE)
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
         loss = gone(Place(reference.id, "gone", 1, False), step.job_id)
         assert await Flows(chancy.broker).lose([loss]) == 1
         found = {"gone": "ignored", "refused": "ignored", "taken": "pending"}
@@ -91,7 +92,7 @@ async def test_an_end_that_is_refused_and_what_it_lets_go_are_two_failures(flows
         flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
         reference = await Workflows().push(chancy, flow)
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
-        execute(flows_dsn, REFUSE)
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
         execute(
             flows_dsn,
             "create trigger refuse before update on chancy.workflows_steps for each row "

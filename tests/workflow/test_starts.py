@@ -245,7 +245,8 @@ async def test_a_step_that_cannot_be_started_stops_no_other(flows_dsn: str) -> N
     async with working(flows_dsn, flows) as chancy:
         bad = await halted(chancy, flows_dsn, flows)
         other = await halted_too(chancy, flows_dsn, flows)
-        execute(flows_dsn, REFUSE.format(bad.id))
+        # Apart: it waits for a settlement of the worker, which has this loop.
+        await asyncio.to_thread(execute, flows_dsn, REFUSE.format(bad.id))
         await sweep_of(chancy).turn()
         assert execute(flows_dsn, PIECES) == []
         found = await bad.step("n3")
@@ -256,7 +257,7 @@ async def test_a_step_that_cannot_be_started_stops_no_other(flows_dsn: str) -> N
         steps.gate.set()
         assert await bad.wait(10) is WorkflowState.FAILED
         assert await other.wait(10) is WorkflowState.SUCCEEDED
-        execute(flows_dsn, "drop trigger refuse on chancy.jobs")
+        await asyncio.to_thread(execute, flows_dsn, "drop trigger refuse on chancy.jobs")
         await bad.retry()
         assert await bad.wait(10) is WorkflowState.SUCCEEDED
 

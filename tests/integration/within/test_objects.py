@@ -32,6 +32,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from chancy import Chancy
+from chancy.errors import SchemaMismatch
 from chancy.postgres.within import fetch_within, fetch_within_sync
 from tests import jobs
 from tests.integration.within.stacks import django_databases, sqlstate, url
@@ -297,9 +298,10 @@ def test_errors_are_those_of_django(dsn: str, django: None) -> None:
             broken()
         with connection.cursor() as cursor:
             cursor.execute("alter schema chancy rename to away")
-        with pytest.raises(DjangoProgrammingError) as raised, atomic():
+        with pytest.raises(SchemaMismatch) as raised, atomic():
             chancy.sync_push(JOB, within=connection)
-        assert sqlstate(raised.value) == "42P01"
+        assert isinstance(raised.value.__cause__, DjangoProgrammingError)
+        assert sqlstate(raised.value.__cause__) == "42P01"
         with connection.cursor() as cursor:
             cursor.execute("alter schema away rename to chancy")
     assert count(dsn) == 0
