@@ -18,7 +18,7 @@ from tests.integration.drivers.conftest import run
 from tests.proxy import Proxy
 
 # What a caller may see on top of the deadline.
-SLACK_S = 0.3
+SLACK_S = 1.5
 
 
 @pytest.fixture

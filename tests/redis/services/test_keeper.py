@@ -87,4 +87,5 @@ def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
     digest = scripts()["renew"].digest.encode()
     took_us = [one["duration"] for one in listed if digest in one["command"]]
     assert len(took_us) == 20, "each lease was renewed in the same script"
-    assert min(took_us) < 5_000
+    # Mostly 3 ms. A busy machine of half the speed took 6.
+    assert min(took_us) < 20_000
