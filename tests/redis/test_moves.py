@@ -247,7 +247,6 @@ async def test_what_is_on_its_way_is_not_run_in_postgres_beside_steps(
         with pytest.raises(BrokerUnavailable, match="killed"):
             await (await adoption(chancy))("fast")
     assert await left(chancy) == (3, 1), "one is in both"
-    # However long the machine takes: nobody else goes on with it before it is said below.
     await fetch(chancy, "update chancy.redis_moves set taken_until = now() + interval '1 hour'")
     async with Worker(chancy):
         await eventually(lambda: len(jobs.noted) == 3)
