@@ -9,6 +9,8 @@ TEST_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
 # A caller's own virtual environment or search path must not reach into ours.
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
+# Thousands of processes import the same modules: compiled once, not by each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test check chaos redis-versions bench bench-peers format dist constraints clean

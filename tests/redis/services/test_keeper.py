@@ -17,8 +17,8 @@ from tests.redis.services.shop import declare, shop
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually_sync
 
-#: Of which a fifth is left for stopping; a machine that is busy may take half of that.
-_LEASE_S = 2.0
+#: Of which a fifth is left for stopping; a machine that is busy may take half of that, a second.
+_LEASE_S = 10.0
 _PHASES = 10
 
 
