@@ -47,7 +47,7 @@ check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --threads $$(getconf _NPROCESSORS_ONLN)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/architecture
 

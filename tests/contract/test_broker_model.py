@@ -45,7 +45,7 @@ def test_memory_tells_the_same_story_as_the_model() -> None:
             self.model.now += days * DAY
 
     with asyncio.Runner() as MemoryMachine.runner:
-        hold_against_model(MemoryMachine, examples=200, steps=40)
+        hold_against_model(MemoryMachine, examples=100, steps=40)
 
 
 @pytest.mark.timeout(600)

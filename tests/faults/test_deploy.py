@@ -177,6 +177,7 @@ async def test_old_workers_go_on_while_the_tables_are_migrated_and_new_ones_come
     assert tables.counters(dsn) == (count, 0, 0)
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(60)
 async def test_workers_are_replaced_one_by_one_and_hand_new_functions_on(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker

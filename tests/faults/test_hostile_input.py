@@ -23,18 +23,19 @@ from tests.waiting import eventually
 NEIGHBOURS = 20
 #: What the record of one failure may take, in bytes of JSON.
 MOST_RECORDED = 64 * 1024
+LONG = pytest.mark.chaos
 
 
 @pytest.mark.parametrize(
     ("executor", "function"),
     [
-        ("process", outbursts.burst),
+        pytest.param("process", outbursts.burst, marks=LONG),
         ("process", outbursts.burst_later),
         ("thread", outbursts.burst),
-        ("thread", outbursts.burst_later),
-        ("async", outbursts.burst),
+        pytest.param("thread", outbursts.burst_later, marks=LONG),
+        pytest.param("async", outbursts.burst, marks=LONG),
         ("async", outbursts.burst_at_once),
-        ("async", outbursts.burst_later),
+        pytest.param("async", outbursts.burst_later, marks=LONG),
     ],
 )
 async def test_a_hostile_failure_is_recorded_and_retried_like_any(

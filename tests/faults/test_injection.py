@@ -128,6 +128,7 @@ async def test_a_refused_statement_is_made_again(dsns: list[str]) -> None:
     await run_all(dsns, refusals(await points(dsns[0]), full=False))
 
 
+@pytest.mark.chaos
 async def test_a_lost_session_is_replaced(dsns: list[str]) -> None:
     await run_all(dsns, losses(await points(dsns[0]), full=False))
 

@@ -226,13 +226,6 @@ def check_ticks(dsn: str, seconds: float) -> None:
         assert count > 0.8 * seconds  # the last leaders may have died with a tick in hand
 
 
-async def test_leader_and_worker_killed_again_and_again_for_a_while(
-    chancy: Chancy, book: Book, start_worker: StartWorker
-) -> None:
-    run = Run(seed=11, count=600, seconds=3.6, every_s=1.5, drain_s=60.0)
-    await live_through(chancy, book, start_worker, run)
-
-
 @pytest.mark.chaos
 @pytest.mark.timeout(240)
 async def test_leader_and_worker_killed_every_two_seconds_for_a_minute(

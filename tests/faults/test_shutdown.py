@@ -194,7 +194,10 @@ class Load:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(
+    "executor",
+    [*(pytest.param(one, marks=pytest.mark.chaos) for one in EXECUTORS[:-1]), EXECUTORS[-1]],
+)
 async def test_a_rolling_deploy_runs_every_job_once(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
 ) -> None:

@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from chancy import Chancy
 from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book
@@ -25,6 +27,7 @@ def crashed_once(dsn: str) -> int:
     return int(count)
 
 
+@pytest.mark.chaos
 async def test_a_frozen_worker_settles_nothing_of_what_others_run(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, tmp_path: Path
 ) -> None:

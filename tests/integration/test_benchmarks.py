@@ -174,9 +174,8 @@ def test_an_unknown_system_is_refused() -> None:
     assert "there is no system 'nobody': choose of chancy, " in done.stderr
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.chaos)]
-)
+@pytest.mark.chaos
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing_behind(dsn: str, number: signal.Signals) -> None:
     before, leftovers = _schemas(dsn), _leftovers()
     # 30 seconds of pushes: the signal comes while the worker runs.

@@ -91,6 +91,7 @@ async def test_push_many_is_all_or_nothing(chancy: Chancy, dsn: str) -> None:
     assert len(await chancy.push_many([])) == 0
 
 
+@pytest.mark.chaos
 def test_a_million_jobs_need_little_memory(dsn: str) -> None:
     """Measured in a process of its own; a tenth of the million, above what it starts with."""
     program = f"""

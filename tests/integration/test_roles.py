@@ -66,6 +66,7 @@ def cast(empty_dsn: str) -> Iterator[Cast]:
         yield made
 
 
+@pytest.mark.chaos
 def test_a_fleet_under_its_role_does_all_of_its_work(cast: Cast, tmp_path: Path) -> None:
     """Pushed by the producer; retried, rescued after a kill, led, ticked and buried by the worker;
     seen by the viewer."""

@@ -40,10 +40,18 @@ async def end_all() -> None:
     await asyncio.sleep(600)
 
 
+def wait_for_its_end(says: int) -> None:
+    os.write(says, b"!")
+    time.sleep(600)
+
+
 @job
-def end_a_copy() -> int | None:
-    copy = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+def end_a_copy() -> None:
+    # What a copy is told before it runs Python is lost: Python forgets it as its parent's.
+    hears, says = os.pipe()
+    copy = multiprocessing.get_context("fork").Process(target=wait_for_its_end, args=(says,))
     copy.start()
+    os.read(hears, 1)
     copy.terminate()
     copy.join(20)
     say(f"the copy ended with {copy.exitcode}")

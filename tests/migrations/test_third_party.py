@@ -177,6 +177,7 @@ def test_its_tables_go_up_and_down_on_each_server(
     shop.audited("migrate", "downgrade", "base", "--component", "audit", "--yes")
 
 
+@pytest.mark.chaos
 def test_from_its_installation_to_its_removal_and_back(
     empty_dsn: str, built: Path, tmp_path: Path
 ) -> None:

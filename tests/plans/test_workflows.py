@@ -19,6 +19,9 @@ from tests.plans import flow_calls, flows
 from tests.plans.flows import pages, planned, widest
 
 BATCH = 100
+#: Workflows, of ten steps: a million steps take most of a minute.
+MANY = 100_000
+LONG = pytest.mark.chaos
 #: Pages for each step of a batch: five rows by index in five tables, and what is written for them.
 PAGES = 60
 #: Rows of each table of which ANALYZE makes its statistics, the usual ones last: no plan may depend
@@ -117,7 +120,8 @@ def analyze(connection: psycopg.Connection[Any], rows: int) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_workflows_at_every_size(connection: psycopg.Connection[Any]) -> None:
+@pytest.mark.parametrize("most", [10_000, pytest.param(MANY, marks=LONG)])
+def test_workflows_at_every_size(connection: psycopg.Connection[Any], most: int) -> None:
     connection.execute("alter table chancy.workflows_steps set (autovacuum_enabled = off)")
     flows.fill(connection, 1, 5_000)
     connection.execute(flows.FAN.encode(), {"width": 50_000})
@@ -126,19 +130,21 @@ def test_workflows_at_every_size(connection: psycopg.Connection[Any]) -> None:
     for rows in SAMPLES:
         analyze(connection, rows)
         few = measured(connection)
-    flows.fill(connection, 5_001, 95_000)
+    flows.fill(connection, 5_001, most - 5_000)
     connection.execute(f"vacuum {TABLES}".encode())
     many: dict[str, int] = {}
     for rows in SAMPLES[::2]:
         analyze(connection, rows)
         many = measured(connection)
-        flow_calls.check_of_many(connection)
-    swept = planned(connection, "missed", None, None, BATCH, 86_400.0)
-    assert widest(swept) <= 20 * BATCH, json.dumps(swept)
+        if most == MANY:
+            flow_calls.check_of_many(connection)
+    if most == MANY:  # small tables are read as a whole, rightly
+        swept = planned(connection, "missed", None, None, BATCH, 86_400.0)
+        assert widest(swept) <= 20 * BATCH, json.dumps(swept)
     for what, count in many.items():
         # Indexes are higher then: a page or two for each row.
         assert count <= few[what] * 2 + 4 * BATCH, (
-            f"{what}: {count} pages of a million, {few[what]}"
+            f"{what}: {count} pages of {most} workflows, {few[what]} of 5,000"
         )
 
 

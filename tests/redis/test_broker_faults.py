@@ -221,6 +221,7 @@ async def test_a_full_server_refuses_pushes_and_takes_ends(own_redis: Start) -> 
         await broker.close()
 
 
+@pytest.mark.chaos
 async def test_no_script_takes_long_with_a_hundred_thousand_due_jobs(own_redis: Start) -> None:
     server = own_redis(slowlog_log_slower_than="0", slowlog_max_len="1000")
     broker = RedisBroker(RedisSettings(url=server.url))

@@ -29,13 +29,9 @@ KEPT = {"j", "ids", "done", "dead", "position", "queues", "history", "parked", "
 #: Of everyday; `make chaos` goes to all.
 EVERYDAY = (
     "settle:after",
-    "beat:before",
     "relay:after",
     "take_back:before",
-    "hurry:after",
-    "forget:before",
     "restore:before",
-    "level:before",
 )
 ROUNDS = 2
 

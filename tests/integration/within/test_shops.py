@@ -137,6 +137,7 @@ def test_an_order_is_written_with_its_job_and_shows_its_result(shop: Shop) -> No
 KEPT = """
 DATABASES["default"] |= {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
 """
+LONG = pytest.mark.chaos
 #: Django's sessions have no name; the worker's own have, and this one.
 END_SESSIONS = """
 select count(pg_terminate_backend(pid)) from pg_stat_activity
@@ -145,7 +146,10 @@ where datname = current_database() and backend_type = 'client backend'
 """
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["closed after each job", "kept"])
+@pytest.mark.parametrize(
+    "kept",
+    [pytest.param(False, id="closed after each job", marks=LONG), pytest.param(True, id="kept")],
+)
 def test_jobs_of_django_outlast_the_end_of_their_sessions(
     tmp_path: Path, dsn: str, kept: bool
 ) -> None:
@@ -181,13 +185,15 @@ def waits(dsn: str) -> bool:
     return row is not None and bool(row[0])
 
 
-LOCKS = {
-    "between the row and the job": "lock table chancy.jobs in share mode",
-    "between the job and the commit": "lock table {items} in share mode",
-}
+LOCKS = [
+    pytest.param(
+        "lock table chancy.jobs in share mode", id="between the row and the job", marks=LONG
+    ),
+    pytest.param("lock table {items} in share mode", id="between the job and the commit"),
+]
 
 
-@pytest.mark.parametrize("lock", LOCKS.values(), ids=list(LOCKS))
+@pytest.mark.parametrize("lock", LOCKS)
 def test_a_web_process_killed_before_its_commit_leaves_neither(shop: Shop, lock: str) -> None:
     items = "items" if shop.example is FASTAPI else "shop_item"
     with ThreadPoolExecutor(1) as pool:
