@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 Found = TypeVar("Found")
 
-_STEP_SECONDS = 0.01
+_STEP_S, _LONGEST_STEP_S = 0.01, 0.25
 
 
 @overload
@@ -25,8 +25,9 @@ async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) 
     :param condition: plain or async. An AssertionError it raises means "not yet".
     :raises AssertionError: after the timeout in seconds, with the last answer.
     """
-    deadline = time.monotonic() + timeout
+    begin = time.monotonic()
     while True:
+        asking = time.monotonic()
         last: object
         try:
             asked = condition()
@@ -36,16 +37,24 @@ async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) 
             last = answer
         except AssertionError as error:
             last = error
-        if time.monotonic() > deadline:
+        if time.monotonic() > begin + timeout:
             raise AssertionError(f"still {last!r} after {timeout} s: {condition}")
-        await asyncio.sleep(_STEP_SECONDS)
+        await asyncio.sleep(_pause(begin, asking))
 
 
 def eventually_sync(condition: Callable[[], Found], *, timeout: float = 30.0) -> Found:
     """`eventually` for tests without a loop."""
-    deadline = time.monotonic() + timeout
+    begin = asking = time.monotonic()
     while not (answer := condition()):
-        if time.monotonic() > deadline:
+        if time.monotonic() > begin + timeout:
             raise AssertionError(f"still {answer!r} after {timeout} s: {condition}")
-        time.sleep(_STEP_SECONDS)
+        time.sleep(_pause(begin, asking))
+        asking = time.monotonic()
     return answer
+
+
+def _pause(begin: float, asking: float) -> float:
+    """Seconds until the next look: looking takes a fifth of the time at most, and what has lasted
+    may last a twentieth longer. Who looks by a new session keeps a server busy otherwise."""
+    now = time.monotonic()
+    return min(_LONGEST_STEP_S, max(_STEP_S, 4 * (now - asking), (now - begin) / 20))

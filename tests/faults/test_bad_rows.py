@@ -84,7 +84,7 @@ async def test_impossible_values_in_a_batch_of_claims(
     spoil(dsn, ids)
     await check_all_can_be_read(chancy)
     worker = start_worker(dsn)
-    await eventually(lambda: tables.live(dsn) == 0, timeout=15.0)
+    await eventually(lambda: tables.live(dsn) == 0)
     worker.stop()
     oracles.check_all_succeeded(dsn, len(ids) + NEIGHBOURS)
     oracles.check_ran_once(book, range(len(ids) + NEIGHBOURS))
@@ -102,7 +102,7 @@ async def test_impossible_values_in_a_batch_of_settlements(
     spoil(dsn, ids)
     assert tables.states(dsn) == {State.RUNNING: count}, "they were settled before"
     await check_all_can_be_read(chancy)
-    await eventually(lambda: tables.live(dsn) == 0, timeout=15.0)
+    await eventually(lambda: tables.live(dsn) == 0)
     assert worker.stop().stale == 0
     oracles.check_all_succeeded(dsn, count)
     oracles.check_ran_once(book, range(count))
@@ -140,7 +140,7 @@ async def test_impossible_values_in_a_batch_of_rescues(
     spoil(dsn, ids)
     await chancy.broker.unregister(dead.id)
     worker = start_worker(dsn)
-    await eventually(lambda: tables.live(dsn) == 0, timeout=15.0)
+    await eventually(lambda: tables.live(dsn) == 0)
     assert worker.stop().outcomes["Lost"] == count
     hopeless = list(IMPOSSIBLE).index("the last crash of all")
     assert tables.states(dsn) == {State.SUCCEEDED: count - 1, State.FAILED: 1}

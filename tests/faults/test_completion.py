@@ -83,14 +83,14 @@ async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_hav
         found = await reference.get()
         return found is not None and found.state.final
 
-    await eventually(finished, timeout=20)
+    await eventually(finished)
     paid = tables.ask(dsn, "select number, attempt from payments")
     assert paid == [(7, 1)]
     (tmp_path / "go").touch()
     # A child was not frozen; the worker, once it goes on, kills it.
     if freeze.executor != "process":
         zombie.signal(signal.SIGCONT)
-    await eventually(lambda: raised(tmp_path) == freeze.error, timeout=20)
+    await eventually(lambda: raised(tmp_path) == freeze.error)
     zombie.signal(signal.SIGCONT)
     # What the zombie wrote is rolled back; what the other one wrote stays.
     assert tables.ask(dsn, "select number, attempt from payments") == paid

@@ -43,7 +43,7 @@ async def test_a_worker_that_is_cut_off_stops_its_jobs_before_others_run_them(
     began = time.monotonic()
     offset = book.size
     await chancy.push_many(jobs.work.job(str(book), HELD + number) for number in range(MORE))
-    await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+    await eventually(lambda: tables.live(dsn) == 0)
     await eventually(lambda: time.monotonic() > began + 2 * TIMEOUT_S)
     during = book.entries(offset)
     proxy.heal()
@@ -87,7 +87,7 @@ async def test_a_server_that_is_away_for_longer_than_the_timeout_stops_no_job(
         await asyncio.to_thread(server.stop, "immediate")
         await eventually(lambda: len(book.count("end")) == HELD)
         await asyncio.to_thread(server.start)
-        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+        await eventually(lambda: tables.live(dsn) == 0)
     report = worker.stop()
     assert "heartbeat_failed" in worker.said()
     assert "worker_cut_off" not in worker.said()

@@ -209,7 +209,7 @@ async def test_workers_are_replaced_one_by_one_and_hand_new_functions_on(
                 await asyncio.to_thread(new[-1].wait_until_ready)
                 reports.append(await asyncio.to_thread(worker.stop))
             replaced.set()
-        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+        await eventually(lambda: tables.live(dsn) == 0)
     reports += [worker.stop() for worker in new]
     sampler.check(at_least=5)
     ((handed,),) = tables.ask(

@@ -51,7 +51,7 @@ async def test_a_hostile_failure_is_recorded_and_retried_like_any(
     neighbour = (jobs.work if executor == "async" else jobs.toil).job
     await chancy.push_many(neighbour(book=str(book), number=n) for n in range(NEIGHBOURS))
     references = {kind: await chancy.push(function.job(kind)) for kind in outbursts.OUTBURSTS}
-    await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+    await eventually(lambda: tables.live(dsn) == 0)
     report = worker.stop()
     for kind, reference in references.items():
         found = await reference.get()
@@ -176,7 +176,7 @@ async def test_hostile_arguments_in_a_row_fail_alone(
         names[insert(dsn, neighbour.template.func, text)] = name
         await chancy.push(neighbour(book=str(book), number=number))
     worker = start_worker(dsn, executor=executor, concurrency=2, retry_base_s=0.01)
-    await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+    await eventually(lambda: tables.live(dsn) == 0)
     for id, found in (await chancy.get_jobs(list(names))).items():
         assert (names[id], found.state) == (names[id], State.FAILED)
         assert found.errors, names[id]

@@ -15,7 +15,7 @@ from chancy.executors.base import Executor
 from chancy.plugins.recovery import Recovery
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.statements import Statements
-from chancy.worker import serving
+from chancy.worker import holdings, serving
 from tests.faults.flaky_driver import (
     CONNECTION_LOST,
     FlakyDriver,
@@ -35,7 +35,7 @@ LOST = ("25006", CONNECTION_LOST)
 NO_SESSION = ("53300", CONNECTION_LOST)
 
 #: Statements that are made once or twice in a history are struck each time, these only at first.
-_OFTEN = ("claim", "promote")
+_OFTEN = ("claim", "promote", "running")
 _FIRST = 3
 
 
@@ -44,6 +44,12 @@ def no_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was rescued runs here like the rest: the books of a history are in this process, and
     to start children for each of hundreds takes minutes. test_poison has the quarantine."""
     monkeypatch.setattr(serving, "Quarantine", _undivided)
+
+
+@pytest.fixture(autouse=True)
+def many_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each history is long enough for some."""
+    monkeypatch.setattr(holdings, "EVERY_S", 0.1)
 
 
 def _undivided(executor: Executor, make_lane: Callable[[], Executor]) -> Executor:

@@ -206,7 +206,7 @@ async def test_a_worker_whose_answers_are_lost_runs_each_job_once(
             proxy.cut_reply_after(lambda sent: sent.endswith(SYNC) and dice.random() < 0.1)
             cuts += await asyncio.to_thread(proxy.reply_cut.wait, 0.1)
         proxy.heal()
-        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+        await eventually(lambda: tables.live(dsn) == 0)
     assert cuts > 10, f"only {cuts} answers were lost"
     assert worker.stale == 0
     oracles.check_all_succeeded(dsn, count)

@@ -44,10 +44,10 @@ class Producer:
 async def crash(server: PostgresServer, producer: Producer) -> None:
     """Crash the server as soon as work flows again, and start it."""
     goal = tables.finished(server.dsn()) + 300
-    await eventually(lambda: tables.finished(server.dsn()) > goal, timeout=20.0)
+    await eventually(lambda: tables.finished(server.dsn()) > goal)
     await asyncio.to_thread(server.restart, "immediate")
     before = producer.pushed
-    await eventually(lambda: producer.pushed > before, timeout=20.0)
+    await eventually(lambda: producer.pushed > before)
 
 
 async def test_three_crashes_of_the_server_lose_and_repeat_nothing(
@@ -65,7 +65,7 @@ async def test_three_crashes_of_the_server_lose_and_repeat_nothing(
             await crash(server, producer)
         producer.stopping = True
         await producing
-        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+        await eventually(lambda: tables.live(dsn) == 0)
     assert server.log.read_text().count("database system was interrupted") == CRASHES
     reports = [worker.stop() for worker in workers]
     assert sum(report.sessions - 1 for report in reports) >= CRASHES, "the crashes went unseen"
@@ -90,7 +90,7 @@ async def test_jobs_that_run_through_a_crash_of_the_server_are_settled_afterward
         server.stop("immediate")
         await eventually(lambda: len(book.count("end")) >= 2)
         server.start()
-        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+        await eventually(lambda: tables.live(dsn) == 0)
     report = worker.stop()
     assert "settling_postponed" in worker.said()
     assert report.stale == 0
@@ -120,7 +120,7 @@ async def test_every_session_is_replaced_after_each_was_terminated(
         await asyncio.sleep(0.05)
     producer.stopping = True
     await producing
-    await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+    await eventually(lambda: tables.live(dsn) == 0)
     report = worker.stop()
     assert killed > 20
     assert report.sessions > 5

@@ -84,7 +84,7 @@ async def test_workers_meet_no_serialization_failure(
             if number % 10
         )
         workers = [start_worker(dsn) for _ in range(2)]
-        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+        await eventually(lambda: tables.live(dsn) == 0)
     reports = [worker.stop() for worker in workers]
     said = "".join(worker.said() for worker in workers)
     oracles.check_all_succeeded(dsn, JOBS)
@@ -123,7 +123,7 @@ async def test_workers_run_jobs_in_order_at_far_positions(
     async with Chancy(dsn) as chancy:
         await chancy.push_many(jobs.work.job(book=str(book), number=n) for n in range(JOBS))
         worker = start_worker(dsn, concurrency=1)
-        await eventually(lambda: tables.live(dsn) == 0, timeout=20.0)
+        await eventually(lambda: tables.live(dsn) == 0)
     worker.stop()
     oracles.check_all_succeeded(dsn, JOBS)
     assert [one.number for one in book.entries() if one.phase == "begin"] == list(range(JOBS))

@@ -180,7 +180,7 @@ async def test_nothing_outlives_a_killed_supervisor(
             supervisor.process.kill()
             if both:
                 os.kill(workers_of(supervisor)[0], signal.SIGKILL)
-            await eventually(lambda: alive(family) == [], timeout=20)
+            await eventually(lambda: alive(family) == [])
         assert book.count("end") == {}
         async with quick(chancy, "children"):
             done = await reference.wait(30)

@@ -36,7 +36,7 @@ async def test_it_is_cancelled_once_its_work_has_ended(
     made = job(str(tmp_path))
     async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=[made.queue]):
         running = await chancy.push(made)
-        await eventually((tmp_path / "started").exists, timeout=20)
+        await eventually((tmp_path / "started").exists)
         assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
         await eventually((tmp_path / "asked").exists, timeout=10)
         found = await running.get()
@@ -53,7 +53,7 @@ async def test_a_process_that_heeds_nothing_is_killed_after_the_grace(
     made = winding.heed_nothing.job(str(tmp_path)).with_queue("hasty")
     async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=["hasty"]):
         running = await chancy.push(made)
-        await eventually((tmp_path / "started").exists, timeout=20)
+        await eventually((tmp_path / "started").exists)
         await chancy.cancel(running.id)
         assert (await running.wait(10)).state is State.CANCELLED
         (tmp_path / "may end").touch()
@@ -84,7 +84,7 @@ async def test_it_is_cancelled_while_its_worker_ends(dsn: str, tmp_path: Path) -
         worker = Worker(chancy, queues=[made.queue], shutdown_timeout_s=600.0)
         await worker.start()
         running = await chancy.push(made)
-        await eventually((tmp_path / "started").exists, timeout=20)
+        await eventually((tmp_path / "started").exists)
         end = asyncio.create_task(worker.stop())
         await eventually(lambda: not worker.queues)
         try:

@@ -24,7 +24,7 @@ def quickstart(tmp_path: Path) -> Path:
 def test_the_script_pushes_and_a_worker_runs(quickstart: Path, empty_dsn: str) -> None:
     env = {"CHANCY_DSN": empty_dsn}
     with started([sys.executable, "push.py"], cwd=quickstart, env=env) as script:
-        eventually_sync(lambda: "pushed" in script.log, timeout=20)
+        eventually_sync(lambda: "pushed" in script.log)
         alone("worker", "--app", "jobs:chancy", "--burst", cwd=quickstart, env=env)
         assert script.process.wait(20) == 0
         assert script.log.splitlines()[1:] == ["5", "Hello, Ann!"]
@@ -64,7 +64,7 @@ def test_the_embedded_worker_runs_until_sigterm(quickstart: Path, dsn: str) -> N
         "PGDATABASE": str(found["dbname"]),
     }
     with started([sys.executable, "embedded_worker.py"], cwd=quickstart, env=env) as worker:
-        eventually_sync(lambda: "serves default" in worker.log, timeout=20)
+        eventually_sync(lambda: "serves default" in worker.log)
         push = (
             "push",
             "jobs.add",

@@ -102,7 +102,7 @@ def test_a_fleet_under_its_role_does_all_of_its_work(cast: Cast, tmp_path: Path)
         first.process.kill()
         first.process.wait()
     with started(command("worker", *options), cwd=tmp_path, env=worker) as second:
-        eventually_sync(lambda: len(hung.read_text().splitlines()) == 2, timeout=20)
+        eventually_sync(lambda: len(hung.read_text().splitlines()) == 2)
         ended = alone("job", "wait", rescued, "--json", cwd=tmp_path, env=viewer).json
         assert (ended["state"], ended["crashes"]) == ("succeeded", 1)
         alone("queue", "pause", "default", "--app=shop", cwd=tmp_path, env=worker)

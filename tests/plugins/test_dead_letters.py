@@ -239,7 +239,7 @@ async def test_a_table_that_is_locked_holds_nothing_up_for_long(dsn: str) -> Non
             holder.execute("lock table chancy.dead_letters")
             reference = await chancy.push(jobs.fail.job())
             assert (await reference.wait(15)).state is State.FAILED
-        await eventually(lambda: filed(dsn) == {reference.id}, timeout=20)
+        await eventually(lambda: filed(dsn) == {reference.id})
 
 
 async def test_what_was_replayed_or_purged_does_not_come_back(dsn: str) -> None:

@@ -62,7 +62,7 @@ async def test_replicas_are_seen_from_both_sides(own_redis: Start) -> None:
     async def follows() -> bool:
         return "1 replicas" in (await looked(primary.url))["replication"].found
 
-    await eventually(follows, timeout=20)
+    await eventually(follows)
     assert complaints(await looked(primary.url)) == set()
 
     async def refuses() -> bool:

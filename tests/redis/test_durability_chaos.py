@@ -138,7 +138,7 @@ async def test_a_failover_makes_no_success_of_what_is_unknown(own_redis: Start) 
         async with opened(f"redis://127.0.0.1:{proxy.port}/0") as (broker, bench):
             await broker.push(jobs[:100])
             [running] = await bench.claim(1)
-            await eventually(lambda: in_step(replica, primary), timeout=20)
+            await eventually(lambda: in_step(replica, primary))
             replication.black_hole()
             await broker.push(jobs[100:200])
             primary.freeze()
@@ -174,7 +174,7 @@ async def test_a_primary_that_becomes_a_replica_is_no_end(own_redis: Start) -> N
     with Proxy("127.0.0.1", primary.port) as proxy:
         async with opened(f"redis://127.0.0.1:{proxy.port}/0") as (broker, bench):
             [before] = await bench.running()
-            await eventually(lambda: in_step(replica, primary), timeout=20)
+            await eventually(lambda: in_step(replica, primary))
             promote(replica)
             follow(primary, replica.port)
             with pytest.raises(BrokerUnavailable, match=r"READONLY|read only"):

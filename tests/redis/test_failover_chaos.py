@@ -38,7 +38,7 @@ class Pair:
     async def begin(self) -> None:
         self.way.target = self.between.target = (HERE, self.primary.port)
         follow(self.replica, self.between.port)
-        await eventually(lambda: in_step(self.replica, self.primary), timeout=20)
+        await eventually(lambda: in_step(self.replica, self.primary))
 
     def fail_over(self) -> None:
         self.primary.kill()

@@ -53,7 +53,7 @@ def test_the_example_of_its_documentation(shop: Shop) -> None:
     x = foo.delay(0.3)
     assert x.status() == "SENT"
     with shop.worker():
-        seen = {eventually_sync(lambda: x.status() != "SENT" and x.status(), timeout=20)}
+        seen = {eventually_sync(lambda: x.status() != "SENT" and x.status())}
         assert shop.counts() == {"shop": 1}
         assert x.get() == 0.3
         assert shop.counts() == {}
@@ -127,7 +127,7 @@ def test_waiting_ends_in_time(shop: Shop) -> None:
 def test_a_retry_waits(shop: Shop) -> None:
     x = shop.program.count.delay(str(shop.folder / "notes"))
     with shop.worker():
-        eventually_sync(lambda: x.status() == "RETRY", timeout=20)
+        eventually_sync(lambda: x.status() == "RETRY")
         assert shop.program.echo.delay(value=1).get() == 1, "it holds up nobody"
         with pytest.raises(Timeout):
             x.get(0.1)
@@ -168,7 +168,7 @@ def test_without_results(shop: Shop) -> None:
             except JobNotFound:
                 return True
 
-        eventually_sync(gone, timeout=20)
+        eventually_sync(gone)
 
 
 def handed_on(app: App, id: str) -> bool:
@@ -278,7 +278,7 @@ def test_what_is_due_runs_in_time_and_not_before(shop: Shop) -> None:
     program = shop.program
     x = program.count.delay(str(shop.folder / "notes"))
     with shop.worker():
-        eventually_sync(lambda: len(shop.notes("notes")) == 1, timeout=20)
+        eventually_sync(lambda: len(shop.notes("notes")) == 1)
         began = time.monotonic()
         while len(shop.notes("notes")) == 1:
             assert program.echo.delay(value=1).get() == 1, "the others go on"

@@ -82,7 +82,7 @@ def test_letters_outlast_their_records_and_replays_begin_anew(shop: Shop, redis_
     program = shop.program
     dead = [program.fail.delay(word) for word in ("one", "two")]
     with shop.worker():
-        eventually_sync(lambda: len(read_dead(program.app)) == 2, timeout=20)
+        eventually_sync(lambda: len(read_dead(program.app)) == 2)
     with closing(redis.Redis.from_url(redis_url)) as client:
         assert client.delete(b"{shop:jobs:0}:j:" + UUID(dead[0].uuid).bytes) == 1
     both = {each.uuid for each in dead}
@@ -98,7 +98,7 @@ def test_letters_outlast_their_records_and_replays_begin_anew(shop: Shop, redis_
         for each, word in zip(dead, ("one", "two"), strict=True):
             with pytest.raises(TaskFailed, match=word):
                 each.get(20)
-        eventually_sync(lambda: len(read_dead(program.app)) == 2, timeout=20)
+        eventually_sync(lambda: len(read_dead(program.app)) == 2)
     jobs = [job for _, job in read_dead(program.app)]
     assert [(job.tries, job.max_retries) for job in jobs] == [(1, 0)] * 2, "with fresh tries"
 
@@ -127,7 +127,7 @@ def test_a_purge_leaves_nothing(shop: Shop) -> None:
     program = shop.program
     dead = [program.fail.delay(word) for word in ("one", "two")]
     with shop.worker():
-        eventually_sync(lambda: len(read_dead(program.app)) == 2, timeout=20)
+        eventually_sync(lambda: len(read_dead(program.app)) == 2)
     assert all(len(kept(shop, each.uuid)) == 3 for each in dead), "record, id and place"
     first, second = dead
 
@@ -158,7 +158,7 @@ def test_the_command_line(shop: Shop) -> None:
     dead = shop.program.fail.delay("baz")
     assert said(shop, "task", dead.uuid)["state"] == "pending"
     with shop.worker():
-        eventually_sync(lambda: len(read_dead(shop.program.app)) == 1, timeout=20)
+        eventually_sync(lambda: len(read_dead(shop.program.app)) == 1)
         found = said(shop, "info")
         assert [queue["name"] for queue in found["queues"]] == ["shop"]
         assert [beat["silent_s"] < 5 for beat in found["heartbeats"]] == [True]
@@ -167,7 +167,7 @@ def test_the_command_line(shop: Shop) -> None:
         assert said(shop, "task", dead.uuid)["errors"][0]["message"] == "baz"
         assert said(shop, "dlq", "replay", "--queue", "other") == {"replayed": 0}
         assert said(shop, "dlq", "replay", "--queue", "shop") == {"replayed": 1}
-        eventually_sync(lambda: len(read_dead(shop.program.app)) == 1, timeout=20)
+        eventually_sync(lambda: len(read_dead(shop.program.app)) == 1)
         assert said(shop, "dlq", "purge", "--yes") == {"purged": 1}
 
 

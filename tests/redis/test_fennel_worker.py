@@ -77,7 +77,7 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
     notes = str(shop.folder / "notes")
     x = shop.program.slow.delay(notes, 1.0)
     with shop.worker() as first:
-        eventually_sync(lambda: shop.notes("notes"), timeout=20)
+        eventually_sync(lambda: shop.notes("notes"))
         first.process.kill()
     deadly = shop.program.die.delay(str(shop.folder / "died"))
     with shop.worker(processes=2):
@@ -96,7 +96,7 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
 def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
     x = shop.program.slow.delay(str(shop.folder / "notes"), 0.7)
     with shop.worker("--shutdown-timeout", "10") as worker:
-        eventually_sync(lambda: shop.notes("notes"), timeout=20)
+        eventually_sync(lambda: shop.notes("notes"))
         later = shop.program.echo
         worker.process.send_signal(number)
         assert worker.process.wait(10) == 0
@@ -145,7 +145,7 @@ def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
     x = shop.program.slow.delay(str(shop.folder / "notes"), 20.0)
     words = ("--shutdown-timeout", "0.2", "--log-format", "json")
     with shop.worker(*words) as worker:
-        eventually_sync(lambda: shop.notes("notes"), timeout=20)
+        eventually_sync(lambda: shop.notes("notes"))
         worker.process.send_signal(signal.SIGTERM)
         told = time.monotonic()
         assert worker.process.wait(15) == 0

@@ -34,7 +34,7 @@ async def known(bench: Bench, lost: Sequence[Claim], running: Claim) -> None:
             found.update(await bench.broker.running(bench.worker_id, besides={running.id}))
         return len(found) == len(lost)
 
-    await eventually(both, timeout=20)
+    await eventually(both)
     assert found == {one.id: one.lease for one in lost}
     assert await bench.settle(*(settlement(one, State.PENDING) for one in lost)) == frozenset()
     assert {one.id for one in await bench.claim(3)} == found.keys()
@@ -54,7 +54,7 @@ async def test_a_job_whose_end_was_lost_in_a_failover_is_known_to_run(
             await bench.prepare()
             await bench.push(*(prepared() for _ in range(3)))
             ended, failed, running = await bench.claim(3)
-            await eventually(lambda: in_step(replica, primary), timeout=20)
+            await eventually(lambda: in_step(replica, primary))
             between.black_hole()
             ends = [settlement(ended, State.SUCCEEDED), settlement(failed, State.FAILED)]
             assert await broker.settle(ends) == frozenset()
@@ -83,7 +83,7 @@ async def test_a_job_whose_end_a_cluster_has_lost_is_known_to_run() -> None:
             await bench.push(*(prepared() for _ in range(3)))
             ended, failed, running = await bench.claim(3)
             primary, replica = shards.home(broker.tag)
-            await eventually(lambda: in_step(replica, primary), timeout=20)
+            await eventually(lambda: in_step(replica, primary))
             # Cut off, and not let in again.
             tell(primary, "ACL SETUSER", "default", "-psync", "-sync")
             assert tell(primary, "CLIENT KILL", "TYPE", "replica") == 1

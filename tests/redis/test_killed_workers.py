@@ -57,7 +57,7 @@ async def test_every_job_comes_to_one_end(dsn: str, redis_url: str, tmp_path: Pa
                 for one in (first, second):
                     await ready(one)
                 await chancy.cancel(*random.sample(ids, 100 // KILLS))
-                await eventually(partial(goes_on, book, book.stat().st_size), timeout=20.0)
+                await eventually(partial(goes_on, book, book.stat().st_size))
                 await asyncio.sleep(random.uniform(0.0, 0.3))
         ids += await pushing
         with worker(dsn, redis_url, log):

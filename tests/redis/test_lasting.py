@@ -33,7 +33,7 @@ async def test_a_push_that_too_few_have_heard_of_is_no_success(
                 await broker.push(jobs)
         replica = own_redis()
         follow(replica, primary.port)
-        await eventually(lambda: in_step(replica, primary), timeout=20)
+        await eventually(lambda: in_step(replica, primary))
         for jobs in calls:
             await broker.push(jobs)
             there = {job.id for job in jobs}

@@ -54,7 +54,7 @@ async def test_a_worker_that_is_killed_leaves_each_job_once(
         await chancy.declare(QUEUE)
         ids = await push(chancy, book)
         with worker(dsn, server.url, tmp_path / "log", FATAL=where) as process:
-            await eventually(lambda: process.poll() is not None, timeout=20.0)
+            await eventually(lambda: process.poll() is not None)
             assert process.returncode == -signal.SIGKILL, where
         with closing(server.client()) as client:
             copied = balanced(client)

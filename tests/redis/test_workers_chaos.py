@@ -114,7 +114,7 @@ async def fell(process: Process, where: str) -> None:
         assert process.poll() is not None, f"not at {where}"
         return True
 
-    await eventually(died, timeout=20.0)
+    await eventually(died)
     assert process.returncode == -signal.SIGKILL, where
 
 
@@ -245,7 +245,7 @@ async def test_nothing_is_lost_in_a_black_hole(errands: Errands) -> None:
                 await errands.push(10)
                 await asyncio.sleep(0.1)
             proxy.heal()
-            await eventually(lambda: emptied(errands.chancy), timeout=20.0)
+            await eventually(lambda: emptied(errands.chancy))
     await errands.end()
     ends = await check(errands.chancy, errands.ids, errands.book)
     assert sum(ends.values()) == len(errands.ids) > 300
@@ -264,7 +264,7 @@ async def test_wrong_clocks_of_workers_mean_nothing(errands: Errands) -> None:
         await errands.push(60)
         await errands.push(60, delay_s=1.5)
         await eventually(lambda: emptied(errands.chancy), timeout=30.0)
-        await eventually(lambda: archived(errands.chancy, 120), timeout=20.0)
+        await eventually(lambda: archived(errands.chancy, 120))
     history = await errands.chancy.control.get(errands.ids)
     for one_job in history.values():
         assert one_job.crashes == 0, "nobody was taken for dead"

@@ -156,7 +156,7 @@ def check_steps(one: Drawn, steps: Mapping[str, StepRecord]) -> int:
             elif what == "builtins.ValueError":
                 assert one.graph[place].fails
             else:
-                assert (what, kind) == ("chancy.PushError", Kind.ADDER)
+                assert (what, kind) == ("chancy.errors.PushError", Kind.ADDER)
         if step.state.value == "succeeded":
             match kind:
                 case Kind.SIGNAL:

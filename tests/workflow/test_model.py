@@ -36,7 +36,7 @@ class Flaky(Workflows):
 
 async def settled(dsn: str, chancy: Chancy) -> None:
     """Wait until no job is left, and all that ended is told."""
-    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"), timeout=20)
+    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
     sweep = Sweep(chancy.broker, SystemClock(), Notes(), keep_days=None)
     while await sweep.turn():
         pass

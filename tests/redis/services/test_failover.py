@@ -37,7 +37,7 @@ class Pair:
     async def follow(self) -> None:
         """Have the replica take over all that there is by now."""
         tell(self.replica, "REPLICAOF", "127.0.0.1", self.primary.port)
-        await eventually(self._is_level, timeout=20)
+        await eventually(self._is_level)
 
     async def fail_over(self) -> None:
         self.primary.kill()

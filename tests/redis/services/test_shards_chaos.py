@@ -105,7 +105,7 @@ async def insist(command: Callable[[], Any]) -> None:
             return True
         return True
 
-    await eventually(done, timeout=20)
+    await eventually(done)
 
 
 @pytest.mark.row("P42")
@@ -183,7 +183,7 @@ async def test_a_primary_that_wakes_up_lets_nobody_run_what_its_replica_gave_out
         await services.start("beat", id="late")
     last = max(at for _, at in fleet.ticks(ids[0]))
     primary.thaw()
-    await eventually(lambda: _follows(primary), timeout=20)
+    await eventually(lambda: _follows(primary))
     await insist(lambda: services.start("beat", id="late"))
     for id in (*ids, "late"):
         await eventually(partial(fleet.goes_on, id, last), timeout=4 * LEASE_S)

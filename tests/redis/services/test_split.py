@@ -52,7 +52,7 @@ class Split:
         self.replication.black_hole()
         tell(self.new, "REPLICAOF", "NO", "ONE")
         tell(self.third, "REPLICAOF", "127.0.0.1", self.new.port)
-        await eventually(lambda: _linked(self.third), timeout=20)
+        await eventually(lambda: _linked(self.third))
 
     def ticks(self, id: str, pid: int) -> list[float]:
         lines = self.book.lrange(f"ticks:{id}", 0, -1)

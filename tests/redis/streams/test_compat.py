@@ -105,7 +105,7 @@ async def test_the_program_runs(
         wanted = ["warm", "billed 0", "billed 1", "billed 3", "checked 1", "checked 3"]
         return {*wanted, "the middleware saw the end", "tick"} <= set(notes())
 
-    await eventually(done, timeout=20)
+    await eventually(done)
     found = notes()
     program.send_signal(signal.SIGTERM)
     await eventually(lambda: program.poll() is not None)

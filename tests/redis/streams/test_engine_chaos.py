@@ -93,23 +93,23 @@ async def test_a_worker_that_wakes_up_does_nothing_with_what_it_no_longer_owns(c
     async with witness(crew.streams.link, crew.url) as book:
         frozen = crew.start()
         await crew.send(300)
-        await eventually(crew.complete, timeout=20)
+        await eventually(crew.complete)
         for turn in range(_FREEZES):
             await crew.keep_busy(3000)
             frozen.send_signal(signal.SIGSTOP)
             if turn == 0:
                 crew.start()
-            await eventually(crew.complete, timeout=20)
+            await eventually(crew.complete)
             frozen.send_signal(signal.SIGCONT)
             await crew.send(300)
-            await eventually(crew.complete, timeout=20)
+            await eventually(crew.complete)
             await eventually(crew.nothing_pending)
             await check_acknowledgements(crew, book)
             check(await crew.lines())
             if book.late:
                 break
             # Its loop has seen the end of each lease before its heartbeat could try to extend one.
-            await eventually(partial(crew.share, 2), timeout=20)
+            await eventually(partial(crew.share, 2))
         assert book.late, "it has tried"
 
 

@@ -34,12 +34,12 @@ async def persist(crew: Fleet, first: int, count: int) -> None:
             return False
         return True
 
-    await eventually(sent, timeout=20)
+    await eventually(sent)
 
 
 async def seen(crew: Fleet, count: int) -> None:
-    await eventually(lambda: set(crew.numbers) >= set(range(count)), timeout=20)
-    await eventually(lambda: _idle(crew), timeout=20)
+    await eventually(lambda: set(crew.numbers) >= set(range(count)))
+    await eventually(lambda: _idle(crew))
 
 
 async def _idle(crew: Fleet) -> bool:
@@ -71,7 +71,7 @@ async def test_workers_follow_a_failover(own_redis: Callable[..., RedisServer], 
         async with fleet(url, partitions=4, batch=batch, options=QUICK) as crew:
             await crew.start()
             await crew.start()
-            await eventually(linked, timeout=20)
+            await eventually(linked)
             await crew.send(0, 300)
             await seen(crew, 300)
             await crew.send(300, 300)
@@ -100,7 +100,7 @@ async def test_workers_wait_while_their_server_only_lets_them_read(
         tell(server, "REPLICAOF", "127.0.0.1", 1)
         with pytest.raises(BrokerUnavailable):
             await crew.send(100, 100)
-        await eventually(lambda: "partition_lost" in caplog.text, timeout=20)
+        await eventually(lambda: "partition_lost" in caplog.text)
         tell(server, "REPLICAOF", "NO", "ONE")
         await persist(crew, 100, 100)
         await seen(crew, 200)
@@ -149,7 +149,7 @@ async def test_a_line_that_swallows_everything_costs_neither_events_nor_order(
             await eventually(lambda: len(crew.workers) and _owned(cut_off, crew) == (2, 2))
             proxy.black_hole()
             await crew.send(300, 300)
-            await eventually(lambda: _owned(cut_off, crew) == (0, 4), timeout=20)
+            await eventually(lambda: _owned(cut_off, crew) == (0, 4))
             await seen(crew, 600)
             await asyncio.to_thread(proxy.heal)
             await eventually(lambda: _owned(cut_off, crew) == (2, 2), timeout=30)

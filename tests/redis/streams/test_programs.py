@@ -167,15 +167,15 @@ async def test_the_program_of_the_guide_prints_what_is_sent(
     (tmp_path / "old.py").write_text(found[1])
     serving = program(_SERVE, REDIS_URL=redis_url)
     sending = program(_SEND, REDIS_URL=redis_url)
-    await eventually(lambda: sending.poll() == 0, timeout=20)
+    await eventually(lambda: sending.poll() == 0)
 
     def said() -> bool:
         assert serving.poll() is None, (tmp_path / "said").read_text()
         return "4711" in (tmp_path / "said").read_text().splitlines()
 
-    await eventually(said, timeout=20)
+    await eventually(said)
     serving.terminate()
-    await eventually(lambda: serving.poll() is not None, timeout=20)
+    await eventually(lambda: serving.poll() is not None)
     assert serving.returncode == 0
 
 
@@ -188,7 +188,7 @@ async def test_a_program_ends_in_good_order_when_partitions_are_halted(
     Two of them, in one moment: the second is no second request to end.
     """
     halting = program(_HALTING, redis_url)
-    await eventually(lambda: halting.poll() is not None, timeout=20)
+    await eventually(lambda: halting.poll() is not None)
     said = (tmp_path / "said").read_text()
     assert halting.returncode == 5, said
     with redis.Redis.from_url(redis_url) as client:
@@ -224,9 +224,9 @@ async def test_a_program_that_is_told_to_end_ends_its_event_or_leaves_it_and_bur
             if line in ("begun", "ended")
         ]
 
-    await eventually(lambda: lines() == ["begun"], timeout=20)
+    await eventually(lambda: lines() == ["begun"])
     slow.terminate()
-    await eventually(lambda: slow.poll() is not None, timeout=20)
+    await eventually(lambda: slow.poll() is not None)
     assert slow.returncode == 0
     assert lines() == said
     with redis.Redis.from_url(redis_url) as client:
@@ -251,9 +251,9 @@ async def test_a_signal_to_a_whole_process_group_is_no_failure_of_its_children(
     def said() -> list[str]:
         return (tmp_path / "said").read_text().splitlines()
 
-    await eventually(lambda: (said().count("waits"), said().count("begun")) == (2, 1), timeout=20)
+    await eventually(lambda: (said().count("waits"), said().count("begun")) == (2, 1))
     os.killpg(computing.pid, signal.SIGTERM)
-    await eventually(lambda: computing.poll() is not None, timeout=20)
+    await eventually(lambda: computing.poll() is not None)
     assert computing.returncode == 0, said()
     assert not [line for line in said() if "Traceback" in line or "_failed" in line], said()
     with redis.Redis.from_url(redis_url) as client:

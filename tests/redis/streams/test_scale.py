@@ -28,8 +28,8 @@ async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: f
             if join_delay_s:
                 # One after the other, all within the delay: each would make a plan to follow.
                 await asyncio.sleep(join_delay_s / WORKERS / 3)
-        await eventually(crew.settled, timeout=20)
-        await eventually(lambda: len(crew.seen) >= EVENTS, timeout=20)
+        await eventually(crew.settled)
+        await eventually(lambda: len(crew.seen) >= EVENTS)
         took_s = asyncio.get_running_loop().time() - began
         assert sorted(crew.numbers) == list(range(EVENTS)), "each once"
         assert crew.out_of_order() == []
