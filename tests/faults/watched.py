@@ -59,8 +59,9 @@ async def doze(book: str, number: int, length: int) -> None:
 @job(queue="loop")
 async def linger(book: str, number: int) -> None:
     """Takes a minute, but only the first time."""
+    first = books.begun(book, number) == 0  # before others can know of it, and freeze it
     books.write(book, number, "begin")
-    if books.begun(book, number) == 1:
+    if first:
         await asyncio.sleep(60)
     books.write(book, number, "end")
 
