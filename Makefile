@@ -20,7 +20,7 @@ help:
 	@echo "make demo         the demo on a private Postgres"
 	@echo "make test         all tests but those marked chaos"
 	@echo "make check        format, lint, types, import contracts, architecture"
-	@echo "make chaos        the tests that break processes, servers and the network"
+	@echo "make chaos        the long tests: of broken processes, servers and networks, of a million rows, of more variants"
 	@echo "make redis-versions  the tests of the Redis plugin on Redis 6.2 and 7.0"
 	@echo "make bench        the benchmarks"
 	@echo "make bench-peers  other job queues, each apart, for the benchmarks to measure beside ours"
