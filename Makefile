@@ -13,7 +13,7 @@ unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check chaos redis-versions bench bench-peers format dist constraints clean
+.PHONY: help venv demo test check mypy pyright chaos redis-versions bench bench-peers format dist constraints clean
 
 help:
 	@echo "make venv         a virtual environment in $(VENV) with everything installed"
@@ -46,10 +46,16 @@ test: venv
 check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright --threads $$(getconf _NPROCESSORS_ONLN)
+	$(MAKE) --no-print-directory -j2 mypy pyright
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/architecture
+
+# Beside each other: a quarter of the time of one after the other is saved on two processors.
+mypy: venv
+	$(BIN)/mypy
+
+pyright: venv
+	$(BIN)/pyright --threads $$(getconf _NPROCESSORS_ONLN)
 
 chaos: venv
 	$(BIN)/python -m pytest -m chaos

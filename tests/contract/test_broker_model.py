@@ -45,7 +45,7 @@ def test_memory_tells_the_same_story_as_the_model() -> None:
             self.model.now += days * DAY
 
     with asyncio.Runner() as MemoryMachine.runner:
-        hold_against_model(MemoryMachine, examples=100, steps=40)
+        hold_against_model(MemoryMachine, examples=50, steps=40)
 
 
 @pytest.mark.timeout(600)
@@ -69,6 +69,6 @@ def test_postgres_tells_the_same_story_as_the_model(dsn: str) -> None:
     with asyncio.Runner() as PostgresMachine.runner:
         PostgresMachine.runner.run(broker.open())
         try:
-            hold_against_model(PostgresMachine, examples=100, steps=40)
+            hold_against_model(PostgresMachine, examples=50, steps=40)
         finally:
             PostgresMachine.runner.run(broker.close())

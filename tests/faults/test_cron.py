@@ -148,9 +148,8 @@ def faketime() -> str:
     return str(found[0]) if found else str(name)
 
 
-@pytest.mark.parametrize(
-    "fake", ["+1h", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("-1h", "+0 x2"))]
-)
+@pytest.mark.chaos
+@pytest.mark.parametrize("fake", ["+1h", "-1h", "+0 x2"])
 def test_a_worker_on_a_wrong_clock_fires_by_that_of_the_server(
     dsn: str, start: Start, fake: str
 ) -> None:

@@ -71,6 +71,7 @@ async def test_a_worker_that_is_cut_off_stops_its_jobs_before_others_run_them(
     assert ledger.repeated(dsn) == HELD
 
 
+@pytest.mark.chaos
 async def test_a_server_that_is_away_for_longer_than_the_timeout_stops_no_job(
     own_server: OwnServer, book: Book, start_worker: StartWorker
 ) -> None:

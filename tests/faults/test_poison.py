@@ -15,6 +15,8 @@ from tests.faults.worker_process import ROOT
 from tests.integration.command import command, started
 from tests.waiting import eventually
 
+LONG = pytest.mark.chaos
+
 BYSTANDERS = 50
 KILLER = 1_000
 
@@ -34,7 +36,7 @@ def check_bystander(done: QueuedJob) -> None:
 @pytest.mark.parametrize(
     ("queue", "killer", "how"),
     [
-        ("loop", watched.exit_soon, "exited with status 66"),
+        pytest.param("loop", watched.exit_soon, "exited with status 66", marks=LONG),
         ("children", watched.break_down, "SIGSEGV"),
     ],
 )

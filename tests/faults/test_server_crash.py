@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from chancy import Chancy
 from chancy.embedded import PostgresServer
 from tests.faults import jobs, oracles, tables
@@ -50,6 +52,7 @@ async def crash(server: PostgresServer, producer: Producer) -> None:
     await eventually(lambda: producer.pushed > before)
 
 
+@pytest.mark.chaos
 async def test_three_crashes_of_the_server_lose_and_repeat_nothing(
     own_server: OwnServer, book: Book, start_worker: StartWorker
 ) -> None:

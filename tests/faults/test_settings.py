@@ -18,6 +18,8 @@ from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.waiting import eventually
 
+LONG = pytest.mark.chaos
+
 LEVELS = ("serializable", "repeatable read")
 #: Where the positions begin that a client, a float of JSON or the server could not hold.
 POSITIONS = (2**31 - 2, 2**53 - 1, 2**63 - 10**6)
@@ -68,7 +70,7 @@ class TestIsolation(BrokerContract):
             yield opened
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [pytest.param(LEVELS[0], marks=LONG), *LEVELS[1:]])
 async def test_workers_meet_no_serialization_failure(
     dsn: str, book: Book, start_worker: StartWorker, level: str
 ) -> None:

@@ -20,6 +20,8 @@ from tests.faults.worker_process import ROOT
 from tests.integration.command import Started, command, started
 from tests.waiting import eventually
 
+LONG = pytest.mark.chaos
+
 QUICK = ("--heartbeat=0.3", "--heartbeat-timeout=1.5")
 
 READY = re.compile("child_ready .* queues=children,default,loop,threads ")
@@ -78,7 +80,7 @@ def named(processes: list[psutil.Process], name: str) -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("processes", "function", "rescued"),
     [
-        pytest.param(1, watched.backtrack, False, id="busy, under a supervisor"),
+        pytest.param(1, watched.backtrack, False, id="busy, under a supervisor", marks=LONG),
         pytest.param(0, watched.backtrack, True, id="busy, alone", marks=pytest.mark.chaos),
         pytest.param(1, watched.doze, True, id="stuck, under a supervisor"),
     ],
@@ -128,7 +130,7 @@ async def test_a_stopped_worker_is_not_beaten_for(dsn: str, book: Book, start: S
     assert book.count("end") == {1: 1, 2: 1}
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=LONG)])
 async def test_the_jobs_of_a_killed_worker_do_not_wait_for_its_timeout(
     dsn: str, book: Book, start: Start, processes: int
 ) -> None:
@@ -165,7 +167,13 @@ async def test_what_a_killed_worker_leaves_behind_does_not_run_beside_its_jobs(
             assert alive(family) == []
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["the supervisor", "and its worker"])
+@pytest.mark.parametrize(
+    "both",
+    [
+        pytest.param(False, id="the supervisor", marks=LONG),
+        pytest.param(True, id="and its worker"),
+    ],
+)
 async def test_nothing_outlives_a_killed_supervisor(
     dsn: str, book: Book, start: Start, both: bool
 ) -> None:

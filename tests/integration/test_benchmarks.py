@@ -144,6 +144,7 @@ def test_a_given_server_is_left_as_it_was(dsn: str, tmp_path: Path) -> None:
     assert _schemas(dsn) == before
 
 
+@pytest.mark.chaos
 def test_a_peer_that_fails_is_reported_and_leaves_nothing_behind(
     dsn: str, peers: Path, tmp_path: Path
 ) -> None:

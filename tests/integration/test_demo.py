@@ -56,6 +56,7 @@ def test_the_demo_on_a_server_of_yours_twice_and_nothing_else_is_touched(
         assert connection.execute("select count(*) from chancy_demo.jobs").fetchone() == (0,)
 
 
+@pytest.mark.chaos
 def test_a_total_that_was_tampered_with_is_found(tmp_path: Path, dsn: str) -> None:
     alone("migrate", "upgrade", "--schema=chancy_demo", "--dsn", dsn, cwd=tmp_path)
     with psycopg.connect(dsn) as connection:

@@ -133,6 +133,7 @@ def test_it_does_not_take_over_a_directory_with_other_files(open_directory: Path
     assert (open_directory / "thesis.txt").read_text() == "mine"
 
 
+@pytest.mark.chaos
 def test_many_servers_at_once_in_one_process() -> None:
     servers = [PostgresServer() for _ in range(4)]
     threads = [threading.Thread(target=server.start) for server in servers]

@@ -118,6 +118,7 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.chaos
 def test_batches_at_every_size(connection: psycopg.Connection[Any]) -> None:
     connection.execute("alter table chancy.batches_jobs set (autovacuum_enabled = off)")
     connection.execute(SMALL.encode(), {"first": 1, "last": 2_000})

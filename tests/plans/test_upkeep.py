@@ -85,6 +85,7 @@ def check(connection: psycopg.Connection[Any], at: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.chaos
 def test_recovery_and_promotion_at_every_size(connection: psycopg.Connection[Any]) -> None:
     check(connection, "nothing")
     connection.execute(FILL.encode(), (WORKERS, 1, 100_000))

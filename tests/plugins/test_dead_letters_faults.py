@@ -85,6 +85,7 @@ def test_a_replay_that_is_killed_in_its_middle_replays_each_letter_once(
     check_once(dsn, ids)
 
 
+@pytest.mark.chaos
 def test_replays_that_are_killed_again_and_again_lose_and_repeat_nothing(
     dsn: str, replays: Replays
 ) -> None:

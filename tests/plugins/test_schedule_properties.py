@@ -114,7 +114,7 @@ def scanned(expression: Expression, zone: str, after: datetime, until: datetime)
     return ticks
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_ticks_are_those_that_a_scan_of_the_wall_clock_finds(data: st.DataObject) -> None:
     zone = data.draw(st.sampled_from(ZONES))
@@ -125,7 +125,7 @@ def test_ticks_are_those_that_a_scan_of_the_wall_clock_finds(data: st.DataObject
     assert schedule.between(after, until, 10_000) == scanned(expression, zone, after, until)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_adjacent_windows_lose_and_double_no_tick(data: st.DataObject) -> None:
     zone = data.draw(st.sampled_from(ZONES))

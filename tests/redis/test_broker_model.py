@@ -35,6 +35,6 @@ def test_redis_tells_the_same_story_as_the_model(redis_url: str) -> None:
         RedisMachine.runner = runner
         runner.run(broker.open())
         try:
-            hold_against_model(RedisMachine, examples=60, steps=40)
+            hold_against_model(RedisMachine, examples=30, steps=40)
         finally:
             runner.run(broker.close())

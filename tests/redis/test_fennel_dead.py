@@ -77,6 +77,7 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
 
 
 @pytest.mark.row("F26", "F27")
+@pytest.mark.chaos
 def test_letters_outlast_their_records_and_replays_begin_anew(shop: Shop, redis_url: str) -> None:
     """Read by calls and by the command line; replayed while nobody works."""
     program = shop.program

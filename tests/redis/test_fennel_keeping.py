@@ -32,6 +32,7 @@ async def lapse(shop: Shop) -> None:
 
 
 @pytest.mark.row("F18")
+@pytest.mark.chaos
 def test_only_what_succeeded_goes_with_its_age(shop: Shop) -> None:
     program = shop.program
     with shop.worker() as worker:

@@ -72,6 +72,7 @@ def test_processes_share_the_queue(shop: Shop) -> None:
 
 
 @pytest.mark.row("F30", "F31")
+@pytest.mark.chaos
 def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
     """What was running is run by another; what kills its worker again and again is dead."""
     notes = str(shop.folder / "notes")

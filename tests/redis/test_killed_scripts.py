@@ -29,9 +29,7 @@ KEPT = {"j", "ids", "done", "dead", "position", "queues", "history", "parked", "
 #: Of everyday; `make chaos` goes to all.
 EVERYDAY = (
     "settle:after",
-    "relay:after",
     "take_back:before",
-    "restore:before",
 )
 ROUNDS = 2
 

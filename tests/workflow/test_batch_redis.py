@@ -27,6 +27,8 @@ from tests.workflow.batches_both import Mute, act, application, call, there, wor
 from tests.workflow.batching import callbacks, called, counts, eventually_counts, sweep_of
 from tests.workflow.running import execute
 
+LONG = pytest.mark.chaos
+
 OUTBOX = "select id from chancy.redis_outbox"
 AWAY = "select job_id from chancy.batches_jobs where away"
 
@@ -109,7 +111,7 @@ async def test_the_sweep_counts_what_redis_alone_knows(
         assert await called(dsn) == ["on failure", "on finish"]
 
 
-@pytest.mark.parametrize("queue", ["fast", "brief"])
+@pytest.mark.parametrize("queue", ["fast", pytest.param("brief", marks=LONG)])
 async def test_jobs_count_once_if_their_worker_is_killed_before_it_tells(
     dsn: str, redis_url: str, tmp_path: Path, queue: str
 ) -> None:

@@ -124,6 +124,7 @@ async def test_exactly_one_settlement_sees_the_end(
     assert execute(batches_dsn, "select count(*) from chancy.jobs") == [(2,)]
 
 
+@pytest.mark.chaos
 async def test_no_row_of_a_large_batch_is_hot(batches_dsn: str) -> None:
     """Each settlement writes one row that counts, most often one of its own connection."""
     chance, size = random.Random(1), 20_000

@@ -28,6 +28,8 @@ from tests.workflow import batch_jobs
 from tests.workflow.batch_jobs import act, adding, held, ran
 from tests.workflow.batching import Deaf, callbacks, counts, execute, idle, sweep_of, working
 
+LONG = pytest.mark.chaos
+
 
 class Failing(Batches):
     """Its hook fails; the service beside it is as it is."""
@@ -42,7 +44,7 @@ class Failing(Batches):
         await super().settling(Refusing(), batch)
 
 
-@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("keep", [pytest.param(True, marks=LONG), False])
 async def test_the_worker_itself_tells_what_its_hook_could_not(
     batches_dsn: str, keep: bool
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from chancy import Chancy, PushError, job
 from chancy.plugins.workflow import StepState, Workflow, Workflows
 from chancy.plugins.workflow.description import MAX_STEPS
@@ -39,6 +41,7 @@ async def fill() -> None:
     await extend("more ", 1)
 
 
+@pytest.mark.chaos
 async def test_a_workflow_is_filled_to_its_bound_and_no_further(flows_dsn: str) -> None:
     app.clear()
     refused.clear()

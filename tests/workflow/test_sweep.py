@@ -57,7 +57,7 @@ class Failing(Workflows):
         await super().settling(Refusing(), batch)
 
 
-@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("keep", [pytest.param(True, marks=pytest.mark.chaos), False])
 async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str, keep: bool) -> None:
     flows = Failing(sweep_s=3600)
     queue = Queue(name="async", executor="async", keep_finished=keep)

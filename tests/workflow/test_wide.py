@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 import psycopg
+import pytest
 
 from chancy import Chancy
 from chancy.plugins.workflow import From, Workflow, WorkflowReference, Workflows, WorkflowState
@@ -58,6 +59,7 @@ def end(dsn: str, flow: WorkflowReference, step: str, state: int) -> float:
         return time.monotonic() - began
 
 
+@pytest.mark.chaos
 async def test_a_wide_saga_begins_to_be_undone(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = await pushed(chancy, flows_dsn, undo=True)

@@ -14,6 +14,8 @@ from chancy.plugins.retry import Constant, Retry
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS
 from tests.waiting import eventually
 
+LONG = pytest.mark.chaos
+
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
 lost: list[str] = []
 
@@ -84,8 +86,10 @@ def effects(dsn: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("function", "stacks"),
-    [(end_async, list(ASYNC_STACKS)), (end_sync, list(SYNC_STACKS))],
-    ids=["async", "sync"],
+    [
+        pytest.param(end_async, list(ASYNC_STACKS), id="async"),
+        pytest.param(end_sync, list(SYNC_STACKS), id="sync", marks=LONG),
+    ],
 )
 async def test_what_a_job_writes_and_its_end_are_one(
     dsn: str, running: tuple[Chancy, Worker], function: Any, stacks: list[str]

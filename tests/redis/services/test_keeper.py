@@ -23,6 +23,7 @@ _PHASES = 10
 
 
 @pytest.mark.row("P37")
+@pytest.mark.chaos
 def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
     own_redis: Callable[..., RedisServer],
 ) -> None:

@@ -92,6 +92,7 @@ def split(own_redis: Own, replicas: int) -> Generator[Split]:
 
 
 @pytest.mark.row("P32")
+@pytest.mark.chaos
 async def test_with_replicas_to_hear_of_it_nothing_runs_on_both_sides(own_redis: Own) -> None:
     with split(own_redis, replicas=1) as sides:
         id, other = [await sides.near.start("beat") for _ in range(2)]
