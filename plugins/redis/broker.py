@@ -32,7 +32,7 @@ from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.moves import adoption
 from chancy.plugins.redis.outbox import Deposits
-from chancy.plugins.redis.pieces import BATCH, MOVED, fit, records_of
+from chancy.plugins.redis.pieces import ADDED, BATCH, MOVED, fit, records_of
 from chancy.plugins.redis.pushing import Pushes
 from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.plugins.redis.settlements import settle
@@ -146,7 +146,7 @@ class RedisBroker:
         metas = list(map(_meta, notes))
         at = 0
         while at < len(notes):
-            count = fit(metas[at : at + BATCH], BATCH)
+            count = fit(metas[at : at + BATCH], BATCH, ADDED)
             parts: list[bytes] = []
             for note, meta in zip(notes[at : at + count], metas[at : at + count], strict=True):
                 parts += [note.id.bytes + note.lease.bytes, meta]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any
 from uuid import UUID
 
@@ -129,8 +130,9 @@ class Claims:
         self.desk.told(worker_id, queue, came)
         self.desk.skew = sent - float(answer[1])
         at = 3 + 2 * answer[0]
-        missed, fresh = _claims(answer[3:at]), _claims(answer[at:])
-        for claim, record in zip(fresh, answer[at + 1 :: 2], strict=True):
+        missed, ids, found = _claims(answer[3:at]), answer[at::2], answer[at + 1 :: 2]
+        fresh = list(map(records.claim, ids, found, repeat((lease, worker_id))))
+        for claim, record in zip(fresh, found, strict=True):
             if claim.meta is not None and folding.is_long(record):
                 await folding.fold(self._link, claim.id, claim.lease, record)
         return self.desk.missed(missed), fresh, answer[2] == 1

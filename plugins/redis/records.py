@@ -172,8 +172,8 @@ def _failed(one: Settlement, error: Exception) -> Settlement:
     return Settlement(one.id, one.lease, State.FAILED, failure=failure)
 
 
-def claim(id: bytes, record: bytes) -> Claim:
-    """The claim of a record that runs."""
+def claim(id: bytes, record: bytes, taken: tuple[UUID, UUID] | None = None) -> Claim:
+    """The claim of a record that runs, or as it was before it was ``taken``: lease and worker."""
     (
         _, _, attempt, crashes, _, _, worker, lease, priority, most, position, _, _, _,
         n_queue, n_func, n_arguments, n_limits, n_key, n_meta, _, _,
@@ -186,8 +186,8 @@ def claim(id: bytes, record: bytes) -> Claim:
     at += n_key
     meta = merged(record[at : at + n_meta].decode()) if n_meta else None
     return Claim(
-        UUID(bytes=id), UUID(bytes=lease), UUID(bytes=worker), queue, func, arguments, attempt,
-        most, crashes, priority, int(position), meta, limits,
+        UUID(bytes=id), *(taken or (UUID(bytes=lease), UUID(bytes=worker))), queue, func, arguments,
+        attempt + bool(taken), most, crashes, priority, int(position), meta, limits,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from chancy.attempt import Settlement
 from chancy.plugins.redis import records
 from chancy.plugins.redis.link import Link
-from chancy.plugins.redis.pieces import BATCH, MOVED, fit
+from chancy.plugins.redis.pieces import ADDED, BATCH, MOVED, fit
 from chancy.states import State
 
 
@@ -25,7 +25,7 @@ async def settle(
     at = 0
     while at < len(texts):
         some = texts[at : at + most]
-        looked, *places = await link.run("settle", *kept, *some[: fit(some, most)])
+        looked, *places = await link.run("settle", *kept, *some[: fit(some, most, ADDED)])
         stale.update(settlements[at + place].id for place in places)
         at += looked
     return frozenset(stale)

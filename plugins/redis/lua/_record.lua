@@ -55,9 +55,34 @@ local function numbers(job)
     job.finished)
 end
 
--- The record after a change of its numbers.
-local function moved(job)
-  return front(job) .. numbers(job) .. string.sub(job.text, REST)
+-- Of a record that is larger only the bytes that change are written. A server takes a millisecond for
+-- a text of half a megabyte that a script makes: Redis 7.0 looks at each byte of it.
+local LARGE = 4096
+
+-- Write other bytes over the first ones of a record: at once, or with the others of a list of keys and
+-- texts, which is for `MSET`.
+local function put(id, text, head, written)
+  if #text > LARGE then
+    redis.call('SETRANGE', key(id), 0, head)
+  elseif written then
+    written[#written + 1], written[#written + 2] = key(id), head .. string.sub(text, #head + 1)
+  else
+    redis.call('SET', key(id), head .. string.sub(text, #head + 1))
+  end
+end
+
+-- Write a record of which only numbers have changed.
+local function move(job, id, written)
+  put(id, job.text, front(job) .. numbers(job), written)
+end
+
+-- How many lines end between two places of a text. Patterns take twenty times as long.
+local function breaks(text, from, to)
+  local count, at = 0, string.find(text, '\n', from, true)
+  while at and at <= to do
+    count, at = count + 1, string.find(text, '\n', at + 1, true)
+  end
+  return count
 end
 
 local function tails(job)
@@ -106,11 +131,12 @@ local function many(command, name, members)
   end
 end
 
--- A script holds up everybody else for 1 to 2 ms for each megabyte of records that it takes up.
-local MOST_BYTES = 524288
+-- A script holds up everybody else for 1 to 4 ms for each megabyte of records that it takes up, and
+-- for 10 ms where it writes them anew on Redis 7.0.
+local MOST_BYTES = 196608
 
 -- The records of jobs, false for those that are not there: of as many, and at least of one, as are
--- half a megabyte together and one more. Who asked for the others asks again.
+-- 192 KiB together and one more. Who asked for the others asks again.
 local function fetch(ids)
   local texts, bytes = {}, 0
   for at, id in ipairs(ids) do

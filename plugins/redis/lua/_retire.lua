@@ -29,7 +29,9 @@ local function is_told(job)
   local size = job.lengths[6]
   if size == 0 then return false end
   local meta = string.sub(job.text, job.tail, job.tail + size - 1)
-  return string.find(meta, '"workflow": ?{') ~= nil or string.find(meta, '"batch": ?{"id":') ~= nil
+  -- Patterns take twenty times as long.
+  return string.find(meta, '"workflow":', 1, true) and string.find(meta, '"workflow": ?{') ~= nil
+    or string.find(meta, '"batch":', 1, true) and string.find(meta, '"batch": ?{"id":') ~= nil
 end
 
 -- Whether the record of a job that ended now is to be kept.

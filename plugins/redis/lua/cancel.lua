@@ -14,7 +14,7 @@ for _, id, text in each({unpack(ARGV, 3)}) do
   elseif job.state == RUNNING then
     if job.stop == 0 then
       job.stop = now
-      redis.call('SET', key(id), moved(job))
+      move(job, id)
     end
     redis.call('SADD', tag .. ':stop:' .. job.worker, id)
     publish('s:' .. hex(id))
@@ -24,7 +24,7 @@ for _, id, text in each({unpack(ARGV, 3)}) do
     elseif job.state == SCHEDULED then redis.call('ZREM', tag .. ':due', id) end
     count(job.state, job.queue, -1)
     job.state, job.finished = CANCELLED, now
-    if retire(job, id) then redis.call('SET', key(id), moved(job)) end
+    if retire(job, id) then move(job, id) end
     answer[#answer + 1] = 'c'
   end
 end

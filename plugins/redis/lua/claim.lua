@@ -2,8 +2,8 @@
 -- what was given at the desk before, each as the lease and id in one text.
 -- Gives a number, the clock, whether there may be more than it gives (1, or 0), and then id and record,
 -- one after the other: first of as many jobs as the number says that were given at the desk, and of
--- which nobody has said that they came; then of those that are claimed now, in the order in which they
--- are to run.
+-- which nobody has said that they came; then of those that are claimed now, as they were before, in the
+-- order in which they are to run.
 --@include _record
 --@include _free
 local queue, worker, lease, limit, desk = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -56,18 +56,17 @@ for at, id in ipairs(ids) do
   if text then
     local _, flags, attempt, crashes = struct.unpack('>BBII', text)
     if flags == UNTIL_CLAIM then free_key(read(text), id) end
-    text = struct.pack(FRONT, RUNNING, flags, attempt + 1, crashes, now, 0, worker, lease)
-      .. string.sub(text, FRONT_SIZE + 1)
+    put(id, text, struct.pack(FRONT, RUNNING, flags, attempt + 1, crashes, now, 0, worker, lease),
+      written)
     found[#found + 1], found[#found + 2] = id, text
-    written[#written + 1], written[#written + 2] = key(id), text
     taken[#taken + 1] = id
   end
 end
 count(PENDING, queue, -#ids)
 count(RUNNING, queue, #taken)
 write_counts()
+if #written > 0 then redis.call('MSET', unpack(written)) end
 if #taken > 0 then
-  redis.call('MSET', unpack(written))
   redis.call('SADD', tag .. ':w:' .. worker, unpack(taken))
   redis.call('SADD', tag .. ':holders', worker)
 end

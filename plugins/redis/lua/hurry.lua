@@ -11,7 +11,7 @@ for at, id, text in each(ARGV) do
   if job and job.state == SCHEDULED then
     redis.call('ZREM', tag .. ':due', id)
     job.state, job.position, job.due = PENDING, position + at, now
-    redis.call('SET', key(id), moved(job))
+    move(job, id)
     redis.call('ZADD', ready(job.queue), score(job.priority, job.position), id)
     count(SCHEDULED, job.queue, -1)
     count(PENDING, job.queue, 1)

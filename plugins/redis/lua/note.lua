@@ -14,8 +14,7 @@ for at, text in ipairs(texts) do
     local meta, errors, result = tails(job)
     meta = #meta == 0 and ARGV[2 * at] or meta .. '\n' .. ARGV[2 * at]
     redis.call('SET', key(id), rewritten(job, meta, errors, result))
-    local _, breaks = string.gsub(meta, '\n', '')
-    lines[at] = breaks + 1
+    lines[at] = breaks(meta, 1, #meta) + 1
   end
 end
 return lines

@@ -13,7 +13,7 @@ if #due > 0 then
     if texts[at] then
       local job = read(texts[at])
       job.state, job.position = PENDING, last - #due + at
-      written[#written + 1], written[#written + 2] = key(id), moved(job)
+      move(job, id, written)
       members[job.queue] = members[job.queue] or {}
       table.insert(members[job.queue], score(job.priority, job.position))
       table.insert(members[job.queue], id)

@@ -20,8 +20,7 @@ local function with_failure(errors, job, failure)
   local line = string.format('%d %s %.6f\t', job.attempt, names[job.worker], now) .. failure
   if #errors == 0 then return line end
   errors = errors .. '\n' .. line
-  local _, breaks = string.gsub(errors, '\n', '')
-  if breaks >= MOST_ERRORS then errors = string.sub(errors, string.find(errors, '\n') + 1) end
+  if breaks(errors, 1, #errors) >= MOST_ERRORS then errors = string.sub(errors, string.find(errors, '\n') + 1) end
   return errors
 end
 
@@ -40,21 +39,29 @@ local function go_back(job, id, kind, at)
   count(job.state, job.queue, 1)
 end
 
-local function settle(job, id, order)
-  local _, _, state, flags, kind, at, failure_size, result_size, meta_size = unpack(order)
-  local text = order.text
-  if job.stop > 0 and state < 4 then state = CANCELLED end
-  local meta, errors, result = tails(job)
+-- The last texts of a record after the attempt, and the result that it brings.
+local function tails_after(job, order)
+  local _, _, _, _, _, _, failure_size, result_size, meta_size = unpack(order)
+  local text, meta, errors, result = order.text, tails(job)
   local from = ORDER_SIZE + 1
   if failure_size > 0 then
     errors = with_failure(errors, job, string.sub(text, from, from + failure_size - 1))
   end
   from = from + failure_size
-  local found = string.sub(text, from, from + result_size - 1)
   if meta_size > 0 then
     local patch = string.sub(text, from + result_size)
     meta = #meta == 0 and patch or meta .. '\n' .. patch
   end
+  return meta, errors, result, string.sub(text, from, from + result_size - 1)
+end
+
+-- Gives the front of its record.
+local function settle(job, id, order)
+  local _, _, state, flags, kind, at, failure_size, result_size, meta_size = unpack(order)
+  if job.stop > 0 and state < 4 then state = CANCELLED end
+  local changed = failure_size + result_size + meta_size + job.lengths[8] > 0
+  local meta, errors, result, found
+  if changed then meta, errors, result, found = tails_after(job, order) end
   gone[job.worker] = gone[job.worker] or {}
   table.insert(gone[job.worker], id)
   if job.stop > 0 then redis.call('SREM', tag .. ':stop:' .. job.worker, id) end
@@ -69,12 +76,16 @@ local function settle(job, id, order)
   else
     go_back(job, id, kind, at)
   end
-  if not kept then return nil end
-  return rewritten(job, meta, errors, result)
+  if kept and changed then
+    written[#written + 1], written[#written + 2] = key(id), rewritten(job, meta, errors, result)
+  elseif kept then
+    move(job, id, written)
+  end
+  return front(job)
 end
 
--- What `settle` gives for a job that succeeded, has no unique key, and brings a result at most,
--- as nearly all do; nil for others.
+-- What `settle` does for a job that succeeded, has no unique key, and brings a result at most, as
+-- nearly all do; nil for others.
 local ZERO = string.rep('\0', 8)
 local function succeed(text, id, order)
   local _, _, state, flags, _, _, failure, size, meta = unpack(order)
@@ -90,10 +101,15 @@ local function succeed(text, id, order)
   count(RUNNING, queue, -1)
   local head = '\4' .. string.sub(text, 2, REST - 9) .. struct.pack('>d', now)
   local job = {state = state, queue = queue, unique = '', text = text, lengths = n, tail = tail}
-  if not retire(job, id) then return head, false end
-  return head .. struct.pack(LENGTHS, n[1], n[2], n[3], n[4], n[5], n[6], n[7], size)
-    .. string.sub(text, TEXTS, tail + n[6] + n[7] - 1) .. string.sub(order.text, ORDER_SIZE + 1),
-    true
+  if not retire(job, id) then return head end
+  if size == 0 then
+    put(id, text, head, written)
+  else
+    written[#written + 1], written[#written + 2] = key(id), head
+      .. struct.pack(LENGTHS, n[1], n[2], n[3], n[4], n[5], n[6], n[7], size)
+      .. string.sub(text, TEXTS, tail + n[6] + n[7] - 1) .. string.sub(order.text, ORDER_SIZE + 1)
+  end
+  return head
 end
 
 local fresh = {}
@@ -109,15 +125,7 @@ for at = 1, #texts do
   if not text or lease ~= order[2] then
     answer[#answer + 1] = at - 1
   elseif state == RUNNING then
-    local after, kept = succeed(text, id, order)
-    if not after then
-      local job = read(text)
-      after = settle(job, id, order)
-      kept = after ~= nil
-      after = after or front(job)
-    end
-    fresh[id] = after
-    if kept then written[#written + 1], written[#written + 2] = key(id), after end
+    fresh[id] = succeed(text, id, order) or settle(read(text), id, order)
   end
 end
 if #written > 0 then redis.call('MSET', unpack(written)) end

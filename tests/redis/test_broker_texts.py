@@ -1,0 +1,66 @@
+"""Arguments, meta, failures and results of many kilobytes are kept exactly, and hold up nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from chancy.attempt import Failure, Note
+from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.states import State
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.redis.script_times import timed
+from tests.redis_fixtures import RedisServer
+
+#: More than a piece, of the texts that follow.
+JOBS = 16
+SOME = 0.25
+
+
+def text(letter: str, size: int = 60_000) -> str:
+    # Lines end in an escape: what looks for ends of lines must not take these for one.
+    return json.dumps({letter: f"{letter}\n" * (size // 3)})
+
+
+async def test_large_metas_failures_and_results_are_pieces(
+    own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_redis()
+    broker = RedisBroker(RedisSettings(url=server.url))
+    await broker.open()
+    bench = Bench(broker)
+    await bench.prepare()
+    # Every other one is small: of these the whole record is written.
+    jobs = [prepared(arguments=text("a") if n % 2 else "{}") for n in range(JOBS)]
+    ids = [job.id for job in jobs]
+    broke = Failure.named("shop.errors.Broke", "it broke " * 1_000)
+    with timed(server, monkeypatch) as times:
+        await broker.push(jobs)
+        claims = await bench.claim(JOBS)
+        for meta in (text("m"), '{"half": true}', text("n")):
+            notes = [Note(one.id, one.lease, meta) for one in claims]
+            assert await broker.note(notes) == frozenset()
+        again = [
+            settlement(one, State.SCHEDULED)._replace(delay_s=-1.0, failure=broke) for one in claims
+        ]
+        assert await broker.settle(again) == frozenset()
+        assert (await broker.promote(JOBS)).promoted == JOBS
+        claims = await bench.claim(JOBS)
+        assert [(one.id, one.attempt) for one in claims] == [(id, 2) for id in ids]
+        back = [settlement(one, State.PENDING)._replace(refund=True) for one in claims]
+        assert await broker.settle(back) == frozenset()
+        claims = await bench.claim(JOBS)
+        ends = [settlement(one, State.SUCCEEDED)._replace(result=text("r")) for one in claims]
+        assert await broker.settle(ends) == frozenset()
+        found = await broker.get(ids)
+    await broker.close()
+    meta = json.loads(text("m")) | {"half": True} | json.loads(text("n"))
+    for job in jobs:
+        read = found[job.id]
+        assert (read.state, read.attempt, read.worker_id) == (State.SUCCEEDED, 2, bench.worker_id)
+        assert read.arguments == json.loads(job.arguments)
+        assert (read.meta, read.result) == (meta, json.loads(text("r")))
+        assert [one["attempt"] for one in read.errors] == [1]
+    assert len(times.check(interrupted=SOME)["note"]) > 3
