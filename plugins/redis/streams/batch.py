@@ -29,15 +29,31 @@ class StreamFull(ChancyError):
 
 
 @dataclass(slots=True)
-class Part:
-    """What goes to one partition in one script: all of it, or none."""
+class Run:
+    """Records that follow each other in a partition and have equally many fields.
 
-    partition: int
+    :ivar width: names and values of one of them.
+    """
+
     width: int
     #: Where each record stands in the batch.
     places: list[int] = field(default_factory=list)
     #: The caller's id of each record, if it gave any, and its fields.
     args: list[Value] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Part:
+    """What goes to one partition in one script: all of it, or none."""
+
+    partition: int
+    #: In the order of the records, one at least.
+    runs: list[Run]
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return sum(len(run.places) for run in self.runs)
 
 
 class Batch(Generic[R]):
@@ -50,9 +66,7 @@ class Batch(Generic[R]):
         self._stream = stream
         self._wants_ids = ids
         self._given: bool | None = None
-        self._parts: list[Part] = []
-        #: The part of each partition to which a record is added.
-        self._open: dict[int, Part] = {}
+        self._parts: dict[int, Part] = {}
         self.count = 0
         self.bytes = 0
 
@@ -64,49 +78,50 @@ class Batch(Generic[R]):
         stream = self._stream
         partition = stream.route.partition(record, stream.partitions)
         fields = stream.coding.encode(record)
-        part = self._open.get(partition)
-        if part is None or part.width != len(fields):
-            part = self._open[partition] = Part(partition, len(fields))
-            self._parts.append(part)
-        part.places.append(self.count)
+        part = self._parts.get(partition)
+        if part is None:
+            part = self._parts[partition] = Part(partition, [Run(len(fields))])
+        elif part.runs[-1].width != len(fields):
+            part.runs.append(Run(len(fields)))
+        run = part.runs[-1]
+        run.places.append(self.count)
         if id is not None:
-            part.args.append(id)
-        part.args += fields
+            run.args.append(id)
+        run.args += fields
         self._given = id is not None
         self.count += 1
         self.bytes += sum(map(len, fields))
 
     def parts(self) -> list[Part]:
-        """What is to be sent.
+        """What is to be sent, one for each partition.
 
         :raises InvalidArguments: more for one partition than it may hold.
         """
         stream = self._stream
-        for part in self._parts:
-            if len(part.places) > stream.size:
+        parts = list(self._parts.values())
+        for part in parts:
+            if part.count > stream.size:
                 raise InvalidArguments(
-                    f"{len(part.places):,} records of one call go to the partition "
+                    f"{part.count:,} records of one call go to the partition "
                     f"{part.partition} of the stream {stream.name}, which holds {stream.size:,}: "
                     "send fewer at once, or raise size of the stream"
                 )
-        return self._parts
+        return parts
 
     def call(self, part: Part) -> Call:
         """The script that appends a part."""
         stream = self._stream
         keys = stream.keys
-        return Call(
-            "send",
-            [keys.log(part.partition), keys.stat(part.partition)],
-            [
-                stream.size,
-                stream.full,
-                "ids" if self._wants_ids else "count",
-                1 if self._given else 0,
-                part.width,
-                *part.args,
-            ],
-        )
+        args: list[Value] = [
+            stream.size,
+            stream.full,
+            "ids" if self._wants_ids else "count",
+            1 if self._given else 0,
+        ]
+        for run in part.runs:
+            args += (run.width, len(run.places))
+            args += run.args
+        return Call("send", [keys.log(part.partition), keys.stat(part.partition)], args)
 
 
 class Gathering(Generic[R]):
@@ -174,7 +189,8 @@ def sort(parts: Sequence[Part], replies: Sequence[Reply | Exception], ids: list[
         if reply is None:
             refused.append(part)
         elif isinstance(reply, list):
-            for place, id in zip(part.places, reply, strict=True):
+            places = (place for run in part.runs for place in run.places)
+            for place, id in zip(places, reply, strict=True):
                 ids[place] = id.decode()
     return refused
 
@@ -182,8 +198,8 @@ def sort(parts: Sequence[Part], replies: Sequence[Reply | Exception], ids: list[
 def _meant(error: Exception, part: Part) -> Exception:
     if "STALEID" in str(error):
         return InvalidArguments(
-            f"the id {part.args[0]!s} is not above the last one of partition {part.partition}; "
-            f"nothing was sent there ({error})"
+            f"the id {part.runs[0].args[0]!s} is not above the last one of partition "
+            f"{part.partition}; nothing was sent there ({error})"
         )
     return error
 

@@ -20,7 +20,7 @@ from chancy.plugins.redis.streams.batch import (
     CHUNK_BYTES,
     Batch,
     Gathering,
-    Part,
+    Run,
     whole,
 )
 from chancy.plugins.redis.streams.keys import StreamKeys
@@ -156,7 +156,12 @@ class Deposits:
                 "table in Postgres to keep the events meanwhile: give the RedisPlugin of these "
                 "streams to a Chancy with a database"
             )
-        pieces = [piece for part in batch.parts() for piece in _pieces(part, stream.size)]
+        pieces = [
+            (part.partition, piece)
+            for part in batch.parts()
+            for run in part.runs
+            for piece in _pieces(run, stream.size)
+        ]
         declared = Declared(
             stream.partitions, stream.route.name, stream.coding.name, stream.size, stream.full
         )
@@ -164,11 +169,11 @@ class Deposits:
             stream.name,
             json.dumps(declared._asdict()),
             [uuid.uuid4() for _ in pieces],
-            [piece.partition for piece in pieces],
-            [len(piece.args) // piece.width for piece in pieces],
-            [piece.width for piece in pieces],
+            [partition for partition, _ in pieces],
+            [len(piece.args) // piece.width for _, piece in pieces],
+            [piece.width for _, piece in pieces],
             # As text: no library has its own idea of an array of bytes.
-            ["\\x" + _packed(piece.args).hex() for piece in pieces],
+            ["\\x" + _packed(piece.args).hex() for _, piece in pieces],
         ]
 
 
@@ -179,16 +184,16 @@ def _counted(count: int, batch: Batch[Any], progress: Progress | None) -> int:
     return count
 
 
-def _pieces(part: Part, size: int) -> Sequence[Part]:
-    """A part in rows that a relay takes over as a whole."""
-    most = min(CHUNK, size) * part.width
-    pieces = [Part(part.partition, part.width)]
+def _pieces(run: Run, size: int) -> Sequence[Run]:
+    """Records in rows that a relay takes over as a whole."""
+    most = min(CHUNK, size) * run.width
+    pieces = [Run(run.width)]
     taken = 0
-    for at in range(0, len(part.args), part.width):
-        event = part.args[at : at + part.width]
+    for at in range(0, len(run.args), run.width):
+        event = run.args[at : at + run.width]
         length = sum(len(value) for value in event if isinstance(value, bytes))
         if pieces[-1].args and (len(pieces[-1].args) >= most or taken + length > CHUNK_BYTES // 4):
-            pieces.append(Part(part.partition, part.width))
+            pieces.append(Run(run.width))
             taken = 0
         pieces[-1].args += event
         taken += length

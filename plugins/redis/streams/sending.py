@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.batch import Batch, Gathering, Part, full, sort, whole
 from chancy.plugins.redis.streams.target import Target
+from chancy.plugins.redis.streams.turns import Turns, Wait
 
 R = TypeVar("R")
 
 #: Seconds that a send waits for room in a full partition.
 PATIENCE_S = 30.0
-#: Seconds between two looks for room: they double from the first to the last.
-FIRST_LOOK_S, LAST_LOOK_S = 0.005, 0.25
 
 #: Is told how many records were sent so far.
 Progress = Callable[[int], object]
 
 
 class Sender(Generic[R]):
-    """Appends the records of a stream, those of one partition in their order."""
+    """Appends the records of a stream, those of one partition in their order.
 
-    def __init__(self, stream: Target[R]) -> None:
+    :param turns: of all who send to the stream in this process.
+    """
+
+    def __init__(self, stream: Target[R], turns: Turns) -> None:
         self._stream = stream
+        self._turns = turns
         self._agreed = False
 
     async def send(
@@ -57,14 +60,16 @@ class Sender(Generic[R]):
         return found
 
     async def _send_one(self, record: R) -> str | None:
-        """The shortest way; None if there is no room."""
+        """The shortest way; None if there is no room, or others wait for it."""
         stream = self._stream
         number = stream.route.partition(record, stream.partitions)
+        if self._turns.waited(number):
+            return None
         fields = stream.coding.encode(record)
         reply = await stream.link.call(
             "send",
             (stream.keys.log(number), stream.keys.stat(number)),
-            (stream.size, stream.full, "ids", 0, len(fields), *fields),
+            (stream.size, stream.full, "ids", 0, len(fields), 1, *fields),
         )
         return None if reply is None else str(reply[0], "ascii")
 
@@ -117,20 +122,25 @@ class Sender(Generic[R]):
         if not self._agreed:
             await agree(stream.link, shape_of(stream))
             self._agreed = True
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        look_s = FIRST_LOOK_S
-        while True:
-            parts = await self._attempt(batch, parts, ids)
-            if not parts:
-                return batch.count
-            left_s = began + timeout_s - loop.time()
-            if left_s <= 0:
-                raise full(stream, parts, timeout_s)
-            await asyncio.sleep(min(left_s, look_s * random.uniform(0.5, 1.0)))
-            look_s = min(LAST_LOOK_S, look_s * 2)
+        woken = asyncio.Event()
+        rouse = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
+        with Wait(self._turns, timeout_s, rouse) as wait:
+            wait.join(await self._attempt(batch, wait.free(parts), ids))
+            while wait.parts:
+                if wait.left_s <= 0:
+                    raise full(stream, wait.parts, timeout_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait.pause_s()):
+                        await woken.wait()
+                woken.clear()
+                first = wait.first()
+                wait.leave(first, but=await self._attempt(batch, first, ids))
+        return batch.count
 
     async def _attempt(self, batch: Batch[R], parts: Sequence[Part], ids: list[str]) -> list[Part]:
+        """Gives the parts for which there was no room."""
+        if not parts:
+            return []
         calls = [batch.call(part) for part in parts]
         if len(calls) > 1:
             return sort(parts, await self._stream.link.call_many(calls), ids)

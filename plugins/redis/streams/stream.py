@@ -14,6 +14,7 @@ from chancy.plugins.redis.streams.outbox import Deposits, deposited
 from chancy.plugins.redis.streams.protocols import Coding, Route
 from chancy.plugins.redis.streams.sending import PATIENCE_S, Progress, Sender
 from chancy.plugins.redis.streams.sync import SyncSender
+from chancy.plugins.redis.streams.turns import Turns
 
 R = TypeVar("R")
 
@@ -65,8 +66,10 @@ class Stream(Generic[R]):
         self.full: Full = full
         self.keys = StreamKeys(link.prefix, name)
         self._deposits = deposits or Deposits()
-        self._sender = Sender(self)
-        self._sync_sender = SyncSender(self, link.sync)
+        #: Of the sends of this process, loops and threads alike.
+        self.turns = Turns()
+        self._sender = Sender(self, self.turns)
+        self._sync_sender = SyncSender(self, link.sync, self.turns)
 
     async def send(
         self,

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import random
-import time
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
 from chancy.plugins.redis.streams.agreement import asking, check, shape_of
-from chancy.plugins.redis.streams.batch import Batch, Gathering, full, sort, whole
+from chancy.plugins.redis.streams.batch import Batch, Gathering, Part, full, sort, whole
 from chancy.plugins.redis.streams.link import SyncLink
-from chancy.plugins.redis.streams.sending import (
-    FIRST_LOOK_S,
-    LAST_LOOK_S,
-    PATIENCE_S,
-    Progress,
-)
+from chancy.plugins.redis.streams.sending import PATIENCE_S, Progress
 from chancy.plugins.redis.streams.target import Target
+from chancy.plugins.redis.streams.turns import Turns, Wait
 
 R = TypeVar("R")
 
@@ -25,8 +20,9 @@ R = TypeVar("R")
 class SyncSender(Generic[R]):
     """`Sender` for threads."""
 
-    def __init__(self, stream: Target[R], link: SyncLink) -> None:
+    def __init__(self, stream: Target[R], link: SyncLink, turns: Turns) -> None:
         self._stream = stream
+        self._turns = turns
         self._link = link
         self._agreed = False
 
@@ -76,18 +72,22 @@ class SyncSender(Generic[R]):
         parts = batch.parts()
         if not self._agreed:
             self._agree()
-        deadline = time.monotonic() + timeout_s
-        look_s = FIRST_LOOK_S
-        while True:
-            calls = [batch.call(part) for part in parts]
-            parts = sort(parts, self._link.call_many(calls), ids)
-            if not parts:
-                return batch.count
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise full(self._stream, parts, timeout_s)
-            time.sleep(min(left_s, look_s * random.uniform(0.5, 1.0)))
-            look_s = min(LAST_LOOK_S, look_s * 2)
+        woken = threading.Event()
+        with Wait(self._turns, timeout_s, woken.set) as wait:
+            wait.join(self._attempt(batch, wait.free(parts), ids))
+            while wait.parts:
+                if wait.left_s <= 0:
+                    raise full(self._stream, wait.parts, timeout_s)
+                woken.wait(wait.pause_s())
+                woken.clear()
+                first = wait.first()
+                wait.leave(first, but=self._attempt(batch, first, ids))
+        return batch.count
+
+    def _attempt(self, batch: Batch[R], parts: Sequence[Part], ids: list[str]) -> list[Part]:
+        """Gives the parts for which there was no room."""
+        calls = [batch.call(part) for part in parts]
+        return sort(parts, self._link.call_many(calls), ids) if calls else []
 
     def _agree(self) -> None:
         shape = shape_of(self._stream)

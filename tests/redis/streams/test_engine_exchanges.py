@@ -104,7 +104,8 @@ async def test_many_pending_events_that_are_gone_are_passed_over_at_once(alone: 
     keys, count = StreamKeys(alone.prefix, "orders"), 9_000
     own, log, stat = keys.own(0, "handle"), keys.log(0), keys.stat(0)
     for _ in range(count // 1_000):
-        await alone.call("send", (log, stat), (count, "block", "count", 0, 2, *["a", "b"] * 1_000))
+        run: list[Value] = [2, 1_000, *["a", "b"] * 1_000]
+        await alone.call("send", (log, stat), (count, "block", "count", 0, *run))
     taking = (own, log, keys.park(0, "handle"), stat), ("handle", "me", 60_000, "0")
     assert (await alone.call("acquire", *taking))[:2] == [b"owned", 1]
     exchange = (own, log, stat), ("handle", "me", 1, count)

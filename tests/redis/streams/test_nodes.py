@@ -34,7 +34,8 @@ async def link(redis_cluster: str) -> AsyncIterator[Link]:
 
 def append(tag: str) -> Call:
     """One entry more for the log of a tag; what it has no room for is not there."""
-    return Call("send", (f"{{{tag}}}:log", f"{{{tag}}}:stat"), (100, "block", "ids", 0, 2, "a", 1))
+    keys = (f"{{{tag}}}:log", f"{{{tag}}}:stat")
+    return Call("send", keys, (100, "block", "ids", 0, 2, 1, "a", 1))
 
 
 async def lengths(link: Link) -> list[int]:

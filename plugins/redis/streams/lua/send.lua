@@ -1,14 +1,19 @@
 -- Append events to a log: all of them, or none where there is no room. Not safe to repeat.
 -- What every group has acknowledged goes first; then the oldest go, if they may, and are counted.
 -- KEYS log stat
--- ARGV size full ('block' | 'drop_oldest') answer ('ids' | 'count') given ('1': each has an id)
---      width (fields of an event, names and values), then for each event: id if given, fields…
+-- ARGV size full ('block' | 'drop_oldest') answer ('ids' | 'count') given ('1': each has an id),
+--      then for each run of equal ones: width (fields of an event, names and values), events, and
+--      for each event: id if given, fields…
 -- ids or their number | false: no room
 --@include _trim
 local log, stat = KEYS[1], KEYS[2]
-local size, answer, given, width = tonumber(ARGV[1]), ARGV[3], ARGV[4] == '1', tonumber(ARGV[5])
-local step = width + (given and 1 or 0)
-local count = (#ARGV - 5) / step
+local size, answer, given = tonumber(ARGV[1]), ARGV[3], ARGV[4] == '1'
+local count, at = 0, 5
+while at <= #ARGV do
+  local width, events = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+  count = count + events
+  at = at + 2 + events * (width + (given and 1 or 0))
+end
 
 local function least(id)
   local ms, seq = string.match(id, '^(%d+)-(%d+)$')
@@ -21,7 +26,7 @@ if given and redis.call('EXISTS', log) == 1 then
   for at = 1, #info, 2 do
     if info[at] == 'last-generated-id' then
       local ms, seq = least(info[at + 1])
-      local first_ms, first_seq = least(ARGV[6])
+      local first_ms, first_seq = least(ARGV[7])
       if first_ms < ms or (first_ms == ms and first_seq <= seq) then
         return redis.error_reply('STALEID the log is at ' .. info[at + 1])
       end
@@ -33,20 +38,25 @@ if not make_room(log, stat, count, size, ARGV[2]) then
   return false
 end
 
-local ids = {}
-local at = 6
-for number = 1, count do
-  local id = '*'
-  if given then
-    id = ARGV[at]
-    at = at + 1
+local ids, number = {}, 0
+at = 5
+while at <= #ARGV do
+  local width, events = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+  at = at + 2
+  for _ = 1, events do
+    local id = '*'
+    if given then
+      id = ARGV[at]
+      at = at + 1
+    end
+    number = number + 1
+    if width == 2 then
+      ids[number] = redis.call('XADD', log, id, ARGV[at], ARGV[at + 1])
+    else
+      ids[number] = redis.call('XADD', log, id, unpack(ARGV, at, at + width - 1))
+    end
+    at = at + width
   end
-  if width == 2 then
-    ids[number] = redis.call('XADD', log, id, ARGV[at], ARGV[at + 1])
-  else
-    ids[number] = redis.call('XADD', log, id, unpack(ARGV, at, at + width - 1))
-  end
-  at = at + width
 end
 if answer == 'ids' then
   return ids
