@@ -198,13 +198,18 @@ _RETRYABLE_CODES = frozenset({"55P03", "0A000", "26000", "42P05"})
 class StatementFailed(BrokerError):
     """The server refused a statement. Nothing of it was kept.
 
-    :param sqlstate: the five characters of the SQL standard, for example ``40001``.
+    :param sqlstate: of Postgres, the five characters of the SQL standard, for example ``40001``.
+        Empty of a store that has no such codes, as Redis: its own words are in the message.
+    :param passing: of such a store, whether the same statement may succeed later.
     """
 
-    def __init__(self, message: str, *, sqlstate: str) -> None:
-        super().__init__(f"{message} (SQLSTATE {sqlstate})")
+    def __init__(self, message: str, *, sqlstate: str = "", passing: bool = False) -> None:
+        super().__init__(f"{message} (SQLSTATE {sqlstate})" if sqlstate else message)
         self.sqlstate = sqlstate
+        self._passing = passing
 
     @property
     def retryable(self) -> bool:
+        if not self.sqlstate:
+            return self._passing
         return self.sqlstate[:2] in _RETRYABLE_CLASSES or self.sqlstate in _RETRYABLE_CODES

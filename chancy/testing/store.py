@@ -280,9 +280,9 @@ def check_storable(job: PreparedJob) -> None:
         read_json(job.arguments, "arguments")
         meta = {} if job.meta is None else read_json(job.meta, "meta")
     except (ValueError, InvalidArguments) as error:
-        raise StatementFailed(f"job {job.func}: {error}", sqlstate="22P02") from None
+        raise StatementFailed(f"job {job.func}: {error}") from None
     if not isinstance(meta, dict):
-        raise StatementFailed(f"job {job.func}: meta is not an object", sqlstate="22P02")
+        raise StatementFailed(f"job {job.func}: meta is not an object")
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -100,7 +100,7 @@ def broker_error(error: Exception) -> BrokerError | None:
         return error
     text, said = f"{type(error).__name__}: {error}", _said(error)
     if isinstance(error, _REFUSED):
-        return StatementFailed(f"Redis refuses us: {text}", sqlstate="28000")
+        return StatementFailed(f"Redis refuses us: {text}")
     if isinstance(error, errors.MaxConnectionsError):
         return BrokerUnavailable(f"no connection to Redis is free: {text}; raise max_connections")
     if isinstance(error, _AWAY) or said.startswith(_AWAY_WORDS):
@@ -109,12 +109,10 @@ def broker_error(error: Exception) -> BrokerError | None:
         return BrokerUnavailable(f"no node of the Redis Cluster answers as it should: {text}")
     if isinstance(error, errors.OutOfMemoryError) or said.startswith("OOM "):
         # Until there is room: what only makes jobs less goes through.
-        return StatementFailed(f"Redis is full: {text}", sqlstate="53200")
+        return StatementFailed(f"Redis is full: {text}", passing=True)
     if isinstance(error, errors.RedisError):
         passing = said.startswith(("MISCONF", "NOREPLICAS"))
-        return StatementFailed(
-            f"Redis refused a command: {text}", sqlstate="58030" if passing else "XX000"
-        )
+        return StatementFailed(f"Redis refused a command: {text}", passing=passing)
     return None
 
 

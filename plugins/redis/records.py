@@ -91,7 +91,7 @@ def pushed(job: PreparedJob, past: Past = _NEW) -> tuple[bytes, bytes]:
         func, arguments = job.func.encode(), job.arguments.encode()
         errors = "\n".join(map(_line, past.errors)).encode()
     except (ValueError, InvalidArguments) as error:
-        raise StatementFailed(f"job {job.func!a}: {error}", sqlstate="22P02") from None
+        raise StatementFailed(f"job {job.func!a}: {error}") from None
     queue = job.queue.encode()
     limits = b"" if job.limits is None else job.limits.encode()
     kind, at = 0, 0.0

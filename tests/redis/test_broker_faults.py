@@ -139,22 +139,6 @@ async def test_a_claim_goes_on_after_a_server_that_said_nothing(
     assert [claim.id for claim in await claimed(bench)] == ids
 
 
-async def test_callers_at_one_moment_do_not_mix_their_answers(
-    bench: Bench, server: RedisServer
-) -> None:
-    ids = await bench.push(*(prepared(arguments=f'{{"n": {n}}}') for n in range(200)))
-
-    async def read(n: int) -> None:
-        if n % 7 == 0:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0):
-                    await bench.job(ids[n])
-        else:
-            assert (await bench.job(ids[n])).arguments == {"n": n}
-
-    await asyncio.gather(*map(read, range(200)))
-
-
 @pytest.mark.row("F42")
 async def test_who_was_frozen_settles_nothing_of_what_others_took(
     bench: Bench, server: RedisServer

@@ -16,6 +16,7 @@ import redis
 
 from chancy import Chancy
 from chancy.errors import InvalidArguments
+from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis.compat.fennel import App
 from chancy.plugins.redis.compat.fennel.client import AsyncResult, aio, gather, wait
 from chancy.plugins.redis.compat.fennel.exceptions import (
@@ -45,6 +46,12 @@ def shop(
 
 def with_settings(**settings: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
+
+
+def sweep_of(app: App) -> float:
+    """How often workers look for jobs of those that are gone."""
+    [recovery] = [one for one in app.chancy.hooks.plugins if isinstance(one, Recovery)]
+    return recovery.sweep_s
 
 
 @pytest.mark.row("F05", "F12", "F13", "F14", "F16", "F25")
@@ -259,6 +266,12 @@ def test_settings(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     orders = orders_of(timed)
     assert (orders.concurrency, orders.most_ahead, orders.log_level) == (3, 9, "warning")
     assert orders_of(App("a")).most_ahead is None, "its pace says it"
+    assert sweep_of(App("a")) == 8
+    assert sweep_of(App("a", maintenance_interval=2.5)) == 2.5
+    assert sweep_of(App("a", maintenance_interval=0)) == 0.1, "not all the time"
+    with pytest.warns(UserWarning, match=r"schedule_interval=0\.5 has no effect") as warned:
+        App("a", schedule_interval=0.5)
+    assert [one.filename for one in warned] == [__file__]
     for wrong in (
         {"interface": "x"},
         {"log_format": "x"},

@@ -12,6 +12,7 @@ from redis import exceptions as errors
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.connections import Connections
 from chancy.plugins.redis.wire import Dial, Wire
+from chancy.testing.conformance.bench import Bench, prepared
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually
 
@@ -138,3 +139,18 @@ async def test_the_url_says_who_it_is_and_where(own_redis: Start) -> None:
         await Dial(RedisSettings(url=f"redis://:wrong@{place}/2")).wire()
     with pytest.raises(errors.AuthenticationError):
         await Dial(RedisSettings(url=f"redis://{place}")).wire()
+
+
+async def test_callers_at_one_moment_do_not_mix_their_answers(bench: Bench) -> None:
+    # Who waits behind all others on a busy machine has the usual time for an answer.
+    ids = await bench.push(*(prepared(arguments=f'{{"n": {n}}}') for n in range(200)))
+
+    async def read(n: int) -> None:
+        if n % 7 == 0:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await bench.job(ids[n])
+        else:
+            assert (await bench.job(ids[n])).arguments == {"n": n}
+
+    await asyncio.gather(*map(read, range(200)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, overload
 
@@ -12,11 +13,12 @@ from chancy.errors import ConfigurationError
 from chancy.job import JobFactory, job
 from chancy.names import shown
 from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.client import checked
 from chancy.plugins.redis.compat.discovery import discover
 from chancy.plugins.redis.compat.fennel.loop import Loop
-from chancy.plugins.redis.compat.fennel.settings import settings_of
+from chancy.plugins.redis.compat.fennel.settings import Settings, settings_of
 from chancy.plugins.retry import Fennel, Policy, Retry
 from chancy.queue import Queue
 
@@ -27,6 +29,8 @@ Function = Callable[..., Any]
 _FOR_EVER_S = 315_360_000.0
 #: Between two looks for what failed for good: so late it is a dead letter.
 _SWEEP_S = 1.0
+#: Between two sweeps for jobs of workers that are gone, at the least: 0 would be all the time.
+_LEAST_SWEEP_S = 0.1
 #: Sessions of Postgres for the calls of one process.
 _SESSIONS = 4
 
@@ -44,6 +48,13 @@ class App:
     def __init__(self, name: str, **settings: Any) -> None:
         self.name = name
         self.settings = ours = settings_of(settings)
+        if ours.schedule_interval != Settings.model_fields["schedule_interval"].default:
+            warnings.warn(
+                f"App({name!r}): schedule_interval={ours.schedule_interval:g} has no effect: a "
+                "retry runs within a second of when it is due. Leave it out.",
+                UserWarning,
+                stacklevel=2,
+            )
         self.letters = DeadLetters(sweep_s=_SWEEP_S)
         self.redis = checked(
             {
@@ -85,7 +96,12 @@ class App:
             ours.dsn,
             schema=ours.db_schema,
             queues=[self._queue],
-            plugins=[redis, Retry(self._retry, crashes_cost_attempts=True), self.letters],
+            plugins=[
+                redis,
+                Retry(self._retry, crashes_cost_attempts=True),
+                Recovery(sweep_s=max(_LEAST_SWEEP_S, ours.maintenance_interval)),
+                self.letters,
+            ],
             pool_size=_SESSIONS,
         )
 

@@ -15,11 +15,7 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class Settings(BaseModel):
-    """What ``App(name, …)`` takes by keyword, over ``FENNEL_…`` in the environment.
-
-    Those marked † are checked and have no effect: here each worker promotes and recovers by its
-    own clockwork.
-    """
+    """What ``App(name, …)`` takes by keyword, over ``FENNEL_…`` in the environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,9 +46,11 @@ class Settings(BaseModel):
     heartbeat_timeout: Annotated[float, Field(gt=0)] = 60
     #: In seconds, between two beats.
     heartbeat_interval: Annotated[float, Field(gt=0)] = 6
-    #: † In seconds.
+    #: In seconds. It has no effect, and another than this is warned of: workers know when the next
+    #: retry is due, and look each second for those that others have put off.
     schedule_interval: Seconds = 4
-    #: † In seconds.
+    #: In seconds, between two sweeps for jobs of workers that are gone, at least a tenth of one. A
+    #: worker that is seen to be gone is swept after at once.
     maintenance_interval: Seconds = 8
     #: In seconds, for ``get()`` that says no other; 0: for ever.
     task_timeout: Seconds = 10
