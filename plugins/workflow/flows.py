@@ -163,19 +163,26 @@ class Flows:
         ((count,),) = await self._fetch("retry", id, name)
         return None if count is None else int(count)
 
-    async def cancel(self, id: UUID, why: str = "cancelled") -> bool:
+    async def cancel(
+        self, id: UUID, why: str = "cancelled", *, waiting: tuple[str, int] | None = None
+    ) -> bool:
         """End a workflow: what runs is asked to stop, and the rest never begins. False: there is
-        none, or it has ended in another way."""
+        none, or it has ended in another way.
+
+        :param waiting: a step and its run: only if that waits for its signal, and its time is up.
+        """
+        name, run = waiting or (None, None)
         asked: set[UUID] = set()
         for _ in range(_ROUNDS):
-            rows = [row for row in await self._fetch("cancel", id, why) if row[2] not in asked]
+            found = await self._fetch("cancel", id, why, name, run)
+            rows = [row for row in found if row[2] not in asked]
             if not rows:
                 break
             for at in range(0, len(rows), _BATCH):
                 await self._cancel(id, rows[at : at + _BATCH])
             asked.update(row[2] for row in rows)
-        found = await self.get(id)
-        return found is not None and found.state is WorkflowState.CANCELLED
+        became = await self.get(id)
+        return became is not None and became.state is WorkflowState.CANCELLED
 
     async def _cancel(self, id: UUID, rows: Sequence[Sequence[Any]]) -> None:
         became = await self._broker.cancel([row[2] for row in rows])

@@ -72,7 +72,8 @@ class Timers:
                 continue
             why = f"no signal came within {one.timeout_s:,.10g} s"
             if one.cancels:
-                await self._flows.cancel(one.workflow, f"step {one.name}: {why}")
+                why = f"step {one.name}: {why}"
+                await self._flows.cancel(one.workflow, why, waiting=(one.name, one.run))
             else:
                 ends.append(_end(one, one.job, why))
         if ends:

@@ -67,7 +67,7 @@ def of_one(connection: Connection) -> dict[str, int]:
         "show": pages(connection, "show", runs, -1, 5_000),
         "progress": pages(connection, "progress", runs),
         "results": pages(connection, "results", runs),
-        "cancel": pages(connection, "cancel", runs, "cancelled"),
+        "cancel": pages(connection, "cancel", runs, "cancelled", None, None),
         "retry": pages(connection, "retry", stands, "s3"),
         "a signal": looked_at(
             explained(connection, signal, runs, "s9", "1", first=[f"{SIGNAL} md5('w7')::uuid"])
@@ -103,7 +103,7 @@ def check_of_many(connection: Connection) -> None:
         "show": (pages(connection, "show", fan, -1, 5_000), width),
         "progress": (pages(connection, "progress", fan), width),
         "results": (pages(connection, "results", fan), width),
-        "cancel": (pages(connection, "cancel", fan, "cancelled"), 4 * width),
+        "cancel": (pages(connection, "cancel", fan, "cancelled", None, None), 4 * width),
         "retry of a step": (pages(connection, "retry", fan, "m7"), 4 * width),
         "waiting": (pages(connection, "await", [fan]), 10),
         "a hundred results": (looked_at(explained(connection, value, fan, some)), 10 * BATCH),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from chancy import Chancy, JobCancelled, PushError
@@ -19,10 +21,10 @@ from chancy.plugins.workflow import (
     WorkflowState,
 )
 from chancy.plugins.workflow.store import statement, store_of
-from chancy.plugins.workflow.timers import Timers
+from chancy.plugins.workflow.timers import Timer, Timers
 from tests.waiting import eventually
 from tests.workflow import steps
-from tests.workflow.running import execute, working
+from tests.workflow.running import execute, is_in, states, working
 
 TIMERS = "select name, run from chancy.workflows_timers order by name"
 DUE = "update chancy.workflows_timers set due_at = now() - interval '1 second'"
@@ -156,6 +158,65 @@ async def test_a_timer_that_was_due_while_its_workflow_had_failed_begins_anew(
         await store.fetch(statement("rung", store.schema), *([one] for one in due[:3]))
         assert execute(flows_dsn, TIMERS) == [("go", 1)]
         assert await Timers(chancy.broker).turn() == 0
+
+
+class Late(Timers):
+    """Frozen between its look at what is due and what it makes of it."""
+
+    def __init__(
+        self, chancy: Chancy, meanwhile: Callable[[], Coroutine[Any, Any, object]]
+    ) -> None:
+        super().__init__(chancy.broker)
+        self._meanwhile = meanwhile
+
+    async def _ring(self, due: Sequence[Timer]) -> None:
+        await self._meanwhile()
+        await super()._ring(due)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
+    flows_dsn: str, locked: bool
+) -> None:
+    """Also where it has begun anew and is due again by then; or is about to begin anew, in a
+    transaction that is not committed yet."""
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad").wait_for("go", timeout_s=3600, default=1)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = flows.reference(chancy, reference.id)
+        execute(flows_dsn, DUE)
+
+        async def retried() -> None:
+            assert await reference.retry() == 1
+            execute(flows_dsn, DUE)
+
+        with psycopg.connect(flows_dsn) as connection:
+            if locked:  # as whoever retries it does
+                connection.execute("select from chancy.workflows for no key update")
+                assert await Timers(chancy.broker).turn() == 1
+            else:
+                assert await Late(chancy, retried).turn() == 1
+        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert await Timers(chancy.broker).turn() == 1
+        assert execute(flows_dsn, TIMERS) == []
+        go = await reference.step("go")
+        assert go is not None
+        assert go.state is (StepState.WAITING if locked else StepState.SUCCEEDED)
+
+
+async def test_a_signal_that_comes_as_the_time_is_up_keeps_its_workflow(flows_dsn: str) -> None:
+    flows = Workflows()
+    flow = Workflow("w").wait_for("go", timeout_s=3600, on_timeout="cancel").wait_for("never")
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, flow)
+        execute(flows_dsn, DUE)
+        assert await Late(chancy, lambda: reference.signal("go", 1)).turn() == 1
+        assert await states(reference) == {"go": "succeeded", "never": "awaiting signal"}
+        assert await is_in(reference, WorkflowState.RUNNING)
 
 
 async def test_included_and_added_waits_have_their_timers(flows_dsn: str) -> None:

@@ -1,10 +1,11 @@
 -- Ends a workflow that goes on, fails, or has failed: nothing of it begins any more. p_why: its error,
 -- unless it has one. Gives the steps with jobs that are not finished, for the caller to cancel, and tells
--- those who wait. What waits in the outbox of Redis goes no further.
+-- those who wait. What waits in the outbox of Redis goes no further. With p_step only if that waits yet for its
+-- signal, in p_run, and its timer is due.
 -- Each job is looked up by its id, and never among all that there are: offset keeps them from a hash.
 -- Index: the primary keys; all steps of the workflow. Locks: the workflow, for itself.
 -- Safe to repeat: it gives again what is not finished.
-create function {schema}.workflows_cancel(p_id uuid, p_why text)
+create function {schema}.workflows_cancel(p_id uuid, p_why text, p_step text, p_run int)
 returns table (name text, run int, job_id uuid)
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -20,9 +21,18 @@ begin
   perform {schema}.workflows_lock(array[p_id], true);
   update {schema}.workflows w
   set state = 6, finished_at = clock_timestamp(), error = coalesce(w.error, p_why)
-  where w.id = p_id and w.state in (1, 2, 3, 5);
+  where w.id = p_id and w.state in (1, 2, 3, 5)
+    and (p_step is null or w.state = 1 and exists (
+      select
+      from {schema}.workflows_timers t
+      join {schema}.workflows_steps s on s.workflow_id = t.workflow_id and s.name = t.name
+        and s.run = t.run and s.state = 0
+      where t.workflow_id = p_id and t.name = p_step and t.run = p_run
+        and t.due_at <= clock_timestamp()));
   if found then
     perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = p_id;
+  elsif not exists (select from {schema}.workflows w where w.id = p_id and w.state = 6) then
+    return;
   end if;
   if to_regclass('{schema}.redis_outbox') is not null then
     with unsent as (
