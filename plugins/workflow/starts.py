@@ -83,15 +83,18 @@ async def start_pieces(store: SqlStore) -> int:
 
     :raises BrokerError: the server is away.
     """
-    for count in range(MOST_PIECES):
+    started = 0
+    while started < MOST_PIECES:
         try:
             ((found,),) = await store.fetch(statement("proceed", store.schema))
         except StatementFailed as error:
             if error.retryable:
                 raise
-            return min(count + await _start_parts(store), MOST_PIECES)
+            # What fails by it may let others begin, in pieces that were not there before.
+            found = await _start_parts(store)
         if not found:
-            return count
+            return started
+        started += int(found)
     return MOST_PIECES
 
 

@@ -119,6 +119,8 @@ class Sweep:
         repaired += await self._elsewhere.turn() + await self._replays.turn()
         turned = await self._fetch("turn", _TURNED, self._turned)
         self._turned = turned[-1][0] if len(turned) == _TURNED else None
+        if any(left for _, left in turned):
+            await starts.start_pieces(self._store)
         if repaired:
             logger.warning("workflow_steps_repaired count=%d", repaired)
         return repaired

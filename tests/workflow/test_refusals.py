@@ -12,8 +12,10 @@ from chancy import Chancy
 from chancy.plugins.batch import Batches, BatchFilter
 from chancy.plugins.workflow import (
     From,
+    StepState,
     Workflow,
     WorkflowFilter,
+    WorkflowReference,
     Workflows,
     WorkflowState,
 )
@@ -30,7 +32,8 @@ begin
   raise exception 'not this one' using errcode = 'program_limit_exceeded';
 end $$;
 create trigger refuse before insert on chancy.jobs for each row
-  when (new.meta -> 'workflow' ->> 'step' = 'refused') execute function chancy.refuse();
+  when (new.meta -> 'workflow' ->> 'step' in ('refused', 'then', 'undo kept'))
+  execute function chancy.refuse();
 """
 
 
@@ -67,6 +70,75 @@ async def test_a_step_that_cannot_be_pushed_fails_by_its_own_policy(
         assert refused.error is not None
         assert "not this one" in refused.error["message"]
     assert steps.ran.count("first") == 1
+
+
+def saga(first: str) -> Workflow:
+    flow = Workflow("w").add(steps.once.job(), first, undo=steps.undo.job(From(first)))
+    return flow.add(steps.once.job(), "bad", after=first, on_failure="compensate")
+
+
+async def fails_for_good(reference: WorkflowReference) -> None:
+    """That is seen, and the workflow goes on once the server takes it."""
+    found = await reference.get()
+    assert found is not None
+    assert found.state is WorkflowState.FAILED
+    refused = await reference.step("undo kept")
+    assert refused is not None
+    assert refused.state is StepState.FAILED
+    assert refused.error is not None
+    assert "not this one" in refused.error["message"]
+
+
+async def test_a_step_that_undoes_and_cannot_be_pushed_fails(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.PATIENCE_S", 0.05)
+    flows = Workflows(sweep_s=0.1)
+    steps.failing.add("bad")
+    execute(flows_dsn, REFUSE)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, saga("kept"))
+        assert await reference.wait(20) is WorkflowState.FAILED
+        await fails_for_good(reference)
+        await asyncio.to_thread(execute, flows_dsn, "drop trigger refuse on chancy.jobs")
+        assert await reference.retry() == 1
+        assert await reference.wait(20) is WorkflowState.COMPENSATED
+    assert steps.ran[-1] == "undo kept"
+
+
+async def test_a_workflow_that_cannot_be_undone_holds_up_no_other(flows_dsn: str) -> None:
+    """Of the page of them that the sweep lets be undone, where no settlement could."""
+    flows = Workflows()
+    steps.failing |= {"kept", "done"}
+    async with working(flows_dsn, flows) as chancy:
+        both = [await flows.push(chancy, saga(name)) for name in ("kept", "done")]
+        for one in both:
+            assert await one.wait(10) is WorkflowState.FAILED
+    await asyncio.to_thread(execute, flows_dsn, REFUSE)
+    ended = "update chancy.workflows_steps set state = 4 where name in ('kept', 'done')"
+    execute(flows_dsn, ended)
+    execute(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        kept, done = (flows.reference(chancy, one.id) for one in both)
+        await sweep_of(chancy).turn()
+        assert (await states(done))["undo done"] == "pending"
+        await fails_for_good(kept)
+
+
+async def test_what_a_step_lets_go_that_cannot_be_pushed_fails_as_well(flows_dsn: str) -> None:
+    """Each by itself, though the server refuses two that follow each other."""
+    execute(flows_dsn, REFUSE)
+    flow = Workflow("w").add(steps.mark.job(), "first")
+    flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
+    flow.add(steps.once.job(), "then", after="refused", on_failure="ignore")
+    flow.add(steps.mark.job(), "last", after="then")
+    async with working(flows_dsn, Deaf()) as chancy:
+        reference = await Workflows().push(chancy, flow)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        assert await sweep_of(chancy).turn() == 1
+        found = await states(reference)
+        assert (found["refused"], found["then"]) == ("ignored", "ignored")
+        await eventually(lambda: steps.ran[-1] == "last")
 
 
 async def test_a_lost_step_lets_go_on_what_can_be_pushed(flows_dsn: str) -> None:

@@ -1,8 +1,9 @@
 -- Lets a workflow go on: starts what waits for nothing any more and has no job, as it is after a failed
--- step was run again with success.
+-- step was run again with success. p_apart: leave it to workflows_proceed, in pieces of 1,000, so that what the
+-- server refuses to start fails by itself. Gives how many pieces.
 -- Index: the primary keys, finished_jobs_id; all steps of the workflow. Locks: what is left to be
 -- started of it; by the caller: the workflow, for itself. Safe to repeat.
-create function {schema}.workflows_resume(p_id uuid) returns void
+create function {schema}.workflows_resume(p_id uuid, p_apart boolean) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -12,6 +13,7 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 declare
+  v_left int := 0;
   v_names text[] := array(
     select s.name
     from {schema}.workflows_steps s
@@ -20,13 +22,23 @@ declare
       -- What undoes waits for its step itself until that is to be undone: a failure is not.
       and (s.undoes is null or s.previous is distinct from s.undoes)
       and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)
+      and not exists (select from {schema}.jobs j where j.id = s.job_id)
       and not exists (select from {schema}.finished_jobs f where f.id = s.job_id)
       and not exists (
         select from {schema}.workflows_away a where a.workflow_id = p_id and a.job_id = s.job_id)
     order by s.place);
 begin
   delete from {schema}.workflows_starts t where t.workflow_id = p_id;
-  perform {schema}.workflows_start(array_fill(p_id, array[cardinality(v_names)]), v_names);
+  if p_apart then
+    insert into {schema}.workflows_starts (workflow_id, names)
+    select p_id, array_agg(u.name order by u.place)
+    from unnest(v_names) with ordinality as u (name, place)
+    group by (u.place - 1) / 1000;
+    get diagnostics v_left = row_count;
+  else
+    perform {schema}.workflows_start(array_fill(p_id, array[cardinality(v_names)]), v_names);
+  end if;
   perform {schema}.workflows_finish(array[p_id]);
+  return v_left;
 end
 $$

@@ -94,8 +94,12 @@ begin
       perform {schema}.workflows_finish(v_over);
     end if;
   end if;
-  perform {schema}.workflows_turn(w.id)
-  from {schema}.workflows w where w.id = any (p_ids) and w.state in (2, 3, 5) order by w.id;
-  return v_left;
+  return v_left + coalesce((
+    select sum({schema}.workflows_turn(w.id, coalesce(p_most = 0, false)))
+    from (
+      select o.id from {schema}.workflows o
+      where o.id = any (p_ids) and o.state in (2, 3, 5)
+      order by o.id
+      offset 0) as w), 0);
 end
 $$

@@ -33,6 +33,6 @@ begin
       select count(*) from {schema}.workflows_steps s
       where s.workflow_id = p_id and s.state in (5, 6))
   where w.id = p_id;
-  perform {schema}.workflows_resume(p_id);
+  perform {schema}.workflows_resume(p_id, false);
 end
 $$

@@ -1,5 +1,6 @@
 -- Takes some steps out of a piece of those that are left to be started, and starts them, or, with p_error
--- (JSON), fails them: what the server refuses to start must not keep the others. Gives whether they were in it.
+-- (JSON), fails them: what the server refuses to start must not keep the others. What their failure lets begin is
+-- left in pieces of its own. Gives whether they were in it.
 -- Each is found by its name, and never among all steps of the workflow.
 -- Index: the primary keys. Locks: the workflow, by sharing or for itself; the piece; then as
 -- workflows_start or workflows_advance. Safe to repeat.
@@ -36,7 +37,7 @@ begin
   end if;
   perform {schema}.workflows_advance(
     array_agg(p_id), array_agg(s.name), array_agg(s.run), array_agg(s.job_id),
-    array_agg(5::smallint), null, array_agg(p_error), null, true)
+    array_agg(5::smallint), null, array_agg(p_error), null, true, 0)
   from unnest(p_names) as u (name)
   cross join lateral (
     select o.name, o.run, o.job_id
