@@ -1,3 +1,4 @@
+# over 300 lines: what a worker calls, and what programs call
 """Workflows: steps that run in an order, and pass on what they return."""
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from chancy.plugin import Application, Panel, Plugin, Runtime
 from chancy.plugins.workflow.description import Workflow, chain, chord, group
 from chancy.plugins.workflow.ends import End, Notes, advancing, order
 from chancy.plugins.workflow.extension import Extension
+from chancy.plugins.workflow.finals import finals
 from chancy.plugins.workflow.flows import Flows, WorkflowFilter, push_within_sync
 from chancy.plugins.workflow.panel import rows
 from chancy.plugins.workflow.preparation import prepared
@@ -41,6 +43,7 @@ from chancy.plugins.workflow.waiting import Waiting, waiting_for
 from chancy.postgres.component import Kind, Migrations
 from chancy.postgres.within import bind, bind_sync
 from chancy.settling import Transaction
+from chancy.states import State
 
 if TYPE_CHECKING:
     import click
@@ -139,11 +142,14 @@ class Workflows(Plugin):
             self._notes.note(claim, outcome, time.monotonic())
         return verdict
 
+    #: Also of those that go back: one that was asked to stop ends so.
+    settling_states = frozenset(State)
+
     def settling_concerns(self, settlement: Settlement) -> bool:
         return settlement.id in self._notes
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        ends = self._notes.ends(batch)
+        ends = self._notes.ends(await finals(tx, batch))
         if ends:
             try:
                 ((_, pieces),) = await tx.fetch(*advancing(tx.schema, ends, most=self._starts.most))

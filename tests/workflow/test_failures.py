@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chancy import JobCancelled, PushError, WaitTimeout
+from chancy import JobCancelled, PushError, Queue, WaitTimeout
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     Each,
@@ -240,3 +240,28 @@ async def test_the_replay_of_a_step_that_was_retried_since_is_not_heard(flows_ds
         await chancy.wait_for(id, 10)
         assert (await states(reference))["bad"] == "scheduled"
         assert "end" not in steps.ran
+
+
+async def test_a_step_that_was_asked_to_stop_and_should_go_back_ends(flows_dsn: str) -> None:
+    """It fails its attempt before it hears of it. Nothing is left of such a job where no finished
+    ones are kept."""
+    flows = Workflows(sweep_s=3600)
+    brief = Queue(name="async", executor="async", keep_finished=False)
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.late.job().with_max_attempts(2), "bad")
+    async with working(flows_dsn, flows, queue=brief) as chancy:
+        reference = await flows.push(chancy, flow.add(steps.mark.job(), "end", after="bad"))
+        await eventually(lambda: "bad" in steps.ran)
+        execute(flows_dsn, "update chancy.jobs set stop_asked_at = now()")
+        steps.gate.set()
+        assert await reference.wait(10) is WorkflowState.FAILED
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert bad.state is StepState.CANCELLED
+        assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
+        steps.failing.clear()
+        assert await reference.retry() == 1
+        assert await reference.result(10) == "end"
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert bad.run == 2

@@ -1,0 +1,9 @@
+-- Which of these jobs, whose attempts were just put back, have ended instead: they were asked to stop.
+-- Index: the primary key of jobs, once for each. No locks. Safe to repeat.
+select u.id
+from unnest($1::uuid[]) as u (id)
+where not exists (
+  select
+  from {schema}.jobs as j
+  where j.id = u.id
+  offset 0)
