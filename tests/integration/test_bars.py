@@ -17,7 +17,6 @@ from tests.architecture.sources import ROOT
 pytestmark = pytest.mark.chaos
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_full_run_is_judged_by_every_bar(tmp_path: Path) -> None:
     """A small run says nothing about the bars, but all its figures are there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.inspection import Inspection
+from chancy.plugins.redis.streams.link import Call, Link
 from chancy.plugins.redis.streams.ownership import Ownership
 from chancy.plugins.redis.streams.policy import Ignore
 from chancy.plugins.redis.streams.stream import Stream
@@ -160,3 +161,30 @@ async def test_what_a_thread_ends_when_another_owns_its_partition_is_refused_by_
         assert len(shop.more) <= 2, "those that it had in memory"
         assert caplog.text.count("partition_lost processor=orders/handle partition=1") == 1
     assert (await Inspection(stream, "handle").report())[MOVED].dead == 0
+
+
+@pytest.mark.row("R30")
+async def test_what_a_thread_ends_while_its_partition_is_given_back_is_not_counted_as_acknowledged(
+    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes along with a partition that is given back is said by then."""
+    call_many = Link.call_many
+
+    async def slowly(link: Link, calls: Sequence[Call]) -> Any:
+        answers = await call_many(link, calls)
+        if any(call.script == "release" and own in call.keys for call in calls):
+            shop.gates["first"].set()
+            await eventually(lambda: "processor_ended_late" in caplog.text)
+        return answers
+
+    streams, stream = shop.start("first")
+    await stream.send(Order(key=MOVED, seq=0))
+    await eventually(lambda: shop.seen == [("first", MOVED, 0)])
+    (executor,) = streams.executors
+    own = stream.keys.own(MOVED, "handle")
+    monkeypatch.setattr(Link, "call_many", slowly)
+    shop.serving[0].cancel()
+    await asyncio.wait(shop.serving)
+    left = await pending(stream)
+    await stream.link.close()
+    assert (left, executor.runner.meter.acked) == (1, 0)

@@ -11,11 +11,13 @@ import pytest
 from chancy import Chancy, Queue, job
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams import runner
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.link import Call, Link
 from chancy.plugins.redis.streams.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.worker.worker import Worker
+from tests.redis.streams import fleet as fleets
 from tests.redis.streams.orders import Order
 from tests.waiting import eventually
 
@@ -156,6 +158,36 @@ async def test_partitions_are_handed_over_while_the_last_jobs_have_their_time(
     assert ended == [1]
     assert await owners() == []
     await redis.streams.link.close()
+
+
+@pytest.mark.row("R25")
+async def test_who_gives_a_partition_back_late_tells_the_others(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have found it to be another's before, and would not look again for a minute."""
+    monkeypatch.setattr(runner, "_LATE_S", 60.0)
+    began, go_on = list[int](), asyncio.Event()
+
+    async def slow(worker: int, events: Events[fleets.Order]) -> None:
+        async for _ in events.records():
+            began.append(worker)
+            await go_on.wait()
+
+    options = {"check_s": 60.0, "lease_s": 60.0, "grace_s": 60.0}
+    async with fleets.fleet(redis_url, partitions=4, handler=slow, options=options) as crew:
+        await crew.start()
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 1)
+        await eventually(lambda: began)
+        leaving = crew.workers[began[0]]
+        stopping = asyncio.create_task(crew.stop(leaving))
+        await eventually(lambda: leaving.number not in crew.workers)
+        (stays,) = crew.workers.values()
+        await eventually(lambda: len(stays.owned) == 3)
+        go_on.set()
+        await eventually(crew.settled, timeout=15)
+        await stopping
 
 
 @pytest.mark.row("R25")
