@@ -80,6 +80,7 @@ def held_up(dsn: str, rows: int) -> list[float]:
     return waits
 
 
+@pytest.mark.chaos
 def test_an_upgrade_gives_way_to_those_who_hold_a_table(empty_dsn: str) -> None:
     assert max(held_up(empty_dsn, 1_000)) < 1.0
 

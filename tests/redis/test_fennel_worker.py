@@ -106,6 +106,7 @@ def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
 
 
 @pytest.mark.row("F36")
+@pytest.mark.chaos
 def test_a_worker_that_died_of_a_job_says_so(shop: Shop) -> None:
     """Alone it ends with another code; a supervisor puts another in its place, and ends with 0."""
     x = shop.program.die.delay(str(shop.folder / "died"))
@@ -177,6 +178,7 @@ def fennel(shop: Shop, *words: str) -> Any:
 
 @pytest.mark.row("F02", "F39", "F40", "F41")
 @with_settings(processes="1", concurrency="4", log_format="json", log_level="INFO")
+@pytest.mark.chaos
 def test_its_command_line_takes_the_settings_and_options_over_them(shop: Shop) -> None:
     found: list[tuple[int, int]] = []
 

@@ -38,6 +38,7 @@ class Example:
     tables: str
 
 
+LONG = pytest.mark.chaos
 FASTAPI = Example(
     folder="fastapi_shop",
     application="jobs:chancy",
@@ -114,7 +115,9 @@ def served(example: Example, cwd: Path, dsn: str) -> Generator[Shop]:
         yield shop
 
 
-@pytest.fixture(params=[FASTAPI, DJANGO], ids=lambda example: example.folder)
+@pytest.fixture(
+    params=[FASTAPI, pytest.param(DJANGO, marks=LONG)], ids=lambda example: example.folder
+)
 def shop(request: pytest.FixtureRequest, tmp_path: Path, dsn: str) -> Generator[Shop]:
     example: Example = request.param
     cwd = Path(shutil.copytree(ROOT / "examples" / example.folder, tmp_path / example.folder))
@@ -137,7 +140,6 @@ def test_an_order_is_written_with_its_job_and_shows_its_result(shop: Shop) -> No
 KEPT = """
 DATABASES["default"] |= {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
 """
-LONG = pytest.mark.chaos
 #: Django's sessions have no name; the worker's own have, and this one.
 END_SESSIONS = """
 select count(pg_terminate_backend(pid)) from pg_stat_activity
