@@ -62,6 +62,19 @@ def entries(dsn: str, flow: UUID) -> list[Entry]:
     return [Entry(*row) for row in execute(dsn, wanted, flow)]
 
 
+def count(dsn: str) -> int:
+    """How much has happened, in all workflows."""
+    ((events,),) = execute(dsn, "select count(*) from public.audit")
+    return int(events)
+
+
+def standing(dsn: str, flow: UUID) -> str:
+    """What a workflow that goes no further waits for."""
+    tables = ("workers", "jobs", "workflows_timers", "workflows_starts")
+    rows = [f"{table}: {execute(dsn, f'select * from chancy.{table}')}" for table in tables]
+    return "\n".join([f"{entries(dsn, flow)}", *rows])
+
+
 def check_once(found: Sequence[Entry]) -> None:
     """Each run of a step was pushed once at most, and ended once at most."""
     counts = Counter((one.what, one.step, one.run) for one in found)

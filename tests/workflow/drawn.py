@@ -136,6 +136,8 @@ def _add(flow: Workflow, one: Drawn, place: int, book: str) -> None:
         From(after[0]) if len(after) == 1 else None,
     )
     attempts = 2 if node.fails else 10 if one.kinds[place] is Kind.ADDER else 50
+    if place % 3 == 1:
+        job = job.with_queue("brief")
     flow.add(
         job.with_max_attempts(attempts),
         name,

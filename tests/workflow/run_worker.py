@@ -116,7 +116,10 @@ def _write(book: str, line: str) -> None:
 
 def application(dsn: str, redis: str | None = None) -> Chancy:
     """With a Redis server there is a queue of its jobs, too: ``fast``."""
-    queues = [Queue(name="steps", executor="async", concurrency=8)]
+    queues = [
+        Queue(name="steps", executor="async", concurrency=8),
+        Queue(name="brief", executor="async", concurrency=8, keep_finished=False),
+    ]
     plugins: list[Plugin] = [
         Leadership(lease_s=1.5),
         Recovery(sweep_s=0.3),

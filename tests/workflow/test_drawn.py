@@ -18,7 +18,7 @@ import pytest
 from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 
-from chancy import Chancy, PushError
+from chancy import Chancy, PushError, WaitTimeout
 from chancy.plugins.workflow import StepRecord, WorkflowReference, WorkflowState
 from tests.waiting import eventually
 from tests.workflow import audit, model, run_worker
@@ -58,7 +58,7 @@ class Run:
             await asyncio.sleep(self.chance.uniform(0, 3))
             await self._cancel()
         signalling = asyncio.create_task(self._signal())
-        while (state := await self.reference.wait(60)) not in (
+        while (state := await self._ended()) not in (
             WorkflowState.SUCCEEDED,
             WorkflowState.COMPENSATED,
         ):
@@ -68,6 +68,18 @@ class Run:
             signalling = asyncio.create_task(self._signal())
         self.was.add(state)
         await signalling
+
+    async def _ended(self) -> WorkflowState:
+        """However slow the machine is: it is stuck when nothing has happened for a minute."""
+        seen = -1
+        while True:
+            try:
+                return await self.reference.wait(60)
+            except WaitTimeout as error:
+                before, seen = seen, audit.count(self.dsn)
+                if before == seen:
+                    error.add_note(f"{self.drawn}\n{audit.standing(self.dsn, self.reference.id)}")
+                    raise
 
     async def _cancel(self) -> None:
         if await self.reference.cancel():
@@ -100,7 +112,7 @@ class Run:
 @pytest.fixture
 def fleet(flows_dsn: str, chance: random.Random) -> Iterator[Fleet]:
     audit.begin(flows_dsn)
-    made = Fleet("tests.workflow.run_worker", [flows_dsn], 3, chance)
+    made = Fleet("tests.workflow.run_worker", [flows_dsn], 3, chance, long=True)
     yield made
     made.stop()
 
