@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 
 import pytest
 
 from chancy.attempt import Failure, Note
 from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis.pieces import BATCH
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
-from tests.redis.script_times import timed
+from chancy.unique import UniqueKey
+from tests.redis.script_times import MOST_US, timed
 from tests.redis_fixtures import RedisServer
 
 #: More than a piece, of the texts that follow.
@@ -64,3 +67,25 @@ async def test_large_metas_failures_and_results_are_pieces(
         assert (read.meta, read.result) == (meta, json.loads(text("r")))
         assert [one["attempt"] for one in read.errors] == [1]
     assert len(times.check(interrupted=SOME)["note"]) > 3
+
+
+async def test_large_arguments_that_others_replace_are_not_read(
+    own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_redis()
+    broker = RedisBroker(RedisSettings(url=server.url))
+    await broker.open()
+    bench = Bench(broker)
+    await bench.prepare()
+    meta, func = '{"m": 1}', "shop." + "f" * 200
+    keys = [UniqueKey(uuid.uuid4().bytes, "replace") for _ in range(3 * BATCH)]
+    first = [prepared(arguments=text("a"), meta=meta, func=func, unique=key) for key in keys]
+    await broker.push(first)
+    with timed(server, monkeypatch) as times:
+        found = await broker.push([prepared(arguments='{"n": 1}', unique=key) for key in keys])
+    assert list(found.values()) == [job.id for job in first]
+    claims = await bench.claim(len(keys))
+    assert {(one.func, one.arguments, one.meta) for one in claims} == {(func, '{"n": 1}', meta)}
+    await broker.close()
+    # The others may have been interrupted.
+    assert times.took_us()["push"][0] < MOST_US, "as if they were small"

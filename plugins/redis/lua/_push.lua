@@ -69,9 +69,10 @@ local function flush()
   due, members = {}, {}
 end
 
+-- Its arguments go, and are not read: nothing else bounds how large they are.
 local function take_over(id, job, place)
-  local text = redis.call('GET', key(id))
-  local old = text and read(text)
+  local text = redis.call('GETRANGE', key(id), 0, LARGE - 1)
+  local old = #text > 0 and read(text)
   if not old or old.state == RUNNING or old.state > HELD then return end
   flush()
   local moment = job.moment
@@ -92,10 +93,12 @@ local function take_over(id, job, place)
   local n, m = old.lengths, job.lengths
   local from = LENGTHS_SIZE + m[1] + m[2]
   local own = TEXTS + n[1] + n[2]
+  if own > #text then text = redis.call('GETRANGE', key(id), 0, own - 2) end
+  local behind = redis.call('GETRANGE', key(id), own + n[3] - 1, -1)
   local after = table.concat({front(old), numbers(old),
     struct.pack(LENGTHS, n[1], n[2], m[3], n[4], n[5], n[6], n[7], n[8]),
     string.sub(text, TEXTS, own - 1), string.sub(job.rest, from + 1, from + m[3]),
-    string.sub(text, own + n[3])})
+    behind})
   redis.call('SET', key(id), after)
   if state == PENDING then rewound[old.queue] = true end
 end
