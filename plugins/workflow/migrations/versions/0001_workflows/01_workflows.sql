@@ -1,13 +1,15 @@
 -- Workflows. States: 1 running, 2 compensating, 3 failing, 4 succeeded, 5 failed, 6 cancelled,
 -- 7 compensated. A failing one waits for what runs yet: that may fail, too, and ask for compensation.
 -- undoing: nothing else runs any more, and what was done is being undone. failed: how many steps are.
--- The row changes with the state alone: steps that go on hold it still by sharing its lock.
+-- runs: of one that fails, or is about to be undone, the first step by name that was seen to run yet.
+-- The row changes with the state alone while it runs: steps that go on hold it still by sharing its lock.
 create table {schema}.workflows (
   id uuid primary key,
   name text not null,
   state smallint not null default 1 check (state between 1 and 7),
   undoing boolean not null default false,
   failed int not null default 0,
+  runs text collate "C",
   steps int not null,
   error text,
   pushed_at timestamptz not null default clock_timestamp(),

@@ -1,27 +1,37 @@
--- Whether a step of a workflow has a job that has not ended, here or elsewhere, or whose end is not told
--- yet, as after a hook that failed.
--- Index: the primary keys, finished_jobs_id; all steps of the workflow. No locks.
+-- Whether a step of a workflow in which nothing begins any more has a job that has not ended, here or elsewhere, or
+-- whose end is not told yet, as after a hook that failed. It remembers the first one, and goes on from there the
+-- next time: none before it runs again. So a large workflow is walked once, and not with each end.
+-- Index: the primary keys, finished_jobs_id; steps of the workflow from that one on. Locks: none but of the workflow,
+-- which the caller has for itself.
 create function {schema}.workflows_runs(p_id uuid) returns boolean
-language plpgsql stable
+language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set jit = off
 set enable_seqscan = off
+set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
+declare
+  v_before text := (select w.runs from {schema}.workflows w where w.id = p_id);
+  v_first text;
 begin
-  return exists (
-    select from {schema}.workflows_away a
-    where a.workflow_id = p_id
-  ) or exists (
-    select from {schema}.workflows_steps s
-    join {schema}.jobs j on j.id = s.job_id
-    where s.workflow_id = p_id and s.state = 0
-  ) or exists (
-    select from {schema}.workflows_steps s
-    where s.workflow_id = p_id and s.state = 0 and s.func is not null and s.undoes is null
-      and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)
-      and exists (select from {schema}.finished_jobs f where f.id = s.job_id));
+  if exists (select from {schema}.workflows_away a where a.workflow_id = p_id) then
+    return true;
+  end if;
+  select s.name into v_first
+  from {schema}.workflows_steps s
+  where s.workflow_id = p_id and s.name >= coalesce(v_before, '') collate "C" and s.state = 0
+    and s.func is not null
+    and (exists (select from {schema}.jobs j where j.id = s.job_id offset 0)
+      or s.undoes is null and {schema}.workflows_ready(p_id, s.name, s.needs, s.previous)
+        and exists (select from {schema}.finished_jobs f where f.id = s.job_id offset 0))
+  order by s.workflow_id, s.name
+  limit 1;
+  if v_first is distinct from v_before then
+    update {schema}.workflows w set runs = v_first where w.id = p_id;
+  end if;
+  return v_first is not null;
 end
 $$

@@ -23,6 +23,7 @@ begin
   ), ended as (
     update {schema}.workflows w
     set failed = w.failed + f.count,
+      runs = case when w.state <> 1 then w.runs end,
       state = case
         when w.state in (1, 3) and f.compensate then 2
         when w.state = 1 then 3
