@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
@@ -29,9 +28,10 @@ from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.composition import compose
 from chancy.diagnosis import Reason, diagnose
 from chancy.errors import ConfigurationError
+from chancy.givens import dsn_of, one
 from chancy.homes import check_move
 from chancy.hooks import Hooks
-from chancy.intake import Intake, chunks
+from chancy.intake import Intake, chunks, several_jobs
 from chancy.job import Job, QueuedJob, R
 from chancy.opening import Opening
 from chancy.plugin import BrokerContext, Plugin
@@ -39,7 +39,7 @@ from chancy.postgres import schema as tables
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.component import Component
 from chancy.postgres.drivers.base import Connection
-from chancy.queue import Queue
+from chancy.queue import Queue, check_resume_at, name_of, queue_of, queues_of
 from chancy.reference import Reference, References, checked, reference_to, result_of
 from chancy.registry import Registry
 from chancy.routing import RoutedBroker
@@ -83,9 +83,9 @@ class Chancy(BlockingCalls):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self._dsn = dsn or os.environ.get("CHANCY_DSN")
+        self._dsn = dsn_of(dsn)
         self.schema = schema
-        self.queues = tuple(queues)
+        self.queues = queues_of(queues)
         self.clock = clock or SystemClock()
         self.registry = Registry(allow)
         self.max_payload = max_payload
@@ -165,7 +165,7 @@ class Chancy(BlockingCalls):
     def _prepared(
         self, jobs: Iterable[Job[R]], references: References[R], *, validate: bool
     ) -> Iterator[list[PreparedJob]]:
-        for taken in chunks(jobs, CHUNK):
+        for taken in chunks(several_jobs(jobs), CHUNK):
             prepared = self._intake.prepare_all(taken, validate=validate)
             references.extend([job.id for job in prepared])
             yield prepared
@@ -193,7 +193,7 @@ class Chancy(BlockingCalls):
 
     async def find_jobs(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         """Jobs by a filter, newest first."""
-        return await self.broker.find(wanted)
+        return await self.broker.find(one(wanted, JobFilter, "wanted", "give JobFilter(...)"))
 
     async def cancel(self, *ids: UUID) -> Mapping[UUID, Cancellation]:
         """Cancel jobs that wait and ask running ones to stop."""
@@ -223,7 +223,7 @@ class Chancy(BlockingCalls):
         :raises ConfigurationError: its broker is not supplied here, or cannot keep such a queue,
             or would change while the one it has holds unfinished jobs that nobody would run.
         """
-        self.broker.check_queue(queue)
+        self.broker.check_queue(queue_of(queue))
         if upsert and not self._routed:
             check_move(await self.broker.queues(), queue, None)
         return await self.broker.declare(queue, upsert=upsert)
@@ -233,14 +233,14 @@ class Chancy(BlockingCalls):
 
     async def pause_queue(self, name: str, *, resume_at: datetime | None = None) -> bool:
         """Let no more jobs of a queue be claimed, until ``resume_at`` or `resume_queue`."""
-        return await self.broker.pause(name, resume_at=resume_at)
+        return await self.broker.pause(name_of(name), resume_at=check_resume_at(resume_at, name))
 
     async def resume_queue(self, name: str) -> bool:
-        return await self.broker.resume(name)
+        return await self.broker.resume(name_of(name))
 
     async def delete_queue(self, name: str) -> bool:
         """Forget a queue. Its jobs stay, and run once it is declared again."""
-        return await self.broker.delete_queue(name)
+        return await self.broker.delete_queue(name_of(name))
 
     # Tables
 

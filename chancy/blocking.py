@@ -15,7 +15,7 @@ from chancy.homes import check_move
 from chancy.job import Job, QueuedJob
 from chancy.postgres import schema as tables
 from chancy.postgres.component import Component
-from chancy.queue import Queue
+from chancy.queue import Queue, queue_of
 from chancy.reference import Reference, References, checked, reference_to
 
 R = TypeVar("R")
@@ -167,7 +167,7 @@ class BlockingCalls:
 
     def sync_declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
         """`declare` for code without an event loop."""
-        self.broker.check_queue(queue)
+        self.broker.check_queue(queue_of(queue))
         if upsert and not self._routed:
             check_move(self._sync_broker.queues(), queue, None)
         return self._sync_broker.declare(queue, upsert=upsert)

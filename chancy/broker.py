@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 from chancy.attempt import Claim, Note, Settlement
+from chancy.givens import number, one, several
 from chancy.job import QueuedJob
 from chancy.notice import Subscription, Topic
 from chancy.queue import Queue
@@ -118,6 +119,22 @@ class JobFilter:
     func: str | None = None
     before: UUID | None = None
     limit: int = 50
+
+    def __post_init__(self) -> None:
+        allowed = ", ".join(f"State.{state.name}" for state in State)
+        states = several(self.states, State, "states", f"use any of {allowed}")
+        object.__setattr__(self, "states", frozenset(states))
+        for name in ("queue", "func"):
+            if (given := getattr(self, name)) is not None:
+                one(given, str, name, "give its name, which is a text")
+        if self.before is not None:
+            one(
+                self.before,
+                UUID,
+                "before",
+                "give the id of a job, UUID(text)",
+            )
+        number(self.limit, "limit")
 
 
 class QueueCounts(NamedTuple):

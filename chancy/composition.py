@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chancy.errors import ConfigurationError
+from chancy.givens import several
+from chancy.names import shown
 from chancy.plugin import Plugin
 
 
@@ -35,7 +37,11 @@ def compose(plugins: Iterable[Plugin | str], *, bare: bool) -> list[Plugin]:
     """The default plugins with the given ones put over them, or the given ones alone."""
     if isinstance(plugins, str):
         raise ConfigurationError(f"plugins={plugins!r} is one text: pass a list, [{plugins!r}]")
-    given = [make(one) if isinstance(one, str) else one for one in plugins]
+    hint = "pass instances, not classes"
+    if not isinstance(plugins, Iterable):
+        raise ConfigurationError(f"plugins={shown(plugins)} must be a list of Plugin: {hint}")
+    named = [make(one) if isinstance(one, str) else one for one in plugins]
+    given = list(several(named, Plugin, "plugins", hint))
     if bare:
         return given
     replaced = {plugin.get_identifier() for plugin in given}

@@ -3,7 +3,7 @@ that stands in an id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
 from itertools import islice
@@ -13,6 +13,7 @@ from uuid import UUID
 from chancy.broker import Broker, Capability, PreparedJob
 from chancy.codec import encode
 from chancy.errors import ConfigurationError, PushError
+from chancy.givens import number
 from chancy.identity import new_id, new_ids
 from chancy.job import Job, JobFactory
 from chancy.limits import Limit, LimitType, check_limits, encode_limits
@@ -51,6 +52,7 @@ class Intake:
         queues: Sequence[Queue] = (),
         broker: Callable[[], Broker] | None = None,
     ) -> None:
+        number(max_payload, "max_payload")
         if max_payload < 2:
             raise ConfigurationError(f"max_payload={max_payload} bytes leaves room for nothing")
         self._registry = registry
@@ -78,12 +80,15 @@ class Intake:
             raise PushError(_not_a_job(job))
         signature = self._check(job, validate=validate)
         func, limit = job.func, self._max_payload
+        if type(job.arguments) is not dict:
+            _check_mapping("arguments", job.arguments, func)
         if signature is None:
             arguments = encode(job.arguments, what=f"the arguments of {func}", limit=limit)
         else:
             arguments = signature.encode(job.arguments, limit)
         meta = None
         if job.meta:
+            _check_mapping("meta", job.meta, func)
             meta = encode(job.meta, what=f"the meta of {func}", limit=limit)
         run_at, delay_s = (None, None) if job.run_at is None else _due(job, job.run_at)
         unique = None
@@ -194,6 +199,11 @@ def _check_number(name: str, value: object, allowed: range, func: str) -> None:
         )
 
 
+def _check_mapping(name: str, value: object, func: str) -> None:
+    if not isinstance(value, Mapping):
+        raise PushError(f"job {func}: {name}={shown(value)} must be a dict")
+
+
 def _check_id(id: object, func: str) -> None:
     if not isinstance(id, UUID):
         raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
@@ -235,6 +245,13 @@ def _due(job: Job, at: datetime | timedelta) -> tuple[datetime | None, float | N
                 raise PushError(
                     f"job {job.func}: run_at={at} is outside of the years 1 to 9999 in UTC"
                 ) from None
+
+
+def several_jobs(given: Iterable[T]) -> Iterable[T]:
+    """What is to be pushed as several; raises `PushError` if it is a single one."""
+    if not isinstance(given, Iterable):
+        raise PushError(f"{shown(given)} is not a list of jobs: push what is a single one")
+    return given
 
 
 def _not_a_job(job: object) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from chancy.codec import encode
 from chancy.errors import ConfigurationError, PushError
+from chancy.givens import flag, one, several
 from chancy.limits import Limit, LimitType, check_limits
 from chancy.names import check_broker_name, check_queue_name, shown
 from chancy.options import EXECUTORS, ExecutorName, Options, ThreadOptions, check_options
@@ -85,10 +86,9 @@ class Queue:
         for limit in self.limits:
             if why := unsupported(limit.type, self.executor, self.options):
                 raise ConfigurationError(f"{where}: {why}")
-        if self.resume_at is not None and self.resume_at.tzinfo is None:
-            raise ConfigurationError(
-                f"{where}: resume_at={self.resume_at!r} has no time zone: pass an aware datetime"
-            )
+        flag(self.keep_finished, f"{where}: keep_finished")
+        flag(self.paused, f"{where}: paused")
+        check_resume_at(self.resume_at, self.name)
 
     def served_by(self, worker_tags: Iterable[str]) -> bool:
         """Whether a worker with these tags serves the queue."""
@@ -119,6 +119,33 @@ def unsupported(limit: LimitType, executor: ExecutorName, options: Options | Non
             )
         case _:
             raise AssertionError(f"{limit!r} of {executor!r}")
+
+
+def queues_of(given: object) -> tuple[Queue, ...]:
+    """The queues of an application; raises `ConfigurationError` for what is none."""
+    return several(given, Queue, "queues", "give Queue(name=...), in a list")
+
+
+def queue_of(given: object) -> Queue:
+    """A queue to be declared; raises `ConfigurationError` for what is none."""
+    return one(given, Queue, "queue", "give Queue(name=...)")
+
+
+def name_of(given: object) -> str:
+    """The name of a queue that somebody asks for, which there may be none of."""
+    return one(given, str, "name", "give the name of a queue, which is a text")
+
+
+def check_resume_at(value: object, name: str) -> datetime | None:
+    """When a queue goes on, if it says so; raises `ConfigurationError` for what is no moment."""
+    if value is None:
+        return None
+    told = f"queue {name!r}: resume_at={shown(value)}"
+    if not isinstance(value, datetime):
+        raise ConfigurationError(f"{told} must be an aware datetime")
+    if value.tzinfo is None:
+        raise ConfigurationError(f"{told} has no time zone: pass an aware datetime")
+    return value
 
 
 def check_executor(value: object, where: str) -> ExecutorName:

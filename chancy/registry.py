@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from chancy.errors import ConfigurationError, PushError, UnknownFunction
+from chancy.errors import PushError, UnknownFunction
+from chancy.givens import several
 from chancy.job import DECORATED
 from chancy.names import check_function_path, shown
 from chancy.signature import Signature
@@ -26,9 +27,7 @@ class Registry:
     """
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
-        if isinstance(allow, str):
-            raise ConfigurationError(f"allow must be a list of patterns, not the text {allow!r}")
-        self.allow = tuple(allow)
+        self.allow = several(allow, str, "allow", "give patterns such as 'shop.jobs.*'")
         self._found: dict[str, Callable[..., Any]] = {}
 
     def find(self, path: str) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from chancy.broker import (
 )
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, ConfigurationError, NotOpen
+from chancy.givens import number
 from chancy.job import QueuedJob
 from chancy.names import shown
 from chancy.notice import Topic
@@ -63,6 +64,7 @@ class PostgresBroker:
         driver: Name | Driver = DEFAULT,
         pool_size: int = 10,
     ) -> None:
+        number(pool_size, "pool_size")
         if pool_size < 1:
             raise ConfigurationError(f"pool_size={pool_size} leaves no session for callers")
         self.dsn = dsn

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from chancy.broker import Pulse
 from chancy.clock import Backoff
 from chancy.errors import ChancyError, ConfigurationError
+from chancy.givens import number
 
 logger = logging.getLogger("chancy.worker")
 
@@ -27,6 +28,7 @@ def check_times(shutdown_timeout_s: float, heartbeat_s: float, heartbeat_timeout
         ("heartbeat_s", heartbeat_s, math.ulp(0.0)),
         ("heartbeat_timeout_s", heartbeat_timeout_s, math.ulp(0.0)),
     ):
+        number(seconds, name, whole=False)
         if not least <= seconds < math.inf:
             bound = "0 or more" if least == 0 else "more than 0"
             raise ConfigurationError(f"{name}={seconds:g} must be {bound}, and a number of seconds")

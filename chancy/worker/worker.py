@@ -13,6 +13,8 @@ from uuid import UUID
 
 from chancy.attempt import Claim, Outcome, Settlement
 from chancy.errors import ConfigurationError
+from chancy.givens import several
+from chancy.names import shown
 from chancy.notice import Kind, Notice
 from chancy.worker.bounds import Bounds
 from chancy.worker.brokers import Brokers
@@ -68,8 +70,11 @@ class Worker:
         burst: bool = False,
         supervisor: Line | None = None,
     ) -> None:
-        if isinstance(tags, str) or isinstance(queues, str):
-            raise ConfigurationError("tags and queues are collections of texts, not one text")
+        if not hasattr(chancy, "broker"):
+            raise ConfigurationError(f"{shown(chancy)} is not a Chancy: give the application")
+        tags = several(tags, str, "tags", "give texts")
+        if queues is not None:
+            queues = several(queues, str, "queues", "give the names of queues, which are texts")
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
         bounds = Bounds(concurrency=concurrency, most_ahead=most_ahead)
         self._app = chancy
