@@ -97,9 +97,18 @@ class Lookup:
 
     async def counts(self) -> Mapping[str, QueueCounts]:
         """See `Broker.counts`. What is in planes that are away is left out, which is logged."""
+        return await self._counts(None)
+
+    async def counted(self) -> tuple[Mapping[str, QueueCounts], Mapping[str, str]]:
+        """The counts, and why a plane is away whose jobs are left out of them, by its name."""
+        silent: dict[str, str] = {}
+        return await self._counts(silent), silent
+
+    async def _counts(self, silent: dict[str, str] | None) -> Mapping[str, QueueCounts]:
         found: dict[str, QueueCounts] = {}
-        for name, broker in await self.planes.there():
-            with away(name):
+        for name in self.planes.all:
+            with away(name, silent):
+                broker = await self.planes.ready(name)
                 for queue, here in (await broker.counts()).items():
                     pairs = zip(found.get(queue, QueueCounts()), here, strict=True)
                     found[queue] = QueueCounts(*(min(a + b, _COUNT_CAP) for a, b in pairs))

@@ -116,11 +116,17 @@ def _keep(known: dict[UUID, str], ids: Iterable[UUID], name: str) -> None:
 
 
 @contextlib.contextmanager
-def away(name: str) -> Generator[None]:
-    """Let the outage of a plane be logged; that of the control broker is raised."""
+def away(name: str, silent: dict[str, str] | None = None) -> Generator[None]:
+    """Let the outage of a plane be logged; that of the control broker is raised.
+
+    :param silent: where it is noted instead: why, by the name of the plane.
+    """
     try:
         yield
     except BrokerUnavailable as error:
         if name == DEFAULT_BROKER:
             raise
+        if silent is not None:
+            silent[name] = str(error)
+            return
         logger.warning("broker_away broker=%s error=%s", name, error)

@@ -9,6 +9,9 @@ from chancy.broker import QueueCounts
 from chancy.cli import bounds, output
 from chancy.queue import Queue
 
+#: By the name of the queue; None: they are not known; a queue without jobs is left out.
+Counts = Mapping[str, QueueCounts | None]
+
 COLUMNS = (
     "name",
     "broker",
@@ -22,7 +25,7 @@ COLUMNS = (
 )
 
 
-def row(one: Queue, counts: Mapping[str, QueueCounts], broken: int) -> list[object]:
+def row(one: Queue, counts: Counts, broken: int) -> list[object]:
     state = "active"
     if one.paused:
         state = f"paused until {output.cell(one.resume_at)}" if one.resume_at else "paused"
@@ -43,12 +46,14 @@ def row(one: Queue, counts: Mapping[str, QueueCounts], broken: int) -> list[obje
     ]
 
 
-def shown(counts: Mapping[str, QueueCounts], name: str) -> list[object]:
-    return [output.capped(count) for count in counts.get(name, QueueCounts())]
+def shown(counts: Counts, name: str) -> list[object]:
+    return [None if one is None else output.capped(one) for one in count(counts, name).values()]
 
 
-def count(counts: Mapping[str, QueueCounts], name: str) -> dict[str, int]:
-    return counts.get(name, QueueCounts())._asdict()
+def count(counts: Counts, name: str) -> dict[str, int | None]:
+    """The jobs of a queue by state; None where they are not known."""
+    found = counts.get(name, QueueCounts())
+    return dict.fromkeys(QueueCounts._fields) if found is None else found._asdict()
 
 
 def facts(one: Queue) -> dict[str, Any]:

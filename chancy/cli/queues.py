@@ -12,7 +12,8 @@ import click
 
 from chancy.broker import QueueCounts, WorkerRecord
 from chancy.cli import bounds, facts, output
-from chancy.cli.exits import NO, complain
+from chancy.cli.counting import Counted, counted
+from chancy.cli.exits import AWAY, NO, complain
 from chancy.cli.options import MOMENT, Target, as_json, on_target
 from chancy.commands import Seconds
 from chancy.limits import Limit
@@ -45,7 +46,9 @@ def list_(target: Target, json_: bool) -> None:
     """List queues with their settings and how many jobs they have.
 
     A count ends at 100,000+. Queues that have jobs but are not declared are listed, too; what is
-    wrong with a row, and which workers cannot serve a queue and why, is said on stderr.
+    wrong with a row, and which workers cannot serve a queue and why, is said on stderr. So is why
+    counts are not known, - or null: their broker is away, which exits with 4, or is none of
+    this application.
 
     \b
     Example:
@@ -53,41 +56,62 @@ def list_(target: Target, json_: bool) -> None:
       chancy queue list --json | jq '.[] | select(.paused) | .name'
     """
 
-    async def main() -> tuple[_Found, Mapping[str, QueueCounts], Sequence[WorkerRecord]]:
+    async def main() -> tuple[_Found, Counted, Sequence[WorkerRecord]]:
         async with target.opened() as chancy:
-            return await _queues(chancy), await chancy.counts(), await chancy.get_workers()
+            queues = await _queues(chancy)
+            return (
+                queues,
+                await counted(chancy, [one for one, _ in queues]),
+                await chancy.get_workers(),
+            )
 
-    found, counts, workers = asyncio.run(main())
-    names = {one.name for one, _ in found}
-    missing = sorted(counts.keys() - names)
+    found, (counts, unknown, away), workers = asyncio.run(main())
+    for complaint in unknown:
+        complain(complaint)
     if json_:
-        output.script(
-            [
-                {
-                    **facts.facts(one),
-                    **facts.count(counts, one.name),
-                    "declared": True,
-                    "wrong": wrong,
-                    "broken": _broken(workers, one.name),
-                }
-                for one, wrong in found
-            ]
-            + [{"name": name, **facts.count(counts, name), "declared": False} for name in missing]
-        )
-        return
+        _script(found, counts, workers)
+    else:
+        _tell(found, counts, workers)
+    if away:
+        sys.exit(AWAY)
+
+
+def _script(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]) -> None:
+    output.script(
+        [
+            {
+                **facts.facts(one),
+                **facts.count(counts, one.name),
+                "declared": True,
+                "wrong": wrong,
+                "broken": _broken(workers, one.name),
+            }
+            for one, wrong in found
+        ]
+        + [
+            {"name": name, **facts.count(counts, name), "declared": False}
+            for name in _undeclared(found, counts)
+        ]
+    )
+
+
+def _tell(found: _Found, counts: facts.Counts, workers: Sequence[WorkerRecord]) -> None:
     rows = [facts.row(one, counts, len(_broken(workers, one.name))) for one, _ in found]
     rows += [
-        [name, "(not declared)", *[None] * 6, "", *facts.shown(counts, name)] for name in missing
+        [name, "(not declared)", *[None] * 6, "", *facts.shown(counts, name)]
+        for name in _undeclared(found, counts)
     ]
-    output.table(
-        (*facts.COLUMNS, *QueueCounts._fields),
-        rows,
-    )
+    output.table((*facts.COLUMNS, *QueueCounts._fields), rows)
     for one, wrong in found:
         for complaint in wrong:
             complain(complaint)
         for where in _broken(workers, one.name):
             complain("queue {}: worker {worker} on {host}: {why}".format(one.name, **where))
+
+
+def _undeclared(found: _Found, counts: facts.Counts) -> Sequence[str]:
+    """Queues that have jobs, and no row."""
+    return sorted(counts.keys() - {one.name for one, _ in found})
 
 
 def _broken(workers: Sequence[WorkerRecord], name: str) -> list[dict[str, str]]:

@@ -205,7 +205,7 @@ async def test_a_worker_refuses_tables_of_another_version(empty_dsn: str) -> Non
 async def test_settings_that_cannot_work_are_refused(chancy: Chancy) -> None:
     with pytest.raises(ConfigurationError, match="at least twice"):
         Worker(chancy, heartbeat_s=10, heartbeat_timeout_s=15)
-    with pytest.raises(ConfigurationError, match="collections"):
+    with pytest.raises(ConfigurationError, match="must be a list of str"):
         Worker(chancy, queues="async")
     with pytest.raises(ConfigurationError, match="heartbeat_s=0 must be"):
         Worker(chancy, heartbeat_s=0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from chancy import Chancy, Queue, State, Worker
 from chancy.plugins.redis import RedisPlugin
 from chancy.testing.sandbox import Sandbox
 from tests import jobs
-from tests.integration.command import Answer, alone
+from tests.integration.command import Answer, alone, inside
 from tests.integration.test_around import Trace
 from tests.redis.moving import FAST, application
 
@@ -70,3 +72,32 @@ async def test_commands_tell_of_jobs_and_queues(dsn: str, redis_url: str, tmp_pa
         await run("queue", "resume", "fast")
         await run("job", "cancel", waiting.id)
         assert await waiting.status() is State.CANCELLED
+
+
+async def test_what_is_not_known_of_a_queue_is_not_shown_as_nothing(
+    dsn: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while its broker is away, nor without the application that has it."""
+    (tmp_path / "shop_away.py").write_text(SHOP.format(url="redis://127.0.0.1:1"))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def listed(*words: str, code: int, **settings: str) -> Answer:
+        return await asyncio.to_thread(
+            inside, "queue", "list", *words, code=code, dsn=dsn, **settings
+        )
+
+    async with application(dsn, redis_url) as chancy:
+        await chancy.declare(FAST)
+        for name in ("default", FAST.name):
+            await chancy.push(jobs.note.job(value=1).with_queue(name))
+    away = await listed("--json", code=4, app="shop_away:chancy")
+    told = await listed(code=4, app="shop_away:chancy")
+    unnamed = await listed("--json", code=0)
+    for answer in (away, unnamed):
+        known = {one["name"]: [one["pending"], one["running"]] for one in answer.json}
+        assert known == {"fast": [None, None], "default": [1, 0]}
+    assert "the broker redis is away: " in away.err
+    assert "the broker redis is away: " in told.err
+    [fast] = [line for line in told.out.splitlines() if line.startswith("fast")]
+    assert fast.split()[-3:] == ["-", "-", "-"]
+    assert "queue fast: this application has no broker redis: name one that has it" in unnamed.err
