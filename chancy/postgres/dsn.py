@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from chancy.errors import ConfigurationError
-from chancy.postgres.uri import read_plain
 
 #: Seconds that one host has to answer a new connection.
 CONNECT_TIMEOUT_S = 5
@@ -103,18 +102,6 @@ def parse(dsn: str) -> Dsn:
 
     :raises ConfigurationError: what is wrong with it, without the secrets in it.
     """
-    parameters = read_plain(dsn)
-    if parameters is None:
-        parameters = _read(dsn)
-    hosts = _hosts(parameters)
-    if len(hosts) > 1 and not os.environ.get("PGTARGETSESSIONATTRS"):
-        parameters.setdefault("target_session_attrs", "read-write")
-    timeout_s = _connect_timeout(parameters)
-    return Dsn(parameters=parameters, hosts=hosts, connect_timeout_s=timeout_s)
-
-
-def _read(dsn: str) -> dict[str, str]:
-    """The parameters of a DSN, as libpq reads it."""
     from psycopg import Error
     from psycopg.conninfo import conninfo_to_dict
 
@@ -122,10 +109,15 @@ def _read(dsn: str) -> dict[str, str]:
         raise ConfigurationError("the DSN cannot be read: it has a zero byte")
     _check_scheme(dsn)
     try:
-        return {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
+        parameters = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
     except (Error, UnicodeError) as error:
         # The driver's message repeats pieces of the DSN: it is not chained either.
         raise ConfigurationError(_explain(str(error))) from None
+    hosts = _hosts(parameters)
+    if len(hosts) > 1 and not os.environ.get("PGTARGETSESSIONATTRS"):
+        parameters.setdefault("target_session_attrs", "read-write")
+    timeout_s = _connect_timeout(parameters)
+    return Dsn(parameters=parameters, hosts=hosts, connect_timeout_s=timeout_s)
 
 
 def redacted(dsn: str) -> str:

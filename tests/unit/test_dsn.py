@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import traceback
 from urllib.parse import quote
 
@@ -13,7 +11,6 @@ from psycopg.conninfo import conninfo_to_dict
 from chancy.errors import ConfigurationError
 from chancy.postgres import dsn as dsns
 from chancy.postgres.drivers.asyncpg import arguments
-from chancy.postgres.uri import read_plain
 
 SECRET = "hunter2"
 
@@ -159,38 +156,3 @@ def test_what_logs_show() -> None:
     parsed = dsns.parse(text)
     assert parsed.place == 'database "app" at a:1,b:2'
     assert SECRET not in repr(parsed)
-
-
-@pytest.mark.parametrize("user", ["", "me@", "me:secret@", ":@", "me:@", "a%20b@"])
-@pytest.mark.parametrize("place", ["", "db", "db:5433", ":5433", "10.0.0.1", "[::1]:1", "a,b"])
-def test_a_plain_uri_is_read_as_libpq_reads_it(user: str, place: str) -> None:
-    """What is not plain is left to libpq."""
-    ends = ("", "/", "/app", "/app?host=/tmp/x", "/?port=5&user=b", "/app?x=1", "/app?sslmode=a")
-    more = (
-        "/a/b",
-        "/app?",
-        "/app?host=",
-        "/app?host=a&host=b",
-        "?dbname=c",
-        "/app?host=a&",
-        "/ap p",
-    )
-    plain = 0
-    for scheme in ("postgresql", "postgres", "mysql"):
-        for end in ends + more:
-            uri = f"{scheme}://{user}{place}{end}"
-            found = read_plain(uri)
-            assert found is None or found == conninfo_to_dict(uri), uri
-            plain += found is not None
-    assert bool(plain) == (user in ("", "me@", "me:secret@") and place not in ("[::1]:1", "a,b"))
-
-
-def test_a_plain_uri_needs_no_psycopg() -> None:
-    """Its import takes more than a tenth of a second, of commands that take half of one."""
-    lines = """
-import sys
-from chancy.postgres.dsn import parse
-assert parse("postgresql://me:secret@db:5433/app?application_name=x").hosts
-assert "psycopg" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", lines], check=True, timeout=30)
