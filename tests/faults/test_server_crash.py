@@ -109,24 +109,25 @@ async def test_every_session_is_replaced_after_each_was_terminated(
     worker.wait_until_ready()
     producer = Producer(chancy, book)
     producing = asyncio.create_task(producer.work())
-    killed = 0
-    ending = time.monotonic() + 2.5
-    while time.monotonic() < ending:
+    of_worker: set[int] = set()
+    began = time.monotonic()
+    while len(of_worker) < 30:
         rows = tables.ask(
             dsn,
-            "select pg_terminate_backend(pid) from pg_stat_activity"
+            "select pid, own, pg_terminate_backend(pid) from ("
+            " select pid, application_name = %s as own from pg_stat_activity"
             " where datname = current_database() and application_name in (%s, 'chancy')"
-            " order by random() limit 2",
-            [worker.name],
+            " order by random() limit 2) as s",
+            [worker.name, worker.name],
         )
-        killed += len(rows)
+        of_worker |= {pid for pid, own, _ in rows if own}
+        assert time.monotonic() < began + 60, of_worker
         await asyncio.sleep(0.05)
     producer.stopping = True
     await producing
     await eventually(lambda: tables.live(dsn) == 0)
     report = worker.stop()
-    assert killed > 20
-    assert report.sessions > 5
+    assert report.sessions > 1, "for claims alone"
     assert report.stale == 0
     oracles.check_all_succeeded(dsn, producer.pushed)
     oracles.check_ran_once(book, range(producer.pushed))
