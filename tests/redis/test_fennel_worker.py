@@ -198,6 +198,8 @@ def test_its_command_line_takes_the_settings_and_options_over_them(shop: Shop) -
         told = fennel(shop, "info", "-a", f"{APP}:app")
         assert [queue["name"] for queue in told["queues"]] == ["shop"]
         assert [len(told["heartbeats"]), told["queues"][0]["concurrency"]] == [2, 4]
+        # The leader's sweep makes a letter of it.
+        eventually_sync(lambda: fennel(shop, "dlq", "read", "-a", f"{APP}:app"))
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(20) == 0
     lines = [json.loads(line) for line in worker.log.splitlines()]
