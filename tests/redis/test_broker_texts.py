@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -17,6 +17,8 @@ from chancy.unique import UniqueKey
 from tests.redis.script_times import MOST_US, timed
 from tests.redis_fixtures import RedisServer
 
+Measured = tuple[RedisServer, RedisBroker, Bench]
+
 #: More than a piece, of the texts that follow.
 JOBS = 16
 SOME = 0.25
@@ -27,14 +29,22 @@ def text(letter: str, size: int = 60_000) -> str:
     return json.dumps({letter: f"{letter}\n" * (size // 3)})
 
 
-async def test_large_metas_failures_and_results_are_pieces(
-    own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def measured(own_redis: Callable[..., RedisServer]) -> AsyncIterator[Measured]:
+    """A server of its own, whose scripts nobody else's delay."""
     server = own_redis()
     broker = RedisBroker(RedisSettings(url=server.url))
     await broker.open()
     bench = Bench(broker)
     await bench.prepare()
+    yield server, broker, bench
+    await broker.close()
+
+
+async def test_large_metas_failures_and_results_are_pieces(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, broker, bench = measured
     # Every other one is small: of these the whole record is written.
     jobs = [prepared(arguments=text("a") if n % 2 else "{}") for n in range(JOBS)]
     ids = [job.id for job in jobs]
@@ -58,7 +68,6 @@ async def test_large_metas_failures_and_results_are_pieces(
         ends = [settlement(one, State.SUCCEEDED)._replace(result=text("r")) for one in claims]
         assert await broker.settle(ends) == frozenset()
         found = await broker.get(ids)
-    await broker.close()
     meta = json.loads(text("m")) | {"half": True} | json.loads(text("n"))
     for job in jobs:
         read = found[job.id]
@@ -70,13 +79,9 @@ async def test_large_metas_failures_and_results_are_pieces(
 
 
 async def test_large_arguments_that_others_replace_are_not_read(
-    own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = own_redis()
-    broker = RedisBroker(RedisSettings(url=server.url))
-    await broker.open()
-    bench = Bench(broker)
-    await bench.prepare()
+    server, broker, bench = measured
     meta, func = '{"m": 1}', "shop." + "f" * 200
     keys = [UniqueKey(uuid.uuid4().bytes, "replace") for _ in range(3 * BATCH)]
     first = [prepared(arguments=text("a"), meta=meta, func=func, unique=key) for key in keys]
@@ -86,6 +91,5 @@ async def test_large_arguments_that_others_replace_are_not_read(
     assert list(found.values()) == [job.id for job in first]
     claims = await bench.claim(len(keys))
     assert {(one.func, one.arguments, one.meta) for one in claims} == {(func, '{"n": 1}', meta)}
-    await broker.close()
     # The others may have been interrupted.
     assert times.took_us()["push"][0] < MOST_US, "as if they were small"

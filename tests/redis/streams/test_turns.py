@@ -113,6 +113,7 @@ async def test_a_send_whose_loop_stands_still_is_not_waited_for_when_its_time_is
 
     def begin() -> asyncio.Task[list[str]]:
         task = other.create_task(stream.send(*orders(6, 8), timeout_s=0.5))
+        # It runs only so long: a step at a time, until the send is in line.
         while not stream.turns.waited(0):
             other.run_until_complete(asyncio.sleep(0.001))
         return task
