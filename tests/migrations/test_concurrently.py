@@ -173,6 +173,7 @@ async def test_many_processes_build_it_once(empty_dsn: str, write: Write) -> Non
         await eventually(lambda: indexes(empty_dsn) == [("slow_rows_kind", False)], timeout=60)
         waiting = (
             "select count(*) from pg_stat_activity where application_name = 'chancy migrations'"
+            " and datname = current_database()"
         )
         # One has two sessions: that of the lock, and that which builds.
         await eventually(lambda: execute(empty_dsn, waiting) == [(4,)], timeout=60)
@@ -196,7 +197,8 @@ async def test_an_interrupted_build_is_done_again(
         if backend == "cancelled":
             execute(
                 empty_dsn, "select pg_cancel_backend(pid) from pg_stat_activity"
-                " where query like 'create index concurrently%' or query like '--%create index%'"
+                " where datname = current_database() and"
+                " (query like 'create index concurrently%' or query like '--%create index%')"
             )  # fmt: skip
             assert process.wait(60) == 1
             assert indexes(empty_dsn) == [("slow_rows_kind", False)]

@@ -13,6 +13,7 @@ from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.ends import End, Place
 from chancy.plugins.dead_letter import DeadLetters
+from tests.locks import BLOCKED
 from tests.waiting import eventually
 from tests.workflow import batch_jobs
 from tests.workflow.batch_jobs import act, ran
@@ -111,7 +112,7 @@ async def test_the_sweep_tells_of_a_replay_whose_worker_died(batches_dsn: str) -
 
 
 async def blocked(dsn: str, count: int) -> None:
-    waiting = "select 1 from pg_locks where not granted and locktype in ('transactionid', 'tuple')"
+    waiting = f"select 1 from pg_stat_activity where {BLOCKED}"
     await eventually(lambda: len(execute(dsn, waiting)) >= count)
 
 

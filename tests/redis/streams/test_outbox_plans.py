@@ -40,7 +40,8 @@ def explained(connection: psycopg.Connection[Any], without: str) -> Any:
     connection.execute("set plan_cache_mode = force_generic_plan")
     row = connection.execute(
         "explain (analyze, buffers, format json) execute p("
-        f"'00000000-0000-0000-0000-000000000001', 10, {TAKEN}, 1000000, {without})".encode()
+        f"'00000000-0000-0000-0000-000000000001', 10, {TAKEN}, 1000000, {without})".encode(),
+        prepare=False,  # Asked often, the driver would prepare it, and lose it with all others.
     ).fetchone()
     assert row is not None
     return row[0][0]["Plan"]
