@@ -31,6 +31,8 @@ _SIGNALS: Mapping[StopMode, signal.Signals] = {
 _START_SECONDS = 30.0
 _STOP_SECONDS = 30.0
 _PORT_TRIES = 8
+#: What the server says while processes of one that was killed have not all ended.
+_HELD, _LEAVE_SECONDS = "pre-existing shared memory block", 10.0
 
 
 class PostgresServer:
@@ -128,6 +130,8 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server and wait until it accepts connections. Does nothing if it runs.
 
+        Processes of one that was killed in the same directory have ten seconds to end.
+
         :raises ConfigurationError: if it does not come up; the message holds the end of its log.
         """
         if self.running:
@@ -136,15 +140,20 @@ class PostgresServer:
         atexit.register(self._at_exit)
         try:
             self._prepare()
-            for _ in range(_PORT_TRIES):
+            tries, until = _PORT_TRIES, time.monotonic() + _LEAVE_SECONDS
+            while True:
                 chosen = self._port is None
                 self._port = self._port or free_port()
                 if self._launch():
                     return
-                if not (chosen and "could not bind" in self._log_tail()):
+                said = self._log_tail()
+                if chosen and tries > 1 and "could not bind" in said:
+                    # Somebody took the port between our look and the server's bind.
+                    tries, self._port = tries - 1, None
+                elif _HELD in said and time.monotonic() < until:
+                    time.sleep(0.1)
+                else:
                     break
-                # Somebody took the port between our look and the server's bind.
-                self._port = None
             raise ConfigurationError(
                 f"Postgres in {self.directory} did not start:\n{self._log_tail()}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -81,6 +82,23 @@ def test_it_starts_again_after_it_was_killed(own_server: OwnServer) -> None:
     os.kill(server.pid, 9)
     eventually_sync(lambda: not server.running)
     server.start()
+    _wait_until_reachable(server.dsn())
+
+
+def test_it_waits_for_the_last_process_of_one_that_was_killed(own_server: OwnServer) -> None:
+    server = own_server(migrated=False)
+    with psycopg.connect(server.dsn()) as connection:
+        session = connection.info.backend_pid
+        os.kill(session, signal.SIGSTOP)
+        os.kill(server.pid, signal.SIGKILL)
+        eventually_sync(lambda: not server.running)
+        starting = threading.Thread(target=server.start)
+        starting.start()
+        held = "pre-existing shared memory block"
+        eventually_sync(lambda: server.log.read_text().count(held) > 1)
+        assert starting.is_alive()
+        os.kill(session, signal.SIGKILL)
+        starting.join()
     _wait_until_reachable(server.dsn())
 
 
