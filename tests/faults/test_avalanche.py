@@ -110,6 +110,7 @@ async def avalanche(dsn: str, count: int, monkeypatch: pytest.MonkeyPatch) -> No
     assert slowest <= SLOWEST_S, said
 
 
+@pytest.mark.chaos
 async def test_an_avalanche_is_promoted_beside_other_work(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

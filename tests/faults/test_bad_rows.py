@@ -109,6 +109,7 @@ async def test_impossible_values_in_a_batch_of_settlements(
     await check_all_can_be_read(chancy)
 
 
+@pytest.mark.chaos
 async def test_impossible_values_in_a_batch_of_retries(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
@@ -125,6 +126,7 @@ async def test_impossible_values_in_a_batch_of_retries(
     await check_all_can_be_read(chancy)
 
 
+@pytest.mark.chaos
 async def test_impossible_values_in_a_batch_of_rescues(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:

@@ -45,7 +45,6 @@ class Freeze:
         return payments.pay_async.job(dsn=dsn, folder=str(folder), number=7, library=self.library)
 
 
-LONG = pytest.mark.chaos
 FREEZES = [
     Freeze(executor="thread", pause="before"),
     Freeze(executor="process", pause="before"),
@@ -56,13 +55,14 @@ FREEZES = [
 ]
 
 
+@pytest.mark.chaos
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     "freeze",
     # The first and the last of them stand for the others in the everyday run.
     [
         FREEZES[0],
-        *(pytest.param(one, marks=pytest.mark.chaos) for one in FREEZES[1:]),
+        *FREEZES[1:],
     ],
     ids=lambda one: f"{one.executor} {one.library or 'psycopg'} {one.pause}",
 )
@@ -103,9 +103,10 @@ async def test_a_frozen_job_that_completes_itself_leaves_nothing_once_others_hav
     assert "job_completed_before" not in zombie.said()
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     "executor",
-    ["process", *(pytest.param(one, marks=LONG) for one in ("thread", "async"))],
+    ["process", "thread", "async"],
 )
 async def test_a_worker_that_is_killed_between_steps_runs_none_of_them_twice(
     chancy: Chancy,

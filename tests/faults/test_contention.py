@@ -97,6 +97,7 @@ def check_ledger(ledger: Ledger, row: tuple[Any, ...]) -> None:
         assert settled[-1] == lease, "the last settlement was not by the last lease"
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("contenders", [PROCESSES], indirect=True)
 def test_eight_processes_on_the_same_hundred_jobs(
     dsn: str, book: Book, contenders: Contenders

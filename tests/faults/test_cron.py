@@ -84,6 +84,7 @@ def last_tick(dsn: str) -> datetime:
     return found
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(90)
 def test_workers_that_are_killed_while_they_fire_fire_each_tick_once(
     dsn: str, start: Start

@@ -22,7 +22,8 @@ HELD = 8
 MORE = 50
 
 
-@pytest.mark.parametrize("executor", [pytest.param("async", marks=pytest.mark.chaos), "process"])
+@pytest.mark.chaos
+@pytest.mark.parametrize("executor", ["async", "process"])
 async def test_a_worker_that_is_cut_off_stops_its_jobs_before_others_run_them(
     chancy: Chancy, dsn: str, proxy: Proxy, book: Book, start_worker: StartWorker, executor: str
 ) -> None:

@@ -31,10 +31,10 @@ LONG = pytest.mark.chaos
     [
         pytest.param("process", outbursts.burst, marks=LONG),
         ("process", outbursts.burst_later),
-        ("thread", outbursts.burst),
+        pytest.param("thread", outbursts.burst, marks=LONG),
         pytest.param("thread", outbursts.burst_later, marks=LONG),
         pytest.param("async", outbursts.burst, marks=LONG),
-        ("async", outbursts.burst_at_once),
+        pytest.param("async", outbursts.burst_at_once, marks=LONG),
         pytest.param("async", outbursts.burst_later, marks=LONG),
     ],
 )
@@ -163,7 +163,9 @@ WRITTEN_BY_HAND: Mapping[str, str | None] = {
 }
 
 
-@pytest.mark.parametrize("executor", ["process", "thread", "async"])
+@pytest.mark.parametrize(
+    "executor", ["process", *(pytest.param(one, marks=LONG) for one in ("thread", "async"))]
+)
 async def test_hostile_arguments_in_a_row_fail_alone(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
 ) -> None:

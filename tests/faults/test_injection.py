@@ -130,6 +130,7 @@ def lost_answers(found: Sequence[tuple[str, int]]) -> list[OneFault]:
     ]
 
 
+@pytest.mark.chaos
 async def test_a_refused_statement_is_made_again(dsns: list[str]) -> None:
     await run_all(dsns, refusals(await points(dsns[0]), full=False))
 

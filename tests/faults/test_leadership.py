@@ -230,7 +230,8 @@ def test_a_worker_on_a_wrong_clock_leads_and_follows(dsn: str, start: Start, fak
     check_one_term_after_the_other(dsn)
 
 
-@pytest.mark.parametrize("mode", ["fast", pytest.param("immediate", marks=LONG)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
 async def test_a_restart_of_the_server_keeps_the_terms(own_server: OwnServer, mode: Any) -> None:
     server = own_server()
     app = Chancy(server.dsn(), plugins=[Leadership(lease_s=3.0)], no_default_plugins=True)

@@ -104,7 +104,10 @@ def deaf_dsn(how: str, proxy: Proxy, dsn: str) -> Generator[str]:
             tables.ask(dsn, f"drop role {role}")
 
 
-@pytest.mark.parametrize("how", ["closed", "silent", "no login"])
+@pytest.mark.parametrize(
+    "how",
+    ["closed", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("silent", "no login"))],
+)
 async def test_without_any_notices_jobs_start_within_the_poll_interval(
     how: str, proxy: Proxy, dsn: str, book: Book, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,6 +176,7 @@ class Flood(threading.Thread):
                 return "".join(self._random.choices(alphabet, k=self._random.randrange(1, 40)))
 
 
+@pytest.mark.chaos
 async def test_a_flood_of_hostile_notices_holds_nothing_up(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:

@@ -186,6 +186,7 @@ async def test_a_promotion_whose_answer_is_lost_happens_once(
     assert [one.id for one in await claim(app)] == [one.id for one in due]
 
 
+@pytest.mark.chaos
 async def test_a_worker_whose_answers_are_lost_runs_each_job_once(
     proxy: Proxy, dsn: str, book: Book
 ) -> None:

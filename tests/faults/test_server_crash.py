@@ -101,6 +101,7 @@ async def test_jobs_that_run_through_a_crash_of_the_server_are_settled_afterward
     oracles.check_ran_once(book, range(4))
 
 
+@pytest.mark.chaos
 async def test_every_session_is_replaced_after_each_was_terminated(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:

@@ -18,8 +18,6 @@ from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.waiting import eventually
 
-LONG = pytest.mark.chaos
-
 LEVELS = ("serializable", "repeatable read")
 #: Where the positions begin that a client, a float of JSON or the server could not hold.
 POSITIONS = (2**31 - 2, 2**53 - 1, 2**63 - 10**6)
@@ -70,7 +68,8 @@ class TestIsolation(BrokerContract):
             yield opened
 
 
-@pytest.mark.parametrize("level", [pytest.param(LEVELS[0], marks=LONG), *LEVELS[1:]])
+@pytest.mark.chaos
+@pytest.mark.parametrize("level", LEVELS)
 async def test_workers_meet_no_serialization_failure(
     dsn: str, book: Book, start_worker: StartWorker, level: str
 ) -> None:
@@ -117,7 +116,10 @@ class TestContractAtFarPositions(BrokerContract):
             yield opened
 
 
-@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize(
+    "position",
+    [*(pytest.param(one, marks=pytest.mark.chaos) for one in POSITIONS[:-1]), POSITIONS[-1]],
+)
 async def test_workers_run_jobs_in_order_at_far_positions(
     dsn: str, book: Book, start_worker: StartWorker, position: int
 ) -> None:

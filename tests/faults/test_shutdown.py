@@ -21,6 +21,8 @@ from tests.proxy import Proxy
 from tests.waiting import eventually, eventually_sync
 
 EXECUTORS: tuple[ExecutorName, ...] = ("async", "thread", "process")
+#: Every day the one whose jobs are in other processes.
+EVERYDAY = [*(pytest.param(one, marks=pytest.mark.chaos) for one in EXECUTORS[:-1]), EXECUTORS[-1]]
 #: What the end of a worker may take on a busy machine beside the time that its jobs get.
 EXIT_S = 6.0
 
@@ -46,7 +48,7 @@ def signalled(worker: WorkerProcess, times: int = 1) -> None:
     eventually_sync(lambda: f"signal_received signal=SIGTERM count={times}" in worker.said())
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERYDAY)
 def test_sigterm_gives_long_jobs_back(
     dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
 ) -> None:
@@ -63,7 +65,7 @@ def test_sigterm_gives_long_jobs_back(
     assert book.count("end") == {}
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERYDAY)
 def test_sigterm_lets_jobs_finish_that_can(
     dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
 ) -> None:
@@ -81,7 +83,7 @@ def test_sigterm_lets_jobs_finish_that_can(
     assert tables.ask(dsn, "select max(attempt), max(crashes) from chancy.jobs") == [(0, 0)]
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERYDAY)
 def test_a_second_sigterm_does_not_wait(
     dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
 ) -> None:
@@ -194,9 +196,10 @@ class Load:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     "executor",
-    [*(pytest.param(one, marks=pytest.mark.chaos) for one in EXECUTORS[:-1]), EXECUTORS[-1]],
+    EXECUTORS,
 )
 async def test_a_rolling_deploy_runs_every_job_once(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName

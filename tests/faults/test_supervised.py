@@ -77,11 +77,12 @@ def named(processes: list[psutil.Process], name: str) -> list[psutil.Process]:
     return [one for one in processes if one.name() == name]
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("processes", "function", "rescued"),
     [
-        pytest.param(1, watched.backtrack, False, id="busy, under a supervisor", marks=LONG),
-        pytest.param(0, watched.backtrack, True, id="busy, alone", marks=pytest.mark.chaos),
+        pytest.param(1, watched.backtrack, False, id="busy, under a supervisor"),
+        pytest.param(0, watched.backtrack, True, id="busy, alone"),
         pytest.param(1, watched.doze, True, id="stuck, under a supervisor"),
     ],
 )
@@ -107,6 +108,7 @@ async def test_a_job_that_keeps_the_interpreter_makes_nobody_dead_who_computes(
                 await eventually(lambda: "worker_declared_dead" in supervisor.log)
 
 
+@pytest.mark.chaos
 async def test_a_stopped_worker_is_not_beaten_for(dsn: str, book: Book, start: Start) -> None:
     async with other(dsn) as chancy:
         with start("--processes=1", *QUICK) as supervisor:
@@ -130,7 +132,8 @@ async def test_a_stopped_worker_is_not_beaten_for(dsn: str, book: Book, start: S
     assert book.count("end") == {1: 1, 2: 1}
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=LONG)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("processes", [1, 2])
 async def test_the_jobs_of_a_killed_worker_do_not_wait_for_its_timeout(
     dsn: str, book: Book, start: Start, processes: int
 ) -> None:

@@ -32,7 +32,9 @@ async def end_of(chancy: Chancy, queue: str, job: Job[Any]) -> QueuedJob:
     return done
 
 
-@pytest.mark.parametrize("function", [answering.poll, answering.poll_async])
+@pytest.mark.parametrize(
+    "function", [answering.poll, pytest.param(answering.poll_async, marks=pytest.mark.chaos)]
+)
 async def test_a_job_that_puts_itself_off_uses_up_no_attempt(
     chancy: Chancy, tmp_path: Path, queue: str, function: Any
 ) -> None:
@@ -52,7 +54,10 @@ async def test_a_job_that_cancels_itself_is_cancelled_and_says_why(
     assert (tmp_path / "runs").read_text() == "x"
 
 
-@pytest.mark.parametrize("function", [answering.try_again, answering.try_again_async])
+@pytest.mark.parametrize(
+    "function",
+    [pytest.param(answering.try_again, marks=pytest.mark.chaos), answering.try_again_async],
+)
 async def test_a_job_is_tried_again_when_it_said(
     chancy: Chancy, tmp_path: Path, queue: str, function: Any
 ) -> None:

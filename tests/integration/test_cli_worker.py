@@ -13,8 +13,6 @@ import pytest
 from tests.integration.command import SHOP, alone, command, inside, started
 from tests.waiting import eventually_sync
 
-LONG = pytest.mark.chaos
-
 #: A job that waits for calls in threads, which nobody can stop.
 _HANGING = """\
 import asyncio, time
@@ -136,7 +134,8 @@ def test_a_worker_without_functions_is_refused(shop: Path, dsn: str) -> None:
     assert "names no queue" in alone("worker", "--queues=,", cwd=shop, env=env, code=2).err
 
 
-@pytest.mark.parametrize("calls", [pytest.param(1, marks=LONG), 40])
+@pytest.mark.chaos
+@pytest.mark.parametrize("calls", [1, 40])
 def test_calls_in_threads_that_hang_do_not_hold_up_the_end(
     tmp_path: Path, dsn: str, calls: int
 ) -> None:

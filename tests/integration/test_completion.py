@@ -19,7 +19,10 @@ QUEUES = [
     for end in ("", "-unkept")
 ]
 EXECUTORS = ["process", "thread", "async"]
-FUNCTIONS = [completing.complete_job, completing.sync_complete_job]
+FUNCTIONS = [
+    completing.complete_job,
+    pytest.param(completing.sync_complete_job, marks=pytest.mark.chaos),
+]
 
 
 @pytest.fixture

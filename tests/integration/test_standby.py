@@ -30,6 +30,7 @@ def want_standby(dsn: str, name: str) -> None:
     run(dsn, "select pg_reload_conf()")
 
 
+@pytest.mark.chaos
 async def test_a_claim_that_a_standby_confirms_late_is_not_forgotten(
     own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

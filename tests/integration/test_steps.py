@@ -30,7 +30,7 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
 
 
 @pytest.mark.parametrize("function", [completing.three_steps, completing.three_steps_async])
-@pytest.mark.parametrize("die_after", [1, 3])
+@pytest.mark.parametrize("die_after", [1, pytest.param(3, marks=pytest.mark.chaos)])
 async def test_a_child_that_dies_between_steps_runs_none_of_them_twice(
     chancy: Chancy, tmp_path: Path, function: Any, die_after: int
 ) -> None:

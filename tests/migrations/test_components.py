@@ -70,14 +70,12 @@ def test_up_down_and_up_again(empty_dsn: str) -> None:
     up_down_up(empty_dsn)
 
 
+@pytest.mark.chaos
 def test_up_down_and_up_again_on_each_server(server: PostgresServer) -> None:
     up_down_up(server.dsn())
 
 
-def begin(program: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", program])
-
-
+@pytest.mark.chaos
 async def test_many_processes_that_begin_at_one_moment(empty_dsn: str) -> None:
     """Held up by the lock until all of them wait for it."""
     program = (
@@ -92,7 +90,7 @@ async def test_many_processes_that_begin_at_one_moment(empty_dsn: str) -> None:
         holder.execute(
             "select pg_advisory_xact_lock(hashtext('chancy migrations'), hashtext('chancy'))"
         )
-        processes = [begin(program) for _ in range(4)]
+        processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(4)]
         await eventually(lambda: execute(empty_dsn, waiting) == [(4,)], timeout=60)
         assert schema.revisions(empty_dsn) == {}
     assert [process.wait(60) for process in processes] == [0] * 4

@@ -90,6 +90,7 @@ def up_down_up(dsn: str, one: Component) -> None:
     assert schema.revisions(dsn) == {}
 
 
+@pytest.mark.chaos
 def test_up_down_and_up_again_on_each_server(server: PostgresServer, write: Write) -> None:
     up_down_up(server.dsn(), write())
 

@@ -167,6 +167,7 @@ def remove(shop: Shop, failed: str) -> None:
     assert shop.execute("select what from chancy.audit_entries") == [(f"job {failed} failed",)]
 
 
+@pytest.mark.chaos
 def test_its_tables_go_up_and_down_on_each_server(
     server: PostgresServer, built: Path, tmp_path: Path
 ) -> None:

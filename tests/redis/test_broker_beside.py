@@ -108,6 +108,7 @@ async def test_ticks_run_in_redis_and_do_not_overlap(chancy: Chancy, cron: Cron)
     assert await chancy.control.get([id]) == {}, "neither did it end in Postgres"
 
 
+@pytest.mark.chaos
 async def test_a_tick_waits_while_nobody_can_say_whether_the_last_one_runs(
     dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:

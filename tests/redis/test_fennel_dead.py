@@ -122,6 +122,7 @@ def kept(shop: Shop, id: str) -> list[str]:
     return found
 
 
+@pytest.mark.chaos
 @pytest.mark.row("F28")
 def test_a_purge_leaves_nothing(shop: Shop) -> None:
     """By a call, one of two, and by the command line the other."""

@@ -102,6 +102,7 @@ def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> N
     assert not called & {"cmdstat_keys", "cmdstat_scan"}, "nothing looks through the keys"
 
 
+@pytest.mark.chaos
 @pytest.mark.row("F09")
 def test_a_killed_client_leaves_whole_jobs(shop: Shop, client: redis.Redis) -> None:
     """Records, places in the queue and counters are the same jobs; none that was told is lost."""

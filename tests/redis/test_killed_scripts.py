@@ -27,10 +27,7 @@ MOMENTS = ("before", "after")
 #: Keys that there are where no job waits or runs, and nobody works.
 KEPT = {"j", "ids", "done", "dead", "position", "queues", "history", "parked", "holders"}
 #: Of everyday; `make chaos` goes to all.
-EVERYDAY = (
-    "settle:after",
-    "take_back:before",
-)
+EVERYDAY = ("settle:after",)
 ROUNDS = 2
 
 

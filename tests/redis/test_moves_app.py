@@ -44,6 +44,7 @@ async def test_what_sql_pushes_is_run_from_redis(chancy: Chancy) -> None:
     assert await chancy.control.get([at_once, later]) == {}, "nothing of it was run in Postgres"
 
 
+@pytest.mark.chaos
 async def test_a_burst_ends_when_what_was_in_postgres_has_run(chancy: Chancy) -> None:
     for number in range(5):
         await insert(chancy, [number])

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from benchmarks import pages, plots
 from benchmarks.report import as_json
 from benchmarks.summary import summaries
@@ -26,6 +28,7 @@ def test_a_run_gives_its_pictures(tmp_path: Path) -> None:
         assert b"dc:date" not in path.read_bytes()
 
 
+@pytest.mark.chaos
 def test_the_same_run_gives_the_same_pictures(tmp_path: Path) -> None:
     found = summaries(taken())
     first, second = (plots.draw(found, tmp_path / name) for name in ("first", "second"))
@@ -33,6 +36,7 @@ def test_the_same_run_gives_the_same_pictures(tmp_path: Path) -> None:
         assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.chaos
 def test_a_run_without_some_cases_gives_pictures_too(tmp_path: Path) -> None:
     """Such as one of chancy alone, or one that measured something else."""
     for found in (summaries([one for one in taken() if one.case == "drain"]), []):

@@ -166,6 +166,7 @@ async def test_nothing_is_taken_for_lost_on_its_way(dsn: str, redis_url: str) ->
             assert await reference.finished(10) is BatchState.SUCCEEDED
 
 
+@pytest.mark.chaos
 async def test_what_is_cancelled_on_its_way_never_begins(dsn: str, redis_url: str) -> None:
     batches = Batches(sweep_s=0.1)
     async with application(dsn, redis_url, batches) as chancy:

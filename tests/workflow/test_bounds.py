@@ -85,6 +85,7 @@ select jsonb_object_keys(chancy.workflows_arguments('00000000-0000-0000-0000-000
 """
 
 
+@pytest.mark.chaos
 def test_lists_of_results_are_bounded_by_what_they_take_unpacked(flows_dsn: str) -> None:
     """Repetitive ones take a hundredth of it where they are stored: the server would refuse a list
     of 256 MiB, and the settlement."""

@@ -92,13 +92,14 @@ def _in_order(book: Path, pushed: Mapping[UUID, Mapping[str, tuple[str, ...]]]) 
                 assert (UUID(flow_id), other) in seen, f"{name} began before {other} ended"
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("servers", "seconds"),
     [
         ("postgres", 3),
-        pytest.param("postgres", 60, marks=pytest.mark.chaos),
-        pytest.param("both", 30, marks=pytest.mark.chaos),
+        pytest.param("postgres", 60),
+        pytest.param("both", 30),
     ],
     indirect=["servers"],
 )

@@ -83,6 +83,7 @@ async def test_a_step_in_redis_fails_and_is_undone_and_retried(dsn: str, redis_u
         assert await reference.result(10) == "end"
 
 
+@pytest.mark.chaos
 async def test_steps_that_go_on_and_on_are_told_at_once(
     dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +102,7 @@ async def test_steps_that_go_on_and_on_are_told_at_once(
             assert await state_there(chancy, reference, name) is State.SUCCEEDED
 
 
-@pytest.mark.parametrize("queue", ["fast", "brief"])
+@pytest.mark.parametrize("queue", ["fast", pytest.param("brief", marks=LONG)])
 async def test_the_sweep_tells_what_redis_alone_knows(dsn: str, redis_url: str, queue: str) -> None:
     flows = Deaf()
     steps.failing |= {"bad"}
@@ -201,6 +202,7 @@ async def test_nothing_is_taken_for_lost_on_its_way(dsn: str, redis_url: str) ->
             assert await reference.result(10) == "a"
 
 
+@pytest.mark.chaos
 async def test_what_is_cancelled_on_its_way_never_begins(dsn: str, redis_url: str) -> None:
     flows = Workflows(sweep_s=0.1)
     async with application(dsn, redis_url, flows) as chancy:

@@ -75,6 +75,7 @@ async def test_a_wide_saga_begins_to_be_undone(flows_dsn: str) -> None:
         assert first == (f"undo n{WIDE - 1}",)
 
 
+@pytest.mark.chaos
 async def test_all_of_a_wide_workflow_runs_again(flows_dsn: str) -> None:
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = await pushed(chancy, flows_dsn, undo=False)
@@ -87,6 +88,7 @@ async def test_all_of_a_wide_workflow_runs_again(flows_dsn: str) -> None:
         assert execute(flows_dsn, "select count(*) from chancy.jobs") == [(WIDE,)]
 
 
+@pytest.mark.chaos
 async def test_a_step_that_most_are_behind_runs_again(flows_dsn: str) -> None:
     half = WIDE // 2
     flow = Workflow("w").add(steps.mark.job(), "root")

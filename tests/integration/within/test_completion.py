@@ -14,8 +14,6 @@ from chancy.plugins.retry import Constant, Retry
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS
 from tests.waiting import eventually
 
-LONG = pytest.mark.chaos
-
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
 lost: list[str] = []
 
@@ -84,11 +82,12 @@ def effects(dsn: str) -> list[str]:
     return [what for (what,) in rows]
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("function", "stacks"),
     [
         pytest.param(end_async, list(ASYNC_STACKS), id="async"),
-        pytest.param(end_sync, list(SYNC_STACKS), id="sync", marks=LONG),
+        pytest.param(end_sync, list(SYNC_STACKS), id="sync"),
     ],
 )
 async def test_what_a_job_writes_and_its_end_are_one(

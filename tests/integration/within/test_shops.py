@@ -148,9 +148,10 @@ where datname = current_database() and backend_type = 'client backend'
 """
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     "kept",
-    [pytest.param(False, id="closed after each job", marks=LONG), pytest.param(True, id="kept")],
+    [pytest.param(False, id="closed after each job"), pytest.param(True, id="kept")],
 )
 def test_jobs_of_django_outlast_the_end_of_their_sessions(
     tmp_path: Path, dsn: str, kept: bool

@@ -69,8 +69,9 @@ async def killed(place: Shop) -> None:
             assert place.waiting == []
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P32")
-@pytest.mark.parametrize("kind", ["beat", pytest.param("thread-beat", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("kind", ["beat", "thread-beat"])
 async def test_a_worker_that_was_frozen_stops_what_another_runs(alone: Shop, kind: str) -> None:
     id = await alone.services.start(kind)
     with member(alone.url, lease_s=LEASE_S) as process:

@@ -139,6 +139,7 @@ async def test_events_are_published_on_the_channel_of_the_service(place: Shop) -
             assert [told["event"] for _, told in heard] == ["start", "stop"]
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P28")
 async def test_the_last_update_is_renewed_while_it_runs(alone: Shop) -> None:
     lease_s = 2.5

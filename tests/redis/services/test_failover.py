@@ -84,6 +84,7 @@ async def test_what_runs_goes_on_and_is_commanded_after_a_failover(own_redis: Ow
             assert place.notes(f"course:{id}") == ["begin", "end"]
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P23")
 async def test_commands_that_are_repeated_through_a_failover_are_done_once(own_redis: Own) -> None:
     """For a second there is no server; the worker is a process of its own."""

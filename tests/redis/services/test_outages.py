@@ -71,6 +71,7 @@ async def test_a_worker_stops_all_while_redis_is_away_and_goes_on(
         assert await place.services.get(local) is None
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P37")
 async def test_a_worker_that_is_cut_off_stops_before_another_begins(own_redis: Own) -> None:
     server = own_redis()

@@ -49,8 +49,9 @@ class Feed(Service):
 """
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P35")
-@pytest.mark.parametrize("processes", [pytest.param(0, marks=pytest.mark.chaos), 1])
+@pytest.mark.parametrize("processes", [0, 1])
 def test_a_worker_that_is_told_to_end_stops_its_services_and_gives_them_back(
     alone: Shop, dsn: str, tmp_path: Path, processes: int
 ) -> None:

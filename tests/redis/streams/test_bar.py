@@ -80,6 +80,7 @@ def _read(end: int) -> bytes:
     return found
 
 
+@pytest.mark.chaos
 @pytest.mark.row("R38")
 def test_a_bar_shows_how_far_a_file_is_in_little_memory(redis_url: str, tmp_path: Path) -> None:
     """20 MB, checked and then sent, in no more memory than 4 MB."""

@@ -88,6 +88,7 @@ async def test_the_partitions_of_a_killed_worker_go_on_elsewhere(crew: Crew) -> 
         assert recovered == [sorted(first) for first in recovered]
 
 
+@pytest.mark.chaos
 @pytest.mark.row("R29", "R30")
 async def test_a_worker_that_wakes_up_does_nothing_with_what_it_no_longer_owns(crew: Crew) -> None:
     async with witness(crew.streams.link, crew.url) as book:

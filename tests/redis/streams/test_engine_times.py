@@ -67,6 +67,7 @@ async def test_others_have_the_partitions_of_a_worker_that_died_when_its_lease_h
         await eventually(crew.complete)
 
 
+@pytest.mark.chaos
 @pytest.mark.row("R27")
 async def test_a_worker_that_is_killed_and_started_at_once_waits_for_its_own_old_lease(
     place: dict[str, Any],

@@ -94,6 +94,7 @@ def env(dsn: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
     return shop_env(tmp_path, SHOP, dsn, redis_url, 2, range(6))
 
 
+@pytest.mark.chaos
 @pytest.mark.row("R48")
 def test_json_lines_of_every_mode_say_where_they_come_from(
     tmp_path: Path, env: dict[str, str]

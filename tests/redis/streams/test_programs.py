@@ -237,7 +237,13 @@ async def test_a_program_that_is_told_to_end_ends_its_event_or_leaves_it_and_bur
 
 
 @pytest.mark.row("R32")
-@pytest.mark.parametrize("policy", ["Ignore()", "Quarantine()", "Halt(exit=True)"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "Quarantine()",
+        *(pytest.param(one, marks=pytest.mark.chaos) for one in ("Ignore()", "Halt(exit=True)")),
+    ],
+)
 async def test_a_signal_to_a_whole_process_group_is_no_failure_of_its_children(
     redis_url: str, tmp_path: Path, program: Program, policy: str
 ) -> None:
