@@ -75,6 +75,10 @@ def test_up_down_and_up_again_on_each_server(server: PostgresServer) -> None:
     up_down_up(server.dsn())
 
 
+def begin(program: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", program])
+
+
 @pytest.mark.chaos
 async def test_many_processes_that_begin_at_one_moment(empty_dsn: str) -> None:
     """Held up by the lock until all of them wait for it."""
@@ -90,7 +94,7 @@ async def test_many_processes_that_begin_at_one_moment(empty_dsn: str) -> None:
         holder.execute(
             "select pg_advisory_xact_lock(hashtext('chancy migrations'), hashtext('chancy'))"
         )
-        processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(4)]
+        processes = [begin(program) for _ in range(4)]
         await eventually(lambda: execute(empty_dsn, waiting) == [(4,)], timeout=60)
         assert schema.revisions(empty_dsn) == {}
     assert [process.wait(60) for process in processes] == [0] * 4
@@ -129,9 +133,8 @@ def test_a_removed_plugin_leaves_its_tables_and_strands_nobody(empty_dsn: str) -
     schema.check(schema.revisions(empty_dsn), "chancy")
     schema.upgrade(empty_dsn, components=LEDGER)
     assert execute(empty_dsn, "select note from chancy.ledger_entries") == [("",)]
-    assert [one.state for one in schema.current(empty_dsn, components=LEDGER)] == [
-        State.CURRENT
-    ] * 2
+    found = [one.state for one in schema.current(empty_dsn, components=LEDGER)]
+    assert found == [State.CURRENT, State.CURRENT]
     execute(empty_dsn, "drop table chancy.ledger_entries, chancy.ledger_version")
     schema.downgrade(empty_dsn)
     assert schema.revisions(empty_dsn) == {}
@@ -189,12 +192,8 @@ async def test_a_worker_asks_once_and_refuses_to_start_on_old_tables(empty_dsn: 
             await Worker(chancy, queues=[]).start()
         await chancy.migrate()
         async with Worker(chancy, queues=[]) as worker:
-            await eventually(
-                lambda: (
-                    execute(empty_dsn, "select worker_id from chancy.ledger_entries")
-                    == [(worker.worker_id,)]
-                )
-            )
+            wrote = "select worker_id from chancy.ledger_entries"
+            await eventually(lambda: execute(empty_dsn, wrote) == [(worker.worker_id,)])
 
 
 async def test_a_healthy_start_reads_all_versions_by_one_statement() -> None:
