@@ -23,7 +23,7 @@ set enable_mergejoin = off
 as $$
 declare
   v_ids uuid[]; v_names text[]; v_counts int[]; v_failed uuid[]; v_failed_names text[];
-  v_over uuid[]; v_left int := 0;
+  v_over uuid[]; v_left int := 0; v_waiting boolean;
 begin
   perform {schema}.workflows_lock(p_ids, p_alone);
   if to_regclass('{schema}.redis_outbox') is not null then
@@ -49,8 +49,13 @@ begin
       and s.state = 0
     returning s.workflow_id as id, s.name, s.state, s.next
   ), let_go as (
-    select t.id, t.name, count(*)::int as count
-    from (select d.id, unnest(d.next) as name from done d where d.state in (4, 7)) as t
+    -- Most steps that end at once let the same ones go.
+    select t.id, t.name, sum(t.count)::int as count
+    from (
+      select d.id, unnest(d.next) as name, count(*) as count
+      from done d
+      where d.state in (4, 7)
+      group by d.id, d.next) as t
     group by t.id, t.name order by t.id, t.name
   ), failed as (
     select d.id, d.name from done d where d.state in (5, 6))
@@ -65,10 +70,13 @@ begin
     perform {schema}.workflows_fail(v_failed, v_failed_names);
   end if;
   if v_ids is not null then
-    update {schema}.workflows_joins j
-    set missing = j.missing - l.count
-    from unnest(v_ids, v_names, v_counts) as l (id, name, count)
-    where j.workflow_id = any (array[l.id]) and j.name = l.name;
+    with counted as (
+      update {schema}.workflows_joins j
+      set missing = j.missing - l.count
+      from unnest(v_ids, v_names, v_counts) as l (id, name, count)
+      where j.workflow_id = any (array[l.id]) and j.name = l.name
+      returning j.missing)
+    select count(*) > 0 into v_waiting from counted c where c.missing > 0;
     if p_most < cardinality(v_names) then
       with those as (
         select l.*, row_number() over (partition by l.id order by l.place) as nth
@@ -79,9 +87,9 @@ begin
         from those t
         where (t.nth > p_most or t.place > 8 * p_most) and t.name <> ''
           -- What waits for others yet is started by the last of those, and so never twice.
-          and not exists (
+          and not (v_waiting and exists (
             select from {schema}.workflows_joins j
-            where j.workflow_id = t.id and j.name = t.name and j.missing > 0)
+            where j.workflow_id = t.id and j.name = t.name and j.missing > 0))
         group by t.id, (t.nth - 1) / coalesce(nullif(p_most, 0), 1000)
         returning id)
       select array_agg(t.id order by t.place), array_agg(t.name order by t.place),
