@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,8 +37,13 @@ class Event:
     level: str
 
 
-def events() -> Iterator[Event]:
-    """What each call of a logger logs."""
+@cache
+def events() -> Sequence[Event]:
+    """What each call of a logger logs. Kept: a walk through every module takes a second."""
+    return tuple(_events())
+
+
+def _events() -> Iterator[Event]:
     for path, tree in trees().items():
         for node in ast.walk(tree):
             match node:

@@ -15,6 +15,7 @@ from chancy.plugins.workflow import WorkflowReference, Workflows, WorkflowState
 from chancy.plugins.workflow.ends import Notes
 from chancy.plugins.workflow.sweep import Sweep
 from chancy.settling import Transaction
+from tests.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
 SOON = Retry(Constant(delay_s=0.01, jitter=Jitter.NONE))
@@ -50,6 +51,13 @@ def sweep_of(chancy: Chancy, keep_days: float | None = None, clock: Clock | None
 
 async def states(reference: WorkflowReference) -> dict[str, str]:
     return {one.name: one.state.value for one in await reference.steps()}
+
+
+async def stopped(dsn: str, count: int) -> None:
+    """Wait until so many steps have been told as cancelled: they look so before, and can be retried
+    only then."""
+    told = "select count(*) from chancy.workflows_steps where state = 6"
+    await eventually(lambda: execute(dsn, told) == [(count,)])
 
 
 async def is_in(reference: WorkflowReference, state: WorkflowState) -> bool:

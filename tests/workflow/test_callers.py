@@ -11,12 +11,12 @@ import pytest
 from chancy import Chancy, PushError, job
 from chancy.clock import SystemClock
 from chancy.elsewhere import Untold
-from chancy.plugins.workflow import StepState, Workflow, Workflows
+from chancy.plugins.workflow import Workflow, Workflows
 from chancy.plugins.workflow.ends import End, Place
 from chancy.plugins.workflow.store import statement
 from tests.waiting import eventually
 from tests.workflow import steps
-from tests.workflow.running import working
+from tests.workflow.running import stopped, working
 
 IDLE = "show idle_in_transaction_session_timeout"
 
@@ -68,10 +68,7 @@ async def test_what_was_cancelled_is_retried_when_it_has_stopped(flows_dsn: str)
             await reference.retry()
         steps.gate.set()
 
-        async def stopped() -> bool:
-            return {one.state for one in await reference.steps()} == {StepState.CANCELLED}
-
-        await eventually(stopped)
+        await stopped(flows_dsn, 1)
         assert await reference.retry() == 1
         assert await reference.result(10) == "done"
 

@@ -18,7 +18,7 @@ from chancy.plugins.workflow import (
 )
 from tests.waiting import eventually
 from tests.workflow import steps
-from tests.workflow.running import Deaf, execute, is_in, states, sweep_of, working
+from tests.workflow.running import Deaf, execute, is_in, states, stopped, sweep_of, working
 
 
 async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_dsn: str) -> None:
@@ -91,10 +91,8 @@ async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
         with pytest.raises(JobCancelled):
             await reference.result(10)
 
-        async def stopped() -> bool:
-            return set((await states(reference)).values()) == {"cancelled"}
-
-        await eventually(stopped)
+        await stopped(flows_dsn, 2)
+        assert set((await states(reference)).values()) == {"cancelled"}
         assert execute(flows_dsn, "select id from chancy.jobs") == []
         assert await reference.cancel()
         steps.gate.set()
@@ -119,10 +117,8 @@ async def test_what_a_cancelled_workflow_stopped_is_not_a_failure_to_ignore(
         await eventually(lambda: "slow" in steps.ran)
         assert await reference.cancel()
 
-        async def stopped() -> bool:
-            return set((await states(reference)).values()) == {"cancelled"}
-
-        await eventually(stopped)
+        await stopped(flows_dsn, 2)
+        assert set((await states(reference)).values()) == {"cancelled"}
         steps.gate.set()
         assert await reference.retry() == 2
         later = await reference.step("later")

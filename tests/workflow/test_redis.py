@@ -34,7 +34,7 @@ from tests.workflow.both import (
     sweep_of,
     working,
 )
-from tests.workflow.running import execute
+from tests.workflow.running import execute, stopped
 
 LONG = pytest.mark.chaos
 
@@ -217,10 +217,10 @@ async def test_what_is_cancelled_on_its_way_never_begins(dsn: str, redis_url: st
         execute(dsn, "update chancy.redis_outbox set run_at = now() + interval '1 hour'")
         async with Worker(chancy):
 
-            async def stopped() -> bool:
+            async def ended() -> bool:
                 return await states(reference) == {"a": "cancelled", "b": "cancelled"}
 
-            await eventually(stopped)
+            await eventually(ended)
         assert steps.ran == []
 
 
@@ -236,10 +236,7 @@ async def test_a_running_step_is_stopped_when_its_workflow_is_cancelled(
             await reference.retry("slow")
         assert await reference.cancel()
 
-        async def stopped() -> bool:
-            return (await states(reference))["slow"] == "cancelled"
-
-        await eventually(stopped)
+        await stopped(dsn, 1)
         steps.gate.set()
         assert await reference.retry() == 1
         assert await reference.result(10) == "end"
