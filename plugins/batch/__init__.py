@@ -32,7 +32,9 @@ from chancy.plugins.batch.reference import BatchReference
 from chancy.plugins.batch.sweep import Sweep
 from chancy.plugins.batch.waiting import Waiting, waiting_for
 from chancy.postgres.component import Kind, Migrations
+from chancy.postgres.finals import finals
 from chancy.settling import Transaction
+from chancy.states import State
 
 if TYPE_CHECKING:
     import click
@@ -121,11 +123,14 @@ class Batches(Plugin):
             self._notes.note(claim.id, place)
         return verdict
 
+    #: Also of those that go back: one that was asked to stop ends so.
+    settling_states = frozenset(State)
+
     def settling_concerns(self, settlement: Settlement) -> bool:
         return settlement.id in self._notes
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        ends = self._notes.ends(batch)
+        ends = self._notes.ends(await finals(tx, batch))
         if ends:
             try:
                 await tx.fetch(*settling(tx.schema, ends))

@@ -102,11 +102,12 @@ class Sweep:
 
     async def _repair(self, rows: Sequence[Sequence[Any]]) -> int:
         """Tell of jobs that have ended. What became of one that is gone cannot be known: it counts
-        as failed, once nobody can be about to tell where it ran."""
+        as failed, of a batch that was cancelled as cancelled, once nobody can be about to tell
+        where it ran."""
         gone = self._absences.lasting([row[1] for row in rows if row[2] and row[3] is None])
         ends = [
-            End(Place(batch, None), job, int(State.FAILED) if state is None else state)
-            for batch, job, missed, state, _ in rows
+            End(Place(batch, None), job, _lost(stopped) if state is None else state)
+            for batch, job, missed, state, _, stopped in rows
             if missed and (state is not None or job in gone)
         ]
         if gone:
@@ -114,7 +115,7 @@ class Sweep:
         for at in range(0, len(ends), BATCH):
             await self._calls.settle(ends[at : at + BATCH])
         # Of those that were added in the moment in which their batch was cancelled.
-        on = [(batch, job) for batch, job, _, _, goes_on in rows if goes_on]
+        on = [(batch, job) for batch, job, _, _, goes_on, _ in rows if goes_on]
         for at in range(0, len(on), BATCH):
             await self._calls.stop(on[at : at + BATCH])
         return len(ends)
@@ -143,3 +144,8 @@ class Sweep:
         if forgotten:
             logger.info("batches_forgotten count=%d", forgotten)
         return forgotten
+
+
+def _lost(stopped: bool) -> int:
+    """What a job counts as of which nobody knows what became of it."""
+    return int(State.CANCELLED if stopped else State.FAILED)

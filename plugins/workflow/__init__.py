@@ -21,7 +21,6 @@ from chancy.plugin import Application, Panel, Plugin, Runtime
 from chancy.plugins.workflow.description import Workflow, chain, chord, group
 from chancy.plugins.workflow.ends import End, Notes, advancing, order
 from chancy.plugins.workflow.extension import Extension
-from chancy.plugins.workflow.finals import finals
 from chancy.plugins.workflow.flows import Flows, WorkflowFilter, push_within_sync
 from chancy.plugins.workflow.panel import rows
 from chancy.plugins.workflow.preparation import prepared
@@ -41,6 +40,7 @@ from chancy.plugins.workflow.sweep import Sweep
 from chancy.plugins.workflow.timers import Timers
 from chancy.plugins.workflow.waiting import Waiting, waiting_for
 from chancy.postgres.component import Kind, Migrations
+from chancy.postgres.finals import finals
 from chancy.postgres.within import bind, bind_sync
 from chancy.settling import Transaction
 from chancy.states import State

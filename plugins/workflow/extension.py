@@ -14,7 +14,7 @@ from chancy.plugin import Application
 from chancy.plugins.workflow.description import MAX_STEPS, Workflow
 from chancy.plugins.workflow.ends import KEY
 from chancy.plugins.workflow.preparation import Preparation, Prepared
-from chancy.plugins.workflow.sources import One, sources_of
+from chancy.plugins.workflow.sources import Many, One, Source, sources_of
 from chancy.plugins.workflow.step import Step
 from chancy.plugins.workflow.store import statement
 from chancy.postgres.within.calls import Fetch, FetchSync
@@ -64,7 +64,9 @@ class Extension:
     ) -> None:
         self._here = Here.now()
         self._more = more
-        self._before = [before] if isinstance(before, str) else list(before)
+        named = [before] if isinstance(before, str) else before
+        # Each once: it waits for each of the last steps once.
+        self._before = list(dict.fromkeys(named))
         self._schema = schema
         self._registry = chancy.registry if validate else None
         self._max_payload = chancy.max_payload
@@ -132,13 +134,30 @@ class Extension:
         before = self._more.before(step) or (self._here.step,)
         job = step.job
         if job is not None:
-            alone = {
-                parameter: One(before[0], source.path)
+            named = {
+                parameter: self._named(source, before)
                 for parameter, source in sources_of(job).items()
-                if isinstance(source, One) and source.step is None and len(before) == 1
             }
-            job = job.with_arguments(**alone) if alone else job
+            job = job.with_arguments(**named) if named else job
         return replace(step, after=before, job=job)
+
+    def _named(self, source: Source, before: Sequence[str]) -> Source:
+        """A source without names of groups: what is added has none."""
+        match source:
+            case One(step=None, path=path) if len(before) == 1:
+                return One(before[0], path)
+            case One(step=str(group), path=path):
+                names = self._more.stands_for(group)
+                if len(names) != 1:
+                    raise PushError(
+                        f"From({group!r}) stands for {len(names)} steps: name the one, or use Each"
+                    )
+                return One(names[0], path)
+            case Many(steps=steps, prefix=None, path=path) if steps:
+                found = [one for name in steps for one in self._more.stands_for(name)]
+                return Many(tuple(found), None, path)
+            case _:
+                return source
 
     def check(self, said: str) -> None:
         """Raise unless they were added."""

@@ -149,7 +149,7 @@ class WorkflowReference:
         if count == -2:
             raise PushError(
                 f"workflow {self.id}: some of these steps run yet: wait until they have ended, or "
-                "cancel it"
+                "cancel it if it goes on"
             )
         return count
 

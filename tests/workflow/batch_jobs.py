@@ -52,6 +52,8 @@ async def held(number: int) -> None:
     """Runs until the gate opens."""
     ran.append(str(number))
     await gate.wait()
+    if number in failing:
+        raise ValueError(f"{number} fails")
 
 
 @job(queue="async", max_attempts=1)

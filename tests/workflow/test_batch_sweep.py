@@ -88,7 +88,9 @@ async def test_the_sweep_tells_what_nobody_has_told(batches_dsn: str) -> None:
         await eventually(lambda: "on finish" in ran)
 
 
-async def test_a_job_that_is_gone_has_failed(batches_dsn: str) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_job_that_is_gone_has_failed(batches_dsn: str, stopped: bool) -> None:
+    """Of a batch that was cancelled it was cancelled."""
     batches = Batches()
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(3)])
@@ -97,8 +99,11 @@ async def test_a_job_that_is_gone_has_failed(batches_dsn: str) -> None:
         sweep = sweep_of(chancy, clock=clock)
         assert await sweep.turn() == 0, "their worker may be about to tell"
         clock.advance(GONE_S)
+        if stopped:
+            execute(batches_dsn, "update chancy.batches set stop_asked_at = now()")
         assert await sweep.turn() == 3
-        assert await reference.finished(5) is BatchState.FAILED
+        wanted = BatchState.CANCELLED if stopped else BatchState.FAILED
+        assert await reference.finished(5) is wanted
 
 
 async def test_pruned_history_strands_nobody(batches_dsn: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from chancy import Chancy, ConfigurationError, Job, PushError, State, Unique, WaitTimeout
+from chancy import Chancy, ConfigurationError, Job, PushError, Queue, State, Unique, WaitTimeout
 from chancy.plugins.batch import Batch, Batches, BatchFilter, BatchState
 from tests.waiting import eventually
 from tests.workflow import batch_jobs
@@ -95,6 +95,23 @@ async def test_a_batch_is_cancelled(batches_dsn: str) -> None:
         assert await reference.progress() == counted(0, 0, 0, 701)
         assert await called(batches_dsn) == ["on finish"]
         assert not await reference.cancel()
+
+
+async def test_a_job_that_was_asked_to_stop_and_should_go_back_is_cancelled(
+    batches_dsn: str,
+) -> None:
+    """Nothing is left of such a job where no finished ones are kept."""
+    batches = Batches(sweep_s=3600)
+    brief = Queue(name="async", executor="async", keep_finished=False)
+    batch_jobs.failing.add(1)
+    async with working(batches_dsn, batches, queue=brief) as chancy:
+        jobs = [held.job(1).with_max_attempts(2)]
+        reference = await batches.push(chancy, callbacks(), jobs)
+        await eventually(lambda: ran == ["1"])
+        execute(batches_dsn, "update chancy.jobs set stop_asked_at = now()")
+        batch_jobs.gate.set()
+        assert await reference.finished(10) is BatchState.CANCELLED
+        assert await called(batches_dsn) == ["on finish"]
 
 
 async def test_a_batch_is_part_of_the_callers_transaction(batches_dsn: str) -> None:

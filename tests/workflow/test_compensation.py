@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chancy import PushError
+from chancy import Chancy, PushError, State
+from chancy.identity import new_id
+from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     From,
     OnFailure,
@@ -13,9 +15,14 @@ from chancy.plugins.workflow import (
     Workflows,
     WorkflowState,
 )
+from chancy.plugins.workflow.ends import End, Place
+from chancy.plugins.workflow.flows import Flows
 from tests.waiting import eventually
 from tests.workflow import steps
 from tests.workflow.running import execute, is_in, states, sweep_of, working
+
+#: The job of a step.
+BEGUN = "select 1 from chancy.jobs where meta #>> '{workflow,step}' = %s"
 
 
 @pytest.mark.parametrize("first", ["plain", "saga"])
@@ -109,3 +116,47 @@ async def test_what_failed_and_was_ignored_is_never_undone(flows_dsn: str) -> No
         assert await reference.wait(10) is WorkflowState.COMPENSATED
         assert (await states(reference))["undo ignored"] == "cancelled"
     assert "undo ignored" not in steps.ran
+
+
+async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> None:
+    """Neither the replay of what had failed, nor a late end of which nobody knew."""
+    flows = Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, saga().add(steps.mark.job(), "slow"))
+
+        async def tell(step: str, state: State, *, again: bool = False) -> None:
+            execute(flows_dsn, BEGUN.replace("select 1", "delete"), step)
+            end = End(Place(reference.id, step, 1, again), new_id(), int(state), '"x"', None, 0.1)
+            await Flows(chancy.broker).advance([end])
+
+        execute(flows_dsn, BEGUN.replace("select 1", "delete"), "slow")
+        for step in ("flight", "hotel", "car"):
+            await tell(step, State.SUCCEEDED)
+        await tell("pay", State.FAILED)
+        await tell("pay", State.SUCCEEDED, again=True)
+        await tell("slow", State.SUCCEEDED)
+        assert (await states(reference))["pay"] == "failed"
+        for step in ("undo car", "undo hotel", "undo flight"):
+            assert await is_in(reference, WorkflowState.COMPENSATING)
+            assert execute(flows_dsn, BEGUN, step) == [(1,)]
+            await tell(step, State.SUCCEEDED)
+        assert await is_in(reference, WorkflowState.COMPENSATED)
+
+
+async def test_the_sweep_makes_no_replay_count_once_it_is_undone(flows_dsn: str) -> None:
+    flows, dead = Workflows(sweep_s=3600), DeadLetters()
+    steps.failing |= {"pay", "undo hotel"}
+    async with working(flows_dsn, flows, dead) as chancy:
+        reference = await flows.push(chancy, saga())
+        assert await reference.wait(10) is WorkflowState.FAILED
+        found = await dead.find(chancy)
+        letters = {letter.meta["workflow"]["step"]: letter for letter in found}
+        steps.failing.clear()
+        id = await dead.replay(chancy, letters["pay"].id)
+        assert id is not None
+        await chancy.wait_for(id, 10)
+        assert await sweep_of(chancy).turn() == 0
+        assert await is_in(reference, WorkflowState.FAILED)
+        assert await dead.replay(chancy, letters["undo hotel"].id) is not None
+        await eventually(lambda: is_in(reference, WorkflowState.COMPENSATED))
+    assert steps.ran[-2:] == ["undo hotel", "undo flight"]

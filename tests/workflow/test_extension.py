@@ -92,6 +92,35 @@ async def test_the_last_step_may_go_on(flows_dsn: str) -> None:
         assert await (await FLOWS.push(chancy, flow)).result(10) == "added"
 
 
+@job(queue="async")
+async def add_line() -> None:
+    """Adds a part, whose name stands for its last step, before one that is named twice."""
+    line = (
+        Workflow("line").add(steps.number.job(2), "one").add(steps.double.job(From("one")), "two")
+    )
+    more = Workflow("more").include(line).add(steps.double.job(From("line")), "again")
+    more.add(steps.total.job(Each("line", "again")), "sum").add(steps.held.job(), "slow")
+    await FLOWS.extend(app[0], more, before=["end", "end"])
+
+
+async def test_what_is_added_may_be_made_of_parts(flows_dsn: str) -> None:
+    async with working(flows_dsn, FLOWS) as chancy:
+        app.append(chancy)
+        flow = (
+            Workflow("w").add(add_line.job(), "first").add(steps.mark.job(), "end", after="first")
+        )
+        reference = await FLOWS.push(chancy, flow)
+
+        async def added() -> bool:
+            found = {one.name: one for one in await reference.steps()}
+            return "sum" in found and found["sum"].result == 12
+
+        await eventually(added)
+        assert "end" not in steps.ran
+        steps.gate.set()
+        assert await reference.result(10) == "end"
+
+
 async def test_steps_are_added_behind_ones_that_have_ended(flows_dsn: str) -> None:
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)

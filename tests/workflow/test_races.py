@@ -12,6 +12,8 @@ import pytest
 from chancy import Chancy
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
 from chancy.plugins.workflow.ends import End, Place, advancing
+from tests.locks import BLOCKED
+from tests.waiting import eventually
 from tests.workflow import audit, steps
 from tests.workflow.running import execute
 
@@ -27,9 +29,11 @@ def joining() -> Workflow:
     return flow.add(steps.mark.job(), "join", after=["left", "right"])
 
 
-def ends(flow: UUID, step: str, *, alone: bool = False) -> tuple[bytes, list[object]]:
+def ends(
+    flow: UUID, step: str, *, state: int = 4, alone: bool = False
+) -> tuple[bytes, list[object]]:
     """The statement that tells of the end of a step, and its parameters."""
-    end = End(Place(flow, step, 1, False), flow, 4, "1", None, 0.1)
+    end = End(Place(flow, step, 1, False), flow, state, "1", None, 0.1)
     sql, *parameters = advancing("chancy", [end], alone=alone)
     return sql.encode(), parameters
 
@@ -87,3 +91,51 @@ async def test_a_step_behind_two_starts_with_the_last_that_is_committed(
         assert execute(flows_dsn, STARTED) == [(1, 1)]
     await first.close()
     await other.close()
+
+
+#: Whoever writes these steps waits for the test.
+PAUSE = """
+create function public.pause() returns trigger language plpgsql as $$
+begin
+  if new.name in ('left', 'right') then perform pg_advisory_xact_lock_shared(7); end if;
+  return new;
+end $$;
+create trigger pause before update on chancy.workflows_steps
+for each row execute function public.pause();
+"""
+#: One waits for the test, and the other one too, or for that one.
+WAITING = f"""
+with paused as (select pid from pg_stat_activity where {BLOCKED} and wait_event = 'advisory')
+select count(*) = 2 and (select count(*) > 0 from paused) from pg_stat_activity
+where {BLOCKED} and (wait_event = 'advisory'
+  or pg_blocking_pids(pid) && array(select pid from paused))
+"""
+
+
+async def test_ends_that_waited_for_a_failure_do_not_wait_for_each_other(flows_dsn: str) -> None:
+    execute(flows_dsn, PAUSE)
+    flows = Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, joining().add(steps.mark.job(), "bad"))
+        connect = psycopg.AsyncConnection.connect
+        async with (
+            await connect(flows_dsn) as bad,
+            await connect(flows_dsn, autocommit=True) as left,
+            await connect(flows_dsn, autocommit=True) as right,
+        ):
+            await psycopg.AsyncRawCursor(bad).execute(*ends(reference.id, "bad", state=5))
+            execute(flows_dsn, "delete from chancy.jobs")
+            with psycopg.connect(flows_dsn) as held:
+                held.execute("select pg_advisory_xact_lock(7)")
+                told = asyncio.gather(
+                    psycopg.AsyncRawCursor(left).execute(*ends(reference.id, "left")),
+                    psycopg.AsyncRawCursor(right).execute(*ends(reference.id, "right")),
+                )
+                both = f"select count(*) from pg_stat_activity where {BLOCKED}"
+                await eventually(lambda: execute(flows_dsn, both) == [(2,)])
+                await bad.commit()
+                await eventually(lambda: execute(flows_dsn, WAITING) == [(True,)])
+            await told
+        assert await reference.wait(5) is WorkflowState.FAILED
+        steps_states = "select name, state from chancy.workflows_steps where state > 0 order by 1"
+        assert execute(flows_dsn, steps_states) == [("bad", 5), ("left", 4), ("right", 4)]

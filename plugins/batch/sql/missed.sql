@@ -1,7 +1,7 @@
 -- Of up to $3 jobs of batches behind ($1, $2) that have not ended, and that no other broker has: those
 -- that are not in jobs, with what became of them, if that is known; and those that run on in a batch that
--- was asked to stop (goes_on). The last one that was looked at is among them in any case, as the place to
--- go on from.
+-- was asked to stop (goes_on). The last column: what is gone of such a batch was cancelled. The last one that
+-- was looked at is among them in any case, as the place to go on from.
 -- Index: batches_jobs_going, the primary keys, finished_jobs_id. No locks. Safe to repeat.
 with seen as materialized (
   select o.batch_id, o.job_id
@@ -15,13 +15,13 @@ with seen as materialized (
   limit $3::int),
 judged as (
   select
-    s.*, j.id is null as missed,
+    s.*, j.id is null as missed, b.stop_asked_at is not null as stopped,
     j.id is not null and b.stop_asked_at is not null and j.stop_asked_at is null as goes_on,
     lead(s.job_id) over (order by s.batch_id, s.job_id) is null as last
   from seen as s
   join {schema}.batches as b on b.id = s.batch_id
   left join {schema}.jobs as j on j.id = s.job_id)
-select g.batch_id, g.job_id, g.missed, f.state, g.goes_on
+select g.batch_id, g.job_id, g.missed, f.state, g.goes_on, g.stopped
 from judged as g
 left join lateral (
   select o.state

@@ -1,20 +1,20 @@
 -- Of up to $3 steps behind ($1, $2), by workflow and name, of workflows that have failed: the job that is
 -- a replay of the dead letter of a failed one, or a replay of that, and has succeeded, with what it gave;
--- null for the others.
+-- null for the others, also of those that count no more as their workflow was undone.
 -- Index: workflows_over, the primary keys of workflows_steps and dead_letters, finished_jobs_id.
 -- No locks. Safe to repeat.
 select s.workflow_id, s.name, s.run, r.id, r.result
 from (
   select o.*
   from (
-    select w.id
+    select w.id, w.undoing
     from {schema}.workflows as w
     where w.state = 5
       and w.id >= coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
     order by w.id
     limit $3::int) as w
   cross join lateral (
-    select t.workflow_id, t.name, t.run, t.state, t.job_id
+    select t.workflow_id, t.name, t.run, t.state, t.job_id, (t.undoes is not null) = w.undoing as counts
     from {schema}.workflows_steps as t
     where t.workflow_id = w.id
       and (t.workflow_id, t.name) > (
@@ -28,6 +28,7 @@ left join lateral (
     select d.replayed_as, 1
     from {schema}.dead_letters as d
     where s.state = 5
+      and s.counts
       and d.id = s.job_id
     union all
     select d.replayed_as, p.depth + 1

@@ -1,4 +1,6 @@
--- Locks workflows whose steps end: together with others, or alone if their state may change.
+-- Locks workflows whose steps end: together with others, or alone if their state may change. One that began to
+-- fail while it was waited for is let go and locked anew: of two that share it and would both change it, each
+-- waits for the other.
 -- Index: the primary key. Locks: the workflows by id, until the transaction ends.
 create function {schema}.workflows_lock(p_ids uuid[], p_alone boolean) returns void
 language plpgsql
@@ -9,11 +11,21 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 begin
-  if p_alone or exists (
+  if not p_alone and not exists (
     select from {schema}.workflows w where w.id = any (p_ids) and w.state <> 1) then
-    perform from {schema}.workflows w where w.id = any (p_ids) order by w.id for no key update;
-  else
-    perform from {schema}.workflows w where w.id = any (p_ids) order by w.id for share;
+    begin
+      if exists (
+        select
+        from (
+          select w.state from {schema}.workflows w where w.id = any (p_ids) order by w.id for share
+          offset 0) as l
+        having bool_or(l.state <> 1)) then
+        raise exception using errcode = 'CB001';
+      end if;
+      return;
+    exception when sqlstate 'CB001' then
+    end;
   end if;
+  perform from {schema}.workflows w where w.id = any (p_ids) order by w.id for no key update;
 end
 $$

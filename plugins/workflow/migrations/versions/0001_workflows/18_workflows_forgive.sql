@@ -1,5 +1,5 @@
 -- Makes steps that have failed, and now succeed in the same run, steps that have not ended: a dead
--- letter was replayed.
+-- letter was replayed. Once a workflow is undone, only of steps that undo.
 -- Index: the primary keys. Locks: the steps in the order given; by the caller: the workflows, for itself.
 create function {schema}.workflows_forgive(
   p_ids uuid[], p_names text[], p_runs int[], p_states smallint[]
@@ -11,8 +11,9 @@ as $$
     update {schema}.workflows_steps s
     set state = 0
     from unnest(p_ids, p_names, p_runs, p_states) as d (id, name, run, state)
+    join {schema}.workflows o on o.id = d.id
     where s.workflow_id = d.id and s.name = d.name and s.run = d.run
-      and d.state = 4 and s.state = 5
+      and d.state = 4 and s.state = 5 and (s.undoes is not null) = o.undoing
     returning s.workflow_id as id)
   update {schema}.workflows w
   set failed = w.failed - f.count

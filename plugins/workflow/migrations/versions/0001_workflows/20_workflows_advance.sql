@@ -23,9 +23,11 @@ set enable_mergejoin = off
 as $$
 declare
   v_ids uuid[]; v_names text[]; v_counts int[]; v_failed uuid[]; v_failed_names text[];
-  v_over uuid[]; v_left int := 0; v_waiting boolean;
+  v_over uuid[]; v_left int := 0; v_waiting boolean; v_undoing uuid[];
 begin
   perform {schema}.workflows_lock(p_ids, p_alone);
+  v_undoing := array(
+    select w.id from {schema}.workflows w where w.id = any (p_ids) and w.undoing);
   if to_regclass('{schema}.redis_outbox') is not null then
     delete from {schema}.workflows_away a
     using unnest(p_ids, p_jobs) as d (id, job)
@@ -47,7 +49,7 @@ begin
       as d (id, name, run, job, state, result, error, took_s)
     where s.workflow_id = any (array[d.id]) and s.name = d.name and s.run = d.run
       and s.state = 0
-    returning s.workflow_id as id, s.name, s.state, s.next
+    returning s.workflow_id as id, s.name, s.state, s.next, s.undoes
   ), let_go as (
     -- Most steps that end at once let the same ones go.
     select t.id, t.name, sum(t.count)::int as count
@@ -55,6 +57,8 @@ begin
       select d.id, unnest(d.next) as name, count(*) as count
       from done d
       where d.state in (4, 7)
+        -- What is undone counts its undos alone: nothing else of it goes on.
+        and (d.undoes is not null or d.id <> all (v_undoing))
       group by d.id, d.next) as t
     group by t.id, t.name order by t.id, t.name
   ), failed as (

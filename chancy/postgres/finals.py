@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import resources
 
 from chancy.attempt import Settlement
-from chancy.plugins.workflow.store import statement
+from chancy.postgres.statements import load
 from chancy.settling import Transaction
 from chancy.states import State
 
@@ -17,7 +18,8 @@ async def finals(tx: Transaction, batch: Sequence[Settlement]) -> Sequence[Settl
     back = [one.id for one in batch if not one.state.final]
     if not back:
         return batch
-    stopped = {row[0] for row in await tx.fetch(statement("stopped", tx.schema), back)}
+    sql = load(resources.files("chancy.postgres") / "sql", "stopped", tx.schema)
+    stopped = {row[0] for row in await tx.fetch(sql, back)}
     return [
         one._replace(state=State.CANCELLED) if one.id in stopped else one
         for one in batch
