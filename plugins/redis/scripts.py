@@ -10,13 +10,15 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from redis.cluster import RedisCluster
-from redis.exceptions import NoScriptError
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, TryAgainError
 
 from chancy.plugins.redis.client import Client, command_sync
 
 #: What a script takes as key or argument.
 Value = str | bytes | int | float
 
+#: Answers of a server that has not run a script: it knows none, or another one has its keys.
+_NOT_RUN = (NoScriptError, MovedError, AskError, TryAgainError)
 _INCLUDE = re.compile(r"^--@include ([a-z_]+)$", re.MULTILINE)
 
 
@@ -55,24 +57,44 @@ def run_all_sync(client: Client, calls: Sequence[Call]) -> list[Any]:
     """Run scripts in one round trip for each node; gives the answers in the order of the calls.
 
     An error takes the place of its answer. Each script is atomic, all of them together are not.
-    Where a server misses scripts, those that it refused run after the others.
+    Those that a server has not run, as it misses the script or its keys, run after the others. None
+    is sent again that may have run: the pipeline of a cluster's client does that.
     """
-    # That of a cluster is no transaction, and has no word for it.
-    clustered = isinstance(client, RedisCluster)
-    pipeline: Any = client.pipeline() if clustered else client.pipeline(transaction=False)
-    for call in calls:
-        pipeline.execute_command(
-            "EVALSHA", call.script.digest, len(call.keys), *call.keys, *call.args
-        )
-    answers: list[Any] = pipeline.execute(raise_on_error=False)
+    answers: list[Any] = [None] * len(calls)
+    for server, places in _servers(client, calls):
+        pipeline: Any = server.pipeline(transaction=False)
+        for at in places:
+            call = calls[at]
+            pipeline.execute_command(
+                "EVALSHA", call.script.digest, len(call.keys), *call.keys, *call.args
+            )
+        try:
+            found = pipeline.execute(raise_on_error=False)
+        except RedisError as error:
+            if server is client:
+                raise
+            found = [error] * len(places)
+        for at, answer in zip(places, found, strict=True):
+            answers[at] = answer
     for at, answer in enumerate(answers):
-        if isinstance(answer, NoScriptError):
+        if isinstance(answer, _NOT_RUN):
             call = calls[at]
             try:
                 answers[at] = call.script.run_sync(client, call.keys, call.args)
             except Exception as error:
                 answers[at] = error
     return answers
+
+
+def _servers(client: Client, calls: Sequence[Call]) -> list[tuple[Any, list[int]]]:
+    """The servers that have the keys of calls, and the places of these."""
+    if not isinstance(client, RedisCluster):
+        return [(client, [*range(len(calls))])]
+    cluster: Any = client
+    places: dict[Any, list[int]] = {}
+    for at, call in enumerate(calls):
+        places.setdefault(cluster.get_node_from_key(call.keys[0]), []).append(at)
+    return [(cluster.get_redis_connection(node), those) for node, those in places.items()]
 
 
 def load_folder(folder: Traversable) -> Mapping[str, Script]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 import redis.exceptions as redis_errors
+from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
+from redis.retry import Retry
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.plugins.redis import RedisPlugin, RedisSettings
@@ -22,7 +26,7 @@ from chancy.plugins.redis.client import (
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.scripts import Call, Script, run_all_sync
 from tests.redis_fixtures import RedisServer
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_sync
 
 ECHO = Script("echo", "redis.call('set', KEYS[1], ARGV[1]) return {KEYS[1], ARGV[1]}")
 KEYS = [Keys("t:").tag(name) for name in ("a", "b", "c", "d")]
@@ -59,6 +63,29 @@ def test_scripts_go_together_also_where_they_are_missing(client: Client) -> None
         answers = run_all_sync(client, [*calls, Call(broken, [KEYS[0]])])
         assert answers[:-1] == [[key.encode()] * 2 for key in KEYS]
         assert isinstance(answers[-1], redis_errors.ResponseError)
+
+
+def test_what_may_have_run_is_not_sent_again(own_redis: Callable[..., RedisServer]) -> None:
+    """The pipeline of a cluster's client would, however it is told to retry."""
+    server = own_redis(cluster_enabled="yes")
+    with closing(server.client()) as direct:
+        command_sync(direct, "CLUSTER ADDSLOTSRANGE", 0, 16383)
+        eventually_sync(
+            lambda: "'cluster_state': 'ok'" in str(command_sync(direct, "CLUSTER INFO"))
+        )
+        settings = RedisSettings(url=server.url, cluster=True, timeout_s=0.5)
+        client: Any = connect_sync(settings, retry=Retry(NoBackoff(), 0))
+        count = Script("count", "return redis.call('incr', KEYS[1])")
+        assert run_all_sync(client, [Call(count, ["n"])]) == [1]
+        server.freeze()
+        timer = threading.Timer(0.8, server.thaw)
+        timer.start()
+        (answer,) = run_all_sync(client, [Call(count, ["n"])])
+        timer.join()
+        assert isinstance(answer, redis_errors.TimeoutError)
+        assert command_sync(direct, "GET", "n") == b"2"
+        client.disconnect_connection_pools()
+        client.close()
 
 
 async def test_a_server_that_went_away_is_unavailable(

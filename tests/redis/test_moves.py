@@ -166,19 +166,23 @@ async def test_what_is_cancelled_on_its_way_is_cancelled(
     assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
-async def test_what_is_put_off_on_its_way_is_taken_back(
-    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+#: A push that replaces.
+PUSH = (
+    "select chancy.push('fast', 'tests.jobs.note', jsonb_build_object('value', $1::int),"
+    " unique_key => 'one', on_conflict => 'replace', delay => $2::float8 * interval '1 s')"
+)
+
+
+@pytest.mark.parametrize("delay_s", [0.5, 0.0])
+async def test_what_is_replaced_on_its_way_is_taken_back(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch, delay_s: float
 ) -> None:
-    """A push that replaces finds it pending in Postgres, and lets it wait there."""
-    push = (
-        "select chancy.push('fast', 'tests.jobs.note', jsonb_build_object('value', $1::int),"
-        " unique_key => 'one', on_conflict => 'replace', delay => $2::float8 * interval '1 s')"
-    )
-    ((id,),) = await fetch(chancy, push, 1, 0.0)
+    """A push finds it pending in Postgres, and puts it off or gives it other arguments there."""
+    ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
     adopt, broker = await adoption(chancy), await plane(chancy)
 
     async def replace_it() -> None:
-        ((found,),) = await fetch(chancy, push, 2, 0.5)
+        ((found,),) = await fetch(chancy, PUSH, 2, delay_s)
         assert found == id
 
     with monkeypatch.context() as patch:
@@ -189,6 +193,34 @@ async def test_what_is_put_off_on_its_way_is_taken_back(
     async with Worker(chancy):
         await eventually(lambda: jobs.noted == [2])
     assert await arrived(chancy)
+
+
+async def test_what_falls_due_again_on_its_way_is_not_lost(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken by one who dies, put off, found so by the next one, and due before that has ended."""
+    ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
+    adopt = await adoption(chancy)
+
+    async def die(*_: object) -> None:
+        raise BrokerUnavailable("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("chancy.plugins.redis.delivery.Delivery.push", die)
+        with pytest.raises(BrokerUnavailable, match="killed"):
+            await adopt("fast")
+    assert await fetch(chancy, PUSH, 2, 3600.0) == [(id,)]
+    await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+
+    async def fall_due() -> None:
+        await fetch(chancy, "update chancy.jobs set state = 0, run_at = null")
+
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end", fall_due)
+        assert (await adopt("fast")).jobs == 0
+    assert await left(chancy) == (1, 0)
+    async with Worker(chancy):
+        await eventually(lambda: jobs.noted == [2])
 
 
 async def test_a_unique_key_is_looked_at_on_arrival(

@@ -224,8 +224,22 @@ def check_ids(ids: Sequence[str], records: int) -> None:
         last = now
 
 
-def full(stream: Target[R], parts: Sequence[Part], waited_s: float) -> StreamFull:
-    """The error of a send that has waited for room in vain."""
+def full(
+    stream: Target[R], parts: Sequence[Part], refused: Sequence[Part], waited_s: float
+) -> StreamFull:
+    """The error of a send that has waited for room in vain.
+
+    :param refused: those of the parts whose turn had come.
+    """
+    if not refused:
+        numbers = ", ".join(str(part.partition) for part in parts[:8])
+        return StreamFull(
+            f"after {waited_s:g} s the turn of this send had not come in the "
+            f"partition{'s'[: len(parts) > 1]} {numbers} of the stream {stream.name}: others of "
+            "this process wait there for room. Nothing of what was left was sent there; give it "
+            "more time by timeout_s, or see why the stream is full"
+        )
+    parts = refused
     numbers = ", ".join(str(part.partition) for part in parts[:8])
     return StreamFull(
         f"the stream {stream.name} has no room in the partition{'s'[: len(parts) > 1]} {numbers} "

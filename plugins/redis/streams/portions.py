@@ -39,7 +39,8 @@ class Portions:
                 if not mean:
                     count, mean = min(count, _FIRST), _UNKNOWN
                 count = min(count, int(left / mean)) or (0 if given else 1)
-                left -= count * mean
+                # The first may weigh more than is left, and a read of less than none has no bound.
+                left = max(0.0, left - count * mean)
                 given = True
             counts.append(count)
         return counts

@@ -123,12 +123,13 @@ class Sender(Generic[R]):
             await agree(stream.link, shape_of(stream))
             self._agreed = True
         woken = asyncio.Event()
-        rouse = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
-        with Wait(self._turns, timeout_s, rouse) as wait:
+        loop = asyncio.get_running_loop()
+        rouse = partial(loop.call_soon_threadsafe, woken.set)
+        with Wait(self._turns, timeout_s, rouse, loop.is_closed) as wait:
             wait.join(await self._attempt(batch, wait.free(parts), ids))
             while wait.parts:
                 if wait.left_s <= 0:
-                    raise full(stream, wait.parts, timeout_s)
+                    raise full(stream, wait.parts, wait.refused, timeout_s)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait.pause_s()):
                         await woken.wait()

@@ -77,7 +77,7 @@ class SyncSender(Generic[R]):
             wait.join(self._attempt(batch, wait.free(parts), ids))
             while wait.parts:
                 if wait.left_s <= 0:
-                    raise full(self._stream, wait.parts, timeout_s)
+                    raise full(self._stream, wait.parts, wait.refused, timeout_s)
                 woken.wait(wait.pause_s())
                 woken.clear()
                 first = wait.first()

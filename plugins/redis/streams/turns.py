@@ -38,14 +38,24 @@ class Wait:
 
     :param timeout_s: seconds after which it gives up, and is passed over.
     :param wake: is told that a turn may have come; by any thread.
+    :param over: whether it can never be woken again, as its loop is closed: it is passed over.
     """
 
-    def __init__(self, turns: Turns, timeout_s: float, wake: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        turns: Turns,
+        timeout_s: float,
+        wake: Callable[[], object],
+        over: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._turns = turns
         self._until = time.monotonic() + timeout_s
         self._wake = wake
         self._look_s = FIRST_LOOK_S
+        self.over = over
         self._parts: dict[int, Part] = {}
+        # Those for which it has only stood in line yet.
+        self._behind: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +67,11 @@ class Wait:
     def parts(self) -> Sequence[Part]:
         """What waits."""
         return list(self._parts.values())
+
+    @property
+    def refused(self) -> Sequence[Part]:
+        """Of what waits that for which there was no room when its turn had come."""
+        return [part for part in self.parts if part.partition not in self._behind]
 
     @property
     def left_s(self) -> float:
@@ -71,6 +86,7 @@ class Wait:
     def free(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Those for which nobody waits. The others get in line."""
         self.join([part for part in parts if self._turns.waited(part.partition)])
+        self._behind = {*self._parts}
         return [part for part in parts if part.partition not in self._parts]
 
     def join(self, parts: Collection[Part]) -> None:
@@ -81,7 +97,9 @@ class Wait:
 
     def first(self) -> list[Part]:
         """The parts before which nobody waits."""
-        return [part for part in self._parts.values() if self._leads(part.partition)]
+        found = [part for part in self._parts.values() if self._leads(part.partition)]
+        self._behind.difference_update(part.partition for part in found)
+        return found
 
     def leave(self, parts: Collection[Part], *, but: Collection[Part] = ()) -> None:
         """Get out of line with these parts, and let those go on that wait behind them.
@@ -108,9 +126,9 @@ class Wait:
         for one in line.copy():
             if one is self:
                 return True
-            if one.left_s > 0:
+            if one.left_s > 0 and not one.over():
                 return False
-            # It is about to give up; or its loop does not run, and nobody shall wait for it.
+            # It is about to give up, or its loop is closed: nobody shall wait for it.
             _remove(line, one)
         return False
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from chancy.plugins.redis.streams.batch import StreamFull
+from chancy.plugins.redis.streams.batch import Part, StreamFull
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.stream import Stream
-from chancy.plugins.redis.streams.turns import Wait
+from chancy.plugins.redis.streams.turns import Turns, Wait
 from tests.redis.streams.orders import Order, declare, every, orders
 from tests.waiting import eventually
 
@@ -96,7 +96,7 @@ async def test_who_gives_up_lets_the_next_one_go_on_at_once(
     stream = await nearly_full(alone)
     first = await waiting(stream, 6, 8, threaded=False)
     second = await waiting(stream, 10, threaded=threaded)
-    with pytest.raises(StreamFull, match=r"no room in the partition 0 after 0\.01 s"):
+    with pytest.raises(StreamFull, match=r"after 0\.01 s the turn of this send had not"):
         await send(stream, *orders(12), threaded=threaded, timeout_s=0.01)
     first.cancel()
     async with asyncio.timeout(10):
@@ -128,6 +128,17 @@ async def test_a_send_whose_loop_stands_still_is_not_waited_for_when_its_time_is
     await stream.send(*orders(10))
     await asyncio.to_thread(end)
     assert (await every(stream))[0] == [0, 2, 4, 10]
+
+
+def test_a_send_whose_loop_is_closed_is_passed_over() -> None:
+    turns, part = Turns(), Part(0, [])
+    woken = asyncio.Event()
+    gone = Wait(turns, 60, woken.set, lambda: True)
+    gone.join([part])
+    there = Wait(turns, 60, woken.set)
+    there.join([part])
+    assert there.first() == [part]
+    assert gone.first() == []
 
 
 @pytest.mark.row("R05", "R06")
