@@ -178,9 +178,9 @@ class RedisBroker:
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         found: dict[UUID, Cancellation] = {}
-        at = 0
-        while at < len(ids):
-            some = ids[at : at + BATCH]
+        left, at = list(dict.fromkeys(ids)), 0
+        while at < len(left):
+            some = left[at : at + BATCH]
             answer = await self.link.run("cancel", *self._kept, *(id.bytes for id in some))
             found |= zip(some, map(_ANSWERS.__getitem__, answer), strict=False)
             at += len(answer)

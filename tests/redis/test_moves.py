@@ -1,3 +1,4 @@
+# over 300 lines: every way in which a move can be broken off, beside each other
 """Jobs in Postgres whose queue is in Redis are taken there, each once, whatever happens."""
 
 from __future__ import annotations

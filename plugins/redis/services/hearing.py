@@ -41,13 +41,15 @@ def _tell(client: Redis, call: Call, replicas: int, wait_s: float) -> Any:
 
 
 def _send(client: Redis, how: tuple[str, str], call: Call, replicas: int, wait_s: float) -> Any:
-    """On one connection: WAIT is about what was written by its own."""
+    """On one connection: WAIT is about what was written by its own. A script that finds all done
+    by an earlier try writes nothing, and WAIT answers at once then: so something is written."""
     untyped: Any = client
-    with untyped.pipeline(transaction=False) as both:
-        both.execute_command(*how, len(call.keys), *call.keys, *call.args)
-        both.execute_command("WAIT", replicas, max(1, int(wait_s * 1000)))
-        answer, have = both.execute(raise_on_error=False)
-    for one in (answer, have):
+    with untyped.pipeline(transaction=False) as together:
+        together.execute_command("SET", f"{call.keys[0]!s}:lasting", "")
+        together.execute_command(*how, len(call.keys), *call.keys, *call.args)
+        together.execute_command("WAIT", replicas, max(1, int(wait_s * 1000)))
+        written, answer, have = together.execute(raise_on_error=False)
+    for one in (written, answer, have):
         if isinstance(one, Exception):
             raise one
     if have < replicas:
