@@ -72,7 +72,11 @@ async def test_what_went_back_without_an_answer_is_run_by_one(
     monkeypatch.setattr(broker.link, "run", failing.run)
     [job] = await other.push(prepared())
     assert await other.state(job) is State.RUNNING
-    await eventually(lambda: failing.failures)
+
+    async def back() -> bool:
+        return bool(failing.failures) and await other.state(job) is State.PENDING
+
+    await eventually(back)
     [claim] = await other.claim()
     assert claim.id == job
     assert await bench.claim() == [], "it went to another"
