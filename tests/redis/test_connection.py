@@ -69,7 +69,7 @@ def test_what_may_have_run_is_not_sent_again(own_redis: Callable[..., RedisServe
     """The pipeline of a cluster's client would, however it is told to retry."""
     server = own_redis(cluster_enabled="yes")
     with closing(server.client()) as direct:
-        command_sync(direct, "CLUSTER ADDSLOTSRANGE", 0, 16383)
+        command_sync(direct, "CLUSTER ADDSLOTS", *range(16384))
         eventually_sync(
             lambda: "'cluster_state': 'ok'" in str(command_sync(direct, "CLUSTER INFO"))
         )
