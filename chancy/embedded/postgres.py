@@ -151,7 +151,7 @@ class PostgresServer:
                     # Somebody took the port between our look and the server's bind.
                     tries, self._port = tries - 1, None
                 elif _HELD in said and time.monotonic() < until:
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # nobody tells of the end of processes that are not ours
                 else:
                     break
             raise ConfigurationError(

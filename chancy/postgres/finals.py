@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import resources
 
 from chancy.attempt import Settlement
 from chancy.postgres.statements import load
 from chancy.settling import Transaction
 from chancy.states import State
+
+
+@lru_cache(maxsize=64)
+def _stopped(schema: str) -> str:
+    return load(resources.files("chancy.postgres") / "sql", "stopped", schema)
 
 
 async def finals(tx: Transaction, batch: Sequence[Settlement]) -> Sequence[Settlement]:
@@ -18,8 +24,7 @@ async def finals(tx: Transaction, batch: Sequence[Settlement]) -> Sequence[Settl
     back = [one.id for one in batch if not one.state.final]
     if not back:
         return batch
-    sql = load(resources.files("chancy.postgres") / "sql", "stopped", tx.schema)
-    stopped = {row[0] for row in await tx.fetch(sql, back)}
+    stopped = {row[0] for row in await tx.fetch(_stopped(tx.schema), back)}
     return [
         one._replace(state=State.CANCELLED) if one.id in stopped else one
         for one in batch

@@ -111,7 +111,7 @@ class RedisPlugin(Plugin):
         return Migrations(
             name="redis",
             package="chancy.plugins.redis.migrations",
-            head="0006",
+            head="0007",
             core="0007",
             grants={Kind.PRODUCER: {"redis_outbox": "insert", "redis_events": "insert"}},
         )

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from chancy import Chancy, State, Unique
+from chancy.broker import Adoption
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import moves
 from chancy.plugins.redis.moves import Moves
@@ -110,14 +111,7 @@ async def test_who_died_after_the_push_has_it_run_no_second_time(
     assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
-async def test_who_died_before_the_push_leaves_it_to_another(
-    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Within it another one asks.
-    monkeypatch.setattr(moves, "LEASE_S", 1.0)
-    await insert(chancy, [1])
-    adopt, broker = await adoption(chancy), await plane(chancy)
-
+async def die_before_the_push(adopt: Adoption, monkeypatch: pytest.MonkeyPatch) -> None:
     async def die(*_: object) -> None:
         raise BrokerUnavailable("killed")
 
@@ -125,6 +119,16 @@ async def test_who_died_before_the_push_leaves_it_to_another(
         patch.setattr("chancy.plugins.redis.delivery.Delivery.push", die)
         with pytest.raises(BrokerUnavailable, match="killed"):
             await adopt("fast")
+
+
+async def test_who_died_before_the_push_leaves_it_to_another(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Within it another one asks.
+    monkeypatch.setattr(moves, "LEASE_S", 1.0)
+    await insert(chancy, [1])
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    await die_before_the_push(adopt, monkeypatch)
     assert (await adopt("fast")).jobs == 0, "another has it"
     assert await left(chancy) == (1, 1)
     async with Worker(chancy):
@@ -202,14 +206,7 @@ async def test_what_falls_due_again_on_its_way_is_not_lost(
     """Taken by one who dies, put off, found so by the next one, and due before that has ended."""
     ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
     adopt = await adoption(chancy)
-
-    async def die(*_: object) -> None:
-        raise BrokerUnavailable("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("chancy.plugins.redis.delivery.Delivery.push", die)
-        with pytest.raises(BrokerUnavailable, match="killed"):
-            await adopt("fast")
+    await die_before_the_push(adopt, monkeypatch)
     assert await fetch(chancy, PUSH, 2, 3600.0) == [(id,)]
     await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
 

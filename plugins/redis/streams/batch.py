@@ -231,20 +231,18 @@ def full(
 
     :param refused: those of the parts whose turn had come.
     """
+    those = refused or parts
+    numbers = ", ".join(str(part.partition) for part in those[:8])
+    where = f"the partition{'s'[: len(those) > 1]} {numbers}"
     if not refused:
-        numbers = ", ".join(str(part.partition) for part in parts[:8])
         return StreamFull(
-            f"after {waited_s:g} s the turn of this send had not come in the "
-            f"partition{'s'[: len(parts) > 1]} {numbers} of the stream {stream.name}: others of "
-            "this process wait there for room. Nothing of what was left was sent there; give it "
-            "more time by timeout_s, or see why the stream is full"
+            f"the stream {stream.name}: after {waited_s:g} s the turn of this send had not come in "
+            f"{where}: others of this process wait there for room. Nothing of what was left was "
+            "sent there; give it more time by timeout_s, or see why the stream is full"
         )
-    parts = refused
-    numbers = ", ".join(str(part.partition) for part in parts[:8])
     return StreamFull(
-        f"the stream {stream.name} has no room in the partition{'s'[: len(parts) > 1]} {numbers} "
-        f"after {waited_s:g} s: {stream.size:,} events there are not acknowledged by every "
-        "processor. Nothing of what was left was sent there; add workers, raise size of the "
-        "stream, forget processors that are no more (`chancy redis stream forget`), or declare it "
-        "with full='drop_oldest'"
+        f"the stream {stream.name} has no room in {where} after {waited_s:g} s: {stream.size:,} "
+        "events there are not acknowledged by every processor. Nothing of what was left was sent "
+        "there; add workers, raise size of the stream, forget processors that are no more (`chancy "
+        "redis stream forget`), or declare it with full='drop_oldest'"
     )

@@ -1,12 +1,10 @@
 -- Jobs of the table jobs that are on their way to Redis: who takes them there, and until when nobody
--- else does. A job stays as it is in jobs until Redis has it. Rows live for milliseconds. seen: the version of
--- the job that was taken first, its xmin: what Redis has may be that one.
+-- else does. A job stays as it is in jobs until Redis has it. Rows live for milliseconds.
 create table {schema}.redis_moves (
   id uuid primary key,
   pos bigint generated always as identity,
   queue text not null,
   taken_until timestamptz not null,
-  seen text not null,
   problem text
 )
 with (fillfactor = 50)

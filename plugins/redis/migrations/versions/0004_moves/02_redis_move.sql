@@ -41,13 +41,13 @@ begin
       and not exists (select from {schema}.redis_moves m where m.id = j.id)
     order by j.priority desc, j.pos limit 4 * p_limit) f;
   with free as (
-    select j.id, j.xmin::text as seen from {schema}.jobs j
+    select j.id from {schema}.jobs j
     where j.id = any (v_first[:greatest(p_limit - cardinality(v_taken), 0)])
       and j.state in (0, -1) and j.queue = p_queue
     for update skip locked
   ), marked as (
-    insert into {schema}.redis_moves as m (id, queue, taken_until, seen)
-    select free.id, p_queue, v_until, free.seen from free
+    insert into {schema}.redis_moves as m (id, queue, taken_until)
+    select free.id, p_queue, v_until from free
     on conflict do nothing
     returning m.id)
   select v_taken || coalesce(array_agg(marked.id), '{}') into v_taken from marked;
