@@ -33,7 +33,8 @@ Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
 AT_ONCE = 2
 #: Jobs of single pushes that go together, at most.
 TOGETHER = 1_000
-#: Seconds that a single push waits for its turn to go with others, before it goes alone.
+#: Seconds that single pushes wait for one of those on their way to be done, before they go beside
+#: them, together: a server that is slow is not asked once for each.
 _TURN_S = 0.25
 _ALL_STORED: Mapping[UUID, UUID] = MappingProxyType({})
 
@@ -62,6 +63,7 @@ class Pushes:
         self._flying = 0
         self._waiting: list[_Waiting] = []
         self._flights: set[asyncio.Task[None]] = set()
+        self._impatience: asyncio.TimerHandle | None = None
 
     async def push(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
         """Store jobs in a transaction of their own; see `Broker.push`.
@@ -160,15 +162,30 @@ class Pushes:
             self._land()
 
     def _land(self) -> None:
-        """Let those who wait meanwhile go, together."""
+        """Let those who wait meanwhile go."""
         self._flying -= 1
-        if self._waiting:
-            together = self._waiting[:TOGETHER]
-            del self._waiting[:TOGETHER]
+        if self._flying < AT_ONCE:
+            self._depart()
+
+    def _depart(self) -> None:
+        """Let those who wait go, together."""
+        together = self._waiting[:TOGETHER]
+        del self._waiting[:TOGETHER]
+        if together:
             self._flying += 1
             flight = asyncio.create_task(self._fly(together), name="chancy push")
             self._flights.add(flight)
             flight.add_done_callback(self._flights.discard)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Let those who wait now go in a while at the latest."""
+        if self._impatience is not None:
+            self._impatience.cancel()
+            self._impatience = None
+        if self._waiting:
+            loop = asyncio.get_running_loop()
+            self._impatience = loop.call_later(_TURN_S, self._depart)
 
     async def _fly(self, together: list[_Waiting]) -> None:
         stored = False
@@ -184,21 +201,16 @@ class Pushes:
             self._land()
 
     async def _join(self, job: PreparedJob) -> bool:
-        """Go with others; False if that failed, or did not begin soon enough."""
-        loop = asyncio.get_running_loop()
-        mine = _Waiting(job, loop.create_future())
+        """Go with others; False if that failed."""
+        mine = _Waiting(job, asyncio.get_running_loop().create_future())
         self._waiting.append(mine)
-        impatience = loop.call_later(_TURN_S, self._leave, mine)
+        if self._impatience is None:
+            self._watch()
         try:
             return await mine.stored
         except asyncio.CancelledError:
-            self._leave(mine)
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+                if not self._waiting:
+                    self._watch()
             raise
-        finally:
-            impatience.cancel()
-
-    def _leave(self, mine: _Waiting) -> None:
-        if mine in self._waiting:
-            self._waiting.remove(mine)
-            if not mine.stored.done():
-                mine.stored.set_result(False)
