@@ -57,22 +57,24 @@ class PostgresServer:
 
     def __init__(
         self,
-        directory: Path | None = None,
+        directory: str | Path | None = None,
         *,
         version: int = 16,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
-        bin_path: Path | None = None,
-        temporary_in: Path | None = None,
+        bin_path: str | Path | None = None,
+        temporary_in: str | Path | None = None,
     ) -> None:
-        self._given_directory = directory
+        self._given_directory = None if directory is None else Path(directory)
         self._temporary_in = temporary_in
         self._directory: Path | None = None
         self._given_port = port
         self._port = port
         self._settings = dict(settings or {})
         self._account: Account | None = server_account()
-        self.bin_path: Path = find_programs(version, self._account, given=bin_path)
+        self.bin_path: Path = find_programs(
+            version, self._account, given=None if bin_path is None else Path(bin_path)
+        )
         self._watchdog: subprocess.Popen[str] | None = None
         self._pid: int | None = None
         self._owner = os.getpid()

@@ -136,7 +136,7 @@ def test_a_temporary_directory_goes_and_a_given_one_stays(open_directory: Path) 
         assert temporary.exists()
     assert not temporary.exists()
     given = open_directory / "data"
-    with PostgresServer(given) as server:
+    with PostgresServer(str(given)) as server:
         _run(server.dsn(), "create table kept (x int)")
     with PostgresServer(given) as server:
         assert _run(server.dsn(), "select count(*) from kept") == (0,)
