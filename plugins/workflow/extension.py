@@ -181,15 +181,17 @@ class Extension:
                     f"{where} adds nothing: another step has failed, and nothing of the workflow "
                     "begins any more: a retry of it runs this step again, too, if it fails now"
                 )
-            case "many":
-                raise PushError(
-                    f"{where} adds nothing: the workflow would have over {MAX_STEPS:,} steps"
-                )
             case "begun":
                 raise PushError(f"{where} adds nothing: one of {names} has begun already")
-            case _:
+            case "circle":
                 raise PushError(
                     f"{where} adds nothing: {names} would wait for steps that wait for them"
+                )
+            case many:
+                count = int(many.removeprefix("many "))
+                raise PushError(
+                    f"{where} adds nothing: the workflow would have {count:,} steps, and "
+                    f"{MAX_STEPS:,} may be: push jobs for the rest, or another workflow"
                 )
 
     async def add(self, fetch: Fetch) -> None:

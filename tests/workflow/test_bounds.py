@@ -58,7 +58,8 @@ async def test_a_workflow_is_filled_to_its_bound_and_no_further(flows_dsn: str) 
         found = {one.name: one for one in await reference.steps()}
         record = await reference.get()
     assert [str(one).partition("adds nothing: ")[2] for one in refused] == [
-        "the workflow would have over 50,000 steps"
+        "the workflow would have 50,001 steps, and 50,000 may be: push jobs for the rest, or "
+        "another workflow"
     ] * 2
     assert len(found) == MAX_STEPS
     assert record is not None
@@ -68,6 +69,39 @@ async def test_a_workflow_is_filled_to_its_bound_and_no_further(flows_dsn: str) 
     assert found["go"].next == tuple(name for name in found if name not in ("go", "fill"))
     (missing,) = execute(flows_dsn, "select missing from chancy.workflows_joins where name = ''")
     assert missing == (MAX_STEPS - 2 + 1,)
+
+
+@job(queue="async", max_attempts=1)
+async def add_undone() -> None:
+    """Adds a step that can be undone, and then two, of which one is too many."""
+    for names in (["a"], ["b", "c"], ["d"]):
+        more = Workflow("more")
+        for name in names:
+            more.add(steps.mark.job(), name, undo=steps.undo.job(name))
+        try:
+            await FLOWS.extend(app[0], more)
+        except PushError as error:
+            refused.append(error)
+
+
+async def test_steps_that_undo_are_not_counted(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither when a workflow is pushed nor when steps are added."""
+    for module in ("description", "extension"):
+        monkeypatch.setattr(f"chancy.plugins.workflow.{module}.MAX_STEPS", 4)
+    app.clear()
+    refused.clear()
+    flow = Workflow("w").add(add_undone.job(), "first", undo=steps.undo.job("first"))
+    flow.add(steps.mark.job(), "last", undo=steps.undo.job("last"), after="first")
+    async with working(flows_dsn, FLOWS) as chancy:
+        app.append(chancy)
+        reference = await FLOWS.push(chancy, flow)
+        await reference.result(10)
+        found = {one.name for one in await reference.steps() if one.undoes is None}
+    assert found == {"first", "last", "a", "d"}
+    (why,) = [str(one) for one in refused]
+    assert "would have 5 steps, and 4 may be" in why
 
 
 LARGE = """

@@ -3,17 +3,24 @@ lost, also where no history is kept."""
 
 from __future__ import annotations
 
+import json
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from chancy import Queue
+from chancy import Chancy, Queue, Settlement, State
+from chancy.attempt import Returned
 from chancy.elsewhere import GONE_S, Absences
 from chancy.plugins.batch import Batches, BatchState
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
+from chancy.plugins.workflow.ends import Notes, Place, end_of
+from chancy.plugins.workflow.ends import gone as missing
+from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.sweep import PATIENCE_S, Sweep
 from chancy.testing.clock import ManualClock
 from tests.locks import BLOCKED
+from tests.unit.test_judge import claimed
 from tests.waiting import eventually
 from tests.workflow import batch_jobs, batching, running, steps
 from tests.workflow.running import execute, states
@@ -49,6 +56,35 @@ async def test_a_step_that_succeeded_does_not_fail(flows_dsn: str) -> None:
     assert held is not None
     assert held.result == "held"
     assert steps.ran == ["held", "next"], "nothing was undone"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
+    flows_dsn: str, gone: bool
+) -> None:
+    """Its hook failed, and so did the commit; then another attempt failed for good, and left no
+    row. Where it was only taken for gone, nobody knows better than who has seen it succeed."""
+    clock, notes, flows = ManualClock(), Notes(), Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, Workflow("w").add(steps.mark.job(), "a"))
+        step = await reference.step("a")
+        assert step is not None
+        assert step.job_id is not None
+        meta = json.dumps({"workflow": {"id": str(reference.id), "step": "a", "run": 1}})
+        lost = claimed(meta=meta)._replace(id=step.job_id)
+        notes.note(lost, Returned("1"), clock.monotonic())
+        first = Settlement(lost.id, lost.lease, State.SUCCEEDED, result="1")
+        notes.not_told(notes.ends([first]))
+        execute(flows_dsn, "delete from chancy.jobs")
+        place = Place(reference.id, "a", 1, False)
+        failed = end_of(place, lost.id, int(State.FAILED), None, "no", "builtins.ValueError")
+        await Flows(chancy.broker).advance([missing(place, lost.id) if gone else failed])
+        assert await reference.wait(5) is WorkflowState.FAILED
+        clock.advance(PATIENCE_S + 1)
+        await Sweep(chancy.broker, clock, notes, keep_days=None).ask()
+        assert await states(reference) == {"a": "succeeded" if gone else "failed"}
+        wanted = WorkflowState.SUCCEEDED if gone else WorkflowState.FAILED
+        assert await reference.wait(5) is wanted
 
 
 async def test_a_job_of_a_batch_that_succeeded_does_not_fail(batches_dsn: str) -> None:

@@ -28,6 +28,8 @@ FUNCTIONS = (
     "fail",
     "compensate",
     "finish",
+    "begin",
+    "heard",
     "start",
     "listen",
     "send",

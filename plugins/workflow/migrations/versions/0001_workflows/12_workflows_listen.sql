@@ -1,13 +1,22 @@
--- Lets steps wait for their signals, some of them for a while only: delay_s. One that has come already ends
--- its step here and now. A timer that was due while the workflow did not go on begins anew.
--- Index: the primary keys. Locks: the timers by id and name; by the caller: the workflows; then as workflows_advance.
--- Safe to repeat.
-create function {schema}.workflows_listen(p_ids uuid[], p_names text[]) returns void
+-- Lets steps wait for their signals, some of them for a while only: delay_s. A timer that was due while the
+-- workflow did not go on begins anew. Gives those whose signals have come already, and of those behind them
+-- that wait for one of them alone the same, up to 1,000: they end here and now, and the caller ends them.
+-- o_payloads: JSON.
+-- Index: the primary keys, once for each step. Locks: the timers by id and name; by the caller: the workflows,
+-- for itself where signals came early. Safe to repeat until they have ended.
+create function {schema}.workflows_listen(
+  p_ids uuid[], p_names text[],
+  out o_ids uuid[], out o_names text[], out o_runs int[], out o_payloads text[]
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
-declare
-  v_ids uuid[]; v_names text[]; v_runs int[]; v_payloads text[];
 begin
   insert into {schema}.workflows_timers as t (workflow_id, name, run, due_at)
   select s.workflow_id, s.name, s.run, clock_timestamp() + s.delay_s * interval '1 second'
@@ -18,14 +27,33 @@ begin
   order by s.workflow_id, s.name
   on conflict (workflow_id, name, run) do update set due_at = excluded.due_at
   where t.due_at <= clock_timestamp();
-  select array_agg(g.workflow_id), array_agg(g.name), array_agg(s.run), array_agg(g.payload::text)
-  into v_ids, v_names, v_runs, v_payloads
-  from unnest(p_ids, p_names) as r (id, name)
-  join {schema}.workflows_signals g on g.workflow_id = r.id and g.name = r.name
-  join {schema}.workflows_steps s on s.workflow_id = r.id and s.name = r.name;
-  if v_ids is not null then
-    perform {schema}.workflows_advance(v_ids, v_names, v_runs, null,
-      array_fill(4::smallint, array[cardinality(v_ids)]), v_payloads, null, null, false);
-  end if;
+  with recursive heard (id, name, run, next, payload) as (
+    select r.id, r.name collate "C", s.run, s.next, g.payload
+    from unnest(p_ids, p_names) as r (id, name)
+    cross join lateral (
+      select o.payload from {schema}.workflows_signals o
+      where o.workflow_id = r.id and o.name = r.name
+      offset 0) as g
+    cross join lateral (
+      select o.run, o.next from {schema}.workflows_steps o
+      where o.workflow_id = r.id and o.name = r.name
+      offset 0) as s
+    union
+    select h.id, n.name, s.run, s.next, g.payload
+    from heard h
+    cross join unnest(h.next) as n (name)
+    cross join lateral (
+      select o.payload from {schema}.workflows_signals o
+      where o.workflow_id = h.id and o.name = n.name
+      offset 0) as g
+    cross join lateral (
+      select o.run, o.next from {schema}.workflows_steps o
+      where o.workflow_id = h.id and o.name = n.name and o.state = 0 and o.needs = 1
+      offset 0) as s)
+  select array_agg(h.id), array_agg(h.name), array_agg(h.run), array_agg(h.payload::text)
+  into o_ids, o_names, o_runs, o_payloads
+  from (
+    select * from heard
+    limit cardinality(p_names) + 1000) as h;
 end
 $$

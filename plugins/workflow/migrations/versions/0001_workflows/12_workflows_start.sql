@@ -1,10 +1,13 @@
 -- Starts those of the given steps that wait for nothing any more, in workflows that go on: pushes their
 -- jobs, here or to the broker of their queue, and wakes those who take them. A step without a job begins to
--- wait for its signal.
+-- wait for its signal; gives those that need not, as workflows_listen does, for the caller to end.
 -- Index: the primary keys, once for each step, however empty the tables look: they are looked up in a
 -- subquery that the planner cannot turn around. Locks: none; by the caller: the workflows, and what let the steps go on.
 -- Safe to repeat while the jobs are unfinished.
-create function {schema}.workflows_start(p_ids uuid[], p_names text[]) returns void
+create function {schema}.workflows_start(
+  p_ids uuid[], p_names text[],
+  out o_ids uuid[], out o_names text[], out o_runs int[], out o_payloads text[]
+)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -60,7 +63,8 @@ begin
     perform {schema}.workflows_send(v_sent, v_sent_names);
   end if;
   if v_waits is not null then
-    perform {schema}.workflows_listen(v_waits, v_waits_names);
+    select h.o_ids, h.o_names, h.o_runs, h.o_payloads into o_ids, o_names, o_runs, o_payloads
+    from {schema}.workflows_listen(v_waits, v_waits_names) h;
   end if;
 end
 $$

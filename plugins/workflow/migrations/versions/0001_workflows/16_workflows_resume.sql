@@ -36,7 +36,7 @@ begin
     group by (u.place - 1) / 1000;
     get diagnostics v_left = row_count;
   else
-    perform {schema}.workflows_start(array_fill(p_id, array[cardinality(v_names)]), v_names);
+    perform {schema}.workflows_begin(array_fill(p_id, array[cardinality(v_names)]), v_names);
   end if;
   perform {schema}.workflows_finish(array[p_id]);
   return v_left;

@@ -1,6 +1,6 @@
--- Locks workflows whose steps end: together with others, or alone if their state may change. One that began to
--- fail while it was waited for is let go and locked anew: of two that share it and would both change it, each
--- waits for the other.
+-- Locks workflows whose steps end: together with others, or alone if their state may change, or signals came
+-- early. One that began to fail while it was waited for, or got such a signal, is let go and locked anew: of two
+-- that share it and would both change it, each waits for the other.
 -- Index: the primary key. Locks: the workflows by id, until the transaction ends.
 create function {schema}.workflows_lock(p_ids uuid[], p_alone boolean) returns void
 language plpgsql
@@ -12,14 +12,15 @@ set enable_bitmapscan = off
 as $$
 begin
   if not p_alone and not exists (
-    select from {schema}.workflows w where w.id = any (p_ids) and w.state <> 1) then
+    select from {schema}.workflows w where w.id = any (p_ids) and (w.state <> 1 or w.early > 0)) then
     begin
       if exists (
         select
         from (
-          select w.state from {schema}.workflows w where w.id = any (p_ids) order by w.id for share
+          select w.state, w.early from {schema}.workflows w where w.id = any (p_ids) order by w.id
+          for share
           offset 0) as l
-        having bool_or(l.state <> 1)) then
+        having bool_or(l.state <> 1 or l.early > 0)) then
         raise exception using errcode = 'CB001';
       end if;
       return;

@@ -1,8 +1,9 @@
--- Makes steps that have failed, and now succeed in the same run, steps that have not ended: a dead
--- letter was replayed. Once a workflow is undone, only of steps that undo.
+-- Makes steps that have failed, and now succeed in the same run by another job, steps that have not ended: a
+-- dead letter was replayed. The same job counts only where it was taken for gone: a late success of it is that of an
+-- attempt that had lost its lease otherwise. Once a workflow is undone, only of steps that undo.
 -- Index: the primary keys. Locks: the steps in the order given; by the caller: the workflows, for itself.
 create function {schema}.workflows_forgive(
-  p_ids uuid[], p_names text[], p_runs int[], p_states smallint[]
+  p_ids uuid[], p_names text[], p_runs int[], p_jobs uuid[], p_states smallint[]
 ) returns void
 language sql
 set search_path = pg_catalog, pg_temp
@@ -10,10 +11,11 @@ as $$
   with forgiven as (
     update {schema}.workflows_steps s
     set state = 0
-    from unnest(p_ids, p_names, p_runs, p_states) as d (id, name, run, state)
+    from unnest(p_ids, p_names, p_runs, p_jobs, p_states) as d (id, name, run, job, state)
     join {schema}.workflows o on o.id = d.id
     where s.workflow_id = d.id and s.name = d.name and s.run = d.run
-      and d.state = 4 and s.state = 5 and (s.undoes is not null) = o.undoing
+      and d.state = 4 and s.state = 5
+      and (d.job <> s.job_id or s.error ->> 'type' = 'chancy.JobGone') and (s.undoes is not null) = o.undoing
     returning s.workflow_id as id)
   update {schema}.workflows w
   set failed = w.failed - f.count

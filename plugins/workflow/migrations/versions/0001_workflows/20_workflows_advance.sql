@@ -3,11 +3,13 @@
 -- the run that it is in. p_alone: whether any has not succeeded, or had failed before. p_most: how many
 -- of each workflow are started here and now, and eight times as many in all; the others are left to
 -- workflows_proceed, in pieces of as many of one. Gives how many pieces. Null: all are started. 0: none,
--- so that one that the server refuses to start fails by itself; pieces are of 1,000 then.
+-- so that one that the server refuses to start fails by itself; pieces are of 1,000 then. Unless it is null, what
+-- signals that came early let go is left to pieces after 200 rounds: a settlement has 5 s.
 -- Index: the primary keys, once for each step and join. The condition on the workflow is written so that
 -- only they serve: written plainly, it lets the planner compare each with all of a table that looks empty.
 -- Locks, in this order: workflows by id, steps in the order given, joins by id and name. Steps that end at
--- once share the lock of their workflow. Safe to repeat.
+-- once share the lock of their workflow, unless signals came early: what those let go is taken in rounds, and
+-- so out of that order. Safe to repeat.
 create function {schema}.workflows_advance(
   p_ids uuid[], p_names text[], p_runs int[], p_jobs uuid[], p_states smallint[], p_results text[],
   p_errors text[], p_took_s float8[], p_alone boolean, p_most int default null
@@ -23,7 +25,8 @@ set enable_mergejoin = off
 as $$
 declare
   v_ids uuid[]; v_names text[]; v_counts int[]; v_failed uuid[]; v_failed_names text[];
-  v_over uuid[]; v_left int := 0; v_waiting boolean; v_undoing uuid[];
+  v_over uuid[]; v_left int := 0; v_pieces int; v_waiting boolean; v_undoing uuid[];
+  v_all uuid[] := p_ids; v_heard uuid[] := '{}'; v_round int := 0;
 begin
   perform {schema}.workflows_lock(p_ids, p_alone);
   v_undoing := array(
@@ -34,46 +37,48 @@ begin
     where a.workflow_id = d.id and a.job_id = d.job;
   end if;
   if p_alone then
-    perform {schema}.workflows_forgive(p_ids, p_names, p_runs, p_states);
+    perform {schema}.workflows_forgive(p_ids, p_names, p_runs, p_jobs, p_states);
   end if;
-  with done as (
-    update {schema}.workflows_steps s
-    set state = case when d.state < 5 or s.on_failure <> 1 then d.state
-        -- What its workflow has stopped did not fail: a retry runs it again.
-        when d.state = 6 and exists (
-          select from {schema}.workflows w where w.id = d.id and w.state = 6) then 6
-        else 7 end,
-      job_id = coalesce(d.job, s.job_id), result = d.result::jsonb, error = d.error::jsonb,
-      finished_at = clock_timestamp(), took_s = d.took_s
-    from unnest(p_ids, p_names, p_runs, p_jobs, p_states, p_results, p_errors, p_took_s)
-      as d (id, name, run, job, state, result, error, took_s)
-    where s.workflow_id = any (array[d.id]) and s.name = d.name and s.run = d.run
-      and s.state = 0
-    returning s.workflow_id as id, s.name, s.state, s.next, s.undoes
-  ), let_go as (
-    -- Most steps that end at once let the same ones go.
-    select t.id, t.name, sum(t.count)::int as count
-    from (
-      select d.id, unnest(d.next) as name, count(*) as count
-      from done d
-      where d.state in (4, 7)
-        -- What is undone counts its undos alone: nothing else of it goes on.
-        and (d.undoes is not null or d.id <> all (v_undoing))
-      group by d.id, d.next) as t
-    group by t.id, t.name order by t.id, t.name
-  ), failed as (
-    select d.id, d.name from done d where d.state in (5, 6))
-  select l.ids, l.names, l.counts, l.over, f.ids, f.names
-  into v_ids, v_names, v_counts, v_over, v_failed, v_failed_names
-  from (select array_agg(l.id) as ids, array_agg(l.name) as names, array_agg(l.count) as counts,
-          array_agg(l.id) filter (where l.name = '') as over
-        from let_go l) as l,
-    (select array_agg(f.id) as ids, array_agg(f.name) as names from failed f) as f;
-  -- First, so that nothing begins that ended well beside it has let go.
-  if v_failed is not null then
-    perform {schema}.workflows_fail(v_failed, v_failed_names);
-  end if;
-  if v_ids is not null then
+  -- Once, and once more for each round of steps whose signals came before they began to wait.
+  loop
+    with done as (
+      update {schema}.workflows_steps s
+      set state = case when d.state < 5 or s.on_failure <> 1 then d.state
+          -- What its workflow has stopped did not fail: a retry runs it again.
+          when d.state = 6 and exists (
+            select from {schema}.workflows w where w.id = d.id and w.state = 6) then 6
+          else 7 end,
+        job_id = coalesce(d.job, s.job_id), result = d.result::jsonb, error = d.error::jsonb,
+        finished_at = clock_timestamp(), took_s = d.took_s
+      from unnest(p_ids, p_names, p_runs, p_jobs, p_states, p_results, p_errors, p_took_s)
+        as d (id, name, run, job, state, result, error, took_s)
+      where s.workflow_id = any (array[d.id]) and s.name = d.name and s.run = d.run
+        and s.state = 0
+      returning s.workflow_id as id, s.name, s.state, s.next, s.undoes
+    ), let_go as (
+      -- Most steps that end at once let the same ones go.
+      select t.id, t.name, sum(t.count)::int as count
+      from (
+        select d.id, unnest(d.next) as name, count(*) as count
+        from done d
+        where d.state in (4, 7)
+          -- What is undone counts its undos alone: nothing else of it goes on.
+          and (d.undoes is not null or d.id <> all (v_undoing))
+        group by d.id, d.next) as t
+      group by t.id, t.name order by t.id, t.name
+    ), failed as (
+      select d.id, d.name from done d where d.state in (5, 6))
+    select l.ids, l.names, l.counts, l.over, f.ids, f.names
+    into v_ids, v_names, v_counts, v_over, v_failed, v_failed_names
+    from (select array_agg(l.id) as ids, array_agg(l.name) as names, array_agg(l.count) as counts,
+            array_agg(l.id) filter (where l.name = '') as over
+          from let_go l) as l,
+      (select array_agg(f.id) as ids, array_agg(f.name) as names from failed f) as f;
+    -- First, so that nothing begins that ended well beside it has let go.
+    if v_failed is not null then
+      perform {schema}.workflows_fail(v_failed, v_failed_names);
+    end if;
+    exit when v_ids is null;
     with counted as (
       update {schema}.workflows_joins j
       set missing = j.missing - l.count
@@ -98,19 +103,41 @@ begin
         returning id)
       select array_agg(t.id order by t.place), array_agg(t.name order by t.place),
         (select count(*) from pieces)
-      into v_ids, v_names, v_left
+      into v_ids, v_names, v_pieces
       from those t where t.nth <= p_most and t.place <= 8 * p_most;
+      v_left := v_left + v_pieces;
     end if;
-    perform {schema}.workflows_start(v_ids, v_names);
+    select h.o_ids, h.o_names, h.o_runs, h.o_payloads into p_ids, p_names, p_runs, p_results
+    from {schema}.workflows_start(v_ids, v_names) h;
     if v_over is not null then
       perform {schema}.workflows_finish(v_over);
     end if;
+    exit when p_ids is null;
+    v_round := v_round + 1;
+    if v_round > 200 and p_most is not null then
+      insert into {schema}.workflows_starts (workflow_id, names)
+      select u.id, array_agg(u.name) from unnest(p_ids, p_names) as u (id, name) group by u.id;
+      get diagnostics v_pieces = row_count;
+      v_left := v_left + v_pieces;
+      exit;
+    end if;
+    -- Not in each round: a row that is changed often in one transaction is found ever more slowly.
+    v_heard := v_heard || p_ids;
+    if cardinality(v_heard) > 500 then
+      perform {schema}.workflows_heard(v_heard);
+      v_heard := '{}';
+    end if;
+    p_jobs := null; p_errors := null; p_took_s := null;
+    p_states := array_fill(4::smallint, array[cardinality(p_ids)]);
+  end loop;
+  if v_heard <> '{}' then
+    perform {schema}.workflows_heard(v_heard);
   end if;
   return v_left + coalesce((
     select sum({schema}.workflows_turn(w.id, coalesce(p_most = 0, false)))
     from (
       select o.id from {schema}.workflows o
-      where o.id = any (p_ids) and o.state in (2, 3, 5)
+      where o.id = any (v_all) and o.state in (2, 3, 5)
       order by o.id
       offset 0) as w), 0);
 end

@@ -36,7 +36,10 @@ begin
     return 'before';
   end if;
   if v_state = 1 and {schema}.workflows_ready(p_id, p_name, v_step.needs, v_step.previous) then
-    perform {schema}.workflows_start(array[p_id], array[p_name]);
+    perform {schema}.workflows_advance(array[p_id], array[p_name], array[v_step.run], null,
+      array[4::smallint], array[p_payload], null, null, true);
+  else
+    update {schema}.workflows w set early = w.early + 1 where w.id = p_id;
   end if;
   return 'sent';
 end

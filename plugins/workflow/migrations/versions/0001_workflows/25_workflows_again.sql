@@ -31,7 +31,14 @@ begin
   set state = case when w.undoing then 2 else 1 end, error = case when w.undoing then w.error end,
     finished_at = null, failed = (
       select count(*) from {schema}.workflows_steps s
-      where s.workflow_id = p_id and s.state in (5, 6))
+      where s.workflow_id = p_id and s.state in (5, 6)),
+    early = (
+      select count(*) from {schema}.workflows_signals g
+      cross join lateral (
+        select from {schema}.workflows_steps s
+        where s.workflow_id = p_id and s.name = g.name and s.state = 0
+        offset 0) as s
+      where g.workflow_id = p_id)
   where w.id = p_id;
   perform {schema}.workflows_resume(p_id, false);
 end

@@ -1,8 +1,8 @@
 -- Adds steps to a running workflow, by one of its steps while that runs: p_by, in p_run, whose job is
--- p_job under p_lease. p_most: how many steps it may have then. p_ends and p_before, p_from and p_to:
--- see workflows_attach; the others are those of workflows_insert. Says what became of it: added,
--- lost (the lease is gone), away (another broker has it, whose lease cannot be held from here), over,
--- failing (nothing begins any more), many, begun (one of p_before), circle.
+-- p_job under p_lease. p_most: how many steps it may have then, without those that undo. p_ends and
+-- p_before, p_from and p_to: see workflows_attach; the others are those of workflows_insert. Says what became
+-- of it: added, lost (the lease is gone), away (another broker has it, whose lease cannot be held from here),
+-- over, failing (nothing begins any more), many (and how many there would be), begun (one of p_before), circle.
 -- Index: the primary keys. Locks: the row of the job by sharing, so that it does not end meanwhile; the
 -- workflow, for itself; then as its callees. Not to be repeated: the names are taken.
 create function {schema}.workflows_extend(
@@ -23,6 +23,7 @@ set enable_mergejoin = off
 as $$
 declare
   v_flow {schema}.workflows;
+  v_count bigint;
 begin
   perform from {schema}.jobs j where j.id = p_job and j.lease = p_lease and j.state = 1 for share;
   if not found then
@@ -40,7 +41,12 @@ begin
     return 'failing';
   end if;
   if v_flow.steps + cardinality(p_names) > p_most then
-    return 'many';
+    select count(*) + cardinality(p_names) - (select count(u.name) from unnest(p_undoes) as u (name))
+    into v_count
+    from {schema}.workflows_steps s where s.workflow_id = p_id and s.undoes is null;
+    if v_count > p_most then
+      return 'many ' || v_count;
+    end if;
   end if;
   if exists (select from unnest(p_before) as u (name)
     cross join lateral (
@@ -59,7 +65,7 @@ begin
     p_arguments, p_froms, p_run_ats, p_delays, p_max_attempts, p_limits, p_metas, p_on_failure,
     p_undoes, p_previous, p_by);
   perform {schema}.workflows_attach(p_id, p_from, p_to, p_ends, p_before);
-  perform {schema}.workflows_start(array_agg(p_id), array_agg(s.name order by s.place))
+  perform {schema}.workflows_begin(array_agg(p_id), array_agg(s.name order by s.place))
   from (select p_id as id, u.name from unnest(p_names) as u (name) offset 0) as n
   join {schema}.workflows_steps s on s.workflow_id = n.id and s.name = n.name
   where s.undoes is null

@@ -1,7 +1,7 @@
 -- Starts one piece of what settlements have left, of a workflow that nobody holds; gives whether there was
 -- one.
--- Index: the primary keys. Locks: the workflow by sharing, the piece, both skipping locked ones; then as
--- workflows_start. Safe to repeat.
+-- Index: the primary keys. Locks: the workflow by sharing, or for itself where signals came early, and the piece,
+-- skipping locked ones; then as workflows_begin. Safe to repeat.
 create function {schema}.workflows_proceed() returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -19,11 +19,21 @@ begin
   select t.workflow_id into v_id
   from {schema}.workflows_starts t
   join {schema}.workflows w on w.id = t.workflow_id
+  where w.early = 0
   order by t.workflow_id, t.id
   limit 1
   for share of w skip locked;
   if not found then
-    return false;
+    select t.workflow_id into v_id
+    from {schema}.workflows_starts t
+    join {schema}.workflows w on w.id = t.workflow_id
+    where w.early > 0
+    order by t.workflow_id, t.id
+    limit 1
+    for no key update of w skip locked;
+    if not found then
+      return false;
+    end if;
   end if;
   delete from {schema}.workflows_starts t
   where t.workflow_id = v_id and t.id = (
@@ -37,7 +47,7 @@ begin
   if not found then
     return false;
   end if;
-  perform {schema}.workflows_start(array_fill(v_id, array[cardinality(v_names)]), v_names);
+  perform {schema}.workflows_begin(array_fill(v_id, array[cardinality(v_names)]), v_names, 1000);
   return true;
 end
 $$

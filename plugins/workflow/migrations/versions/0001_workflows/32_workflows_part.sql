@@ -32,7 +32,7 @@ begin
   delete from {schema}.workflows_starts t
   where t.workflow_id = p_id and t.id = p_piece and t.names = '{}';
   if p_error is null then
-    perform {schema}.workflows_start(array_fill(p_id, array[v_count]), p_names);
+    perform {schema}.workflows_begin(array_fill(p_id, array[v_count]), p_names, 1000);
     return true;
   end if;
   perform {schema}.workflows_advance(

@@ -1,0 +1,12 @@
+-- Counts signals that came early, and whose steps have ended by them: the workflow of each.
+-- Index: the primary key. Locks: by the caller: the workflows, for itself. Not to be repeated.
+create function {schema}.workflows_heard(p_ids uuid[]) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  update {schema}.workflows w
+  set early = w.early - h.count
+  from (select u.id, count(*) as count from unnest(p_ids) as u (id) group by u.id) as h
+  where w.id = h.id
+$$
