@@ -98,6 +98,7 @@ class Roster:
         self._former: dict[Serving, asyncio.Event] = {}
         #: Set when it may have changed which queues are served.
         self.changed = asyncio.Event()
+        self._closed = False
         #: Set when what runs gets no more time.
         self.hurry = asyncio.Event()
 
@@ -164,6 +165,8 @@ class Roster:
             serving = self._serve(queue)
             await serving.start()
             self._alive.add(serving)
+            if self._closed:
+                serving.claim_no_more()
         except Exception as error:
             if not self._begins(name):
                 return
@@ -240,6 +243,12 @@ class Roster:
         """Stop what can be stopped of it, to be run again; the serving goes on."""
         for serving in self._alive:
             serving.put_off(why, plane)
+
+    def claim_no_more(self) -> None:
+        """Of no queue, be it served now or later."""
+        self._closed = True
+        for serving in self._alive:
+            serving.claim_no_more()
 
     async def stop(self) -> None:
         """End the serving of every queue."""

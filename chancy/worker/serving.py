@@ -204,10 +204,14 @@ class Serving:
             if plane is None or plane is one:
                 puller.wake(thorough=thorough)
 
-    async def leave(self) -> None:
-        """Claim no more, give back what has not started, and let what runs come to its end."""
+    def claim_no_more(self) -> None:
+        """A claim that is under way is the last one."""
         for puller in self._pullers.values():
             puller.stop()
+
+    async def leave(self) -> None:
+        """Claim no more, give back what has not started, and let what runs come to its end."""
+        self.claim_no_more()
         await self._clock.wait(self._ended, 15.0)
         await self._services.stop(self._name)
         self.runner.release_waiting("the queue is served no more as it was")
@@ -218,8 +222,7 @@ class Serving:
 
         After the grace what still runs is stopped and given back.
         """
-        for puller in self._pullers.values():
-            puller.stop()
+        self.claim_no_more()
         await self._clock.wait(self._ended, 15.0)
         await self._services.stop(self._name)
         self.runner.release_waiting("the worker stops")

@@ -204,15 +204,16 @@ class Worker:
         await self.ending.wait()
 
     def shut_down(self) -> None:
-        """Let `wait_for_shutdown` return. Call it from the worker's event loop."""
+        """Claim no more, and let `wait_for_shutdown` return. Call it in the worker's event loop."""
         self.ending.set()
+        self._roster.claim_no_more()
 
     async def stop(self) -> None:
         """End in the order in which work flows: claims, jobs, settlements, services, the row.
 
         Each is ended also after one that fails; what the first one raised is raised at the end.
         """
-        self.ending.set()
+        self.shut_down()
         looking = functools.partial(self._services.stop, "queues", "announcer")
         jobs, rest = self._roster.stop, self._services.stop_all
         # Who leaves the block while a signal ends the worker waits for that end.
@@ -228,7 +229,7 @@ class Worker:
         logger.info("worker_stopped id=%s settled=%d", worker_id, self.settled)
 
     def _asked_to_stop(self, at_once: bool) -> None:
-        self.ending.set()
+        self.shut_down()
         if at_once:
             self._roster.hurry.set()
 

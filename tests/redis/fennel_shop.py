@@ -16,6 +16,7 @@ from typing import Any
 
 from chancy import current_job
 from chancy.plugins.redis.compat.fennel import App
+from tests.waiting import eventually, eventually_sync
 
 app = App(name="shop", autodiscover="")
 
@@ -101,6 +102,25 @@ def slow(file: str, seconds: float) -> None:
 
 
 @app.task
+def gate(file: str) -> None:
+    """Runs until it is let go."""
+    note(file)
+    eventually_sync(Path(f"{file}.open").exists)
+
+
+@app.task
+async def async_gate(file: str) -> None:
+    note(file)
+    await eventually(Path(f"{file}.open").exists)
+
+
+@app.task
+def number(file: str, n: int) -> int:
+    note(file, str(n))
+    return n
+
+
+@app.task
 def speak(word: str) -> None:
     current_job().log(word, level=logging.WARNING)
 
@@ -115,7 +135,7 @@ def at_once(tries: int) -> float:
 
 
 def soon(tries: int) -> float:
-    return 1.0
+    return float(tries)
 
 
 def late(tries: int) -> float:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,21 @@ def with_settings(**settings: str) -> pytest.MarkDecorator:
 
 @pytest.mark.row("F10")
 def test_as_many_run_at_once_as_are_allowed(shop: Shop) -> None:
-    foo, bar = shop.program.foo, shop.program.bar
+    """Nine, of which one waits until the first of the others has ended."""
     with shop.worker():
-        assert foo.delay(0).get(20) == 0
-        for task in (foo, bar):
-            began = time.monotonic()
-            assert gather([task.delay(0.5) for _ in range(8)]) == [0.5] * 8
-            assert time.monotonic() - began < 3.5, "one after the other they take 4 s"
+        for task in (shop.program.gate, shop.program.async_gate):
+            name = task.func.__name__
+            results = [task.delay(str(shop.folder / name)) for _ in range(9)]
+            eventually_sync(partial(_has_begun, shop, name, 8))
+            # The time in which the ninth would begin: nothing tells that it has not.
+            time.sleep(0.2)
+            assert len(shop.notes(name)) == 8
+            (shop.folder / f"{name}.open").touch()
+            assert gather(results, task_timeout=20) == [None] * 9
+
+
+def _has_begun(shop: Shop, name: str, times: int) -> bool:
+    return len(shop.notes(name)) >= times
 
 
 @pytest.mark.row("F11", "F39")
@@ -64,9 +73,10 @@ def test_processes_share_the_queue(shop: Shop) -> None:
     with shop.worker(processes=2) as supervisor:
         eventually_sync(both, timeout=30)
         assert max(len({t for p, t in found if p == process}) for process, _ in found) <= 4
-        # Each gives its own number once, whoever ran it.
-        results = [shop.program.echo.delay(value=n) for n in range(50)]
+        results = [shop.program.number.delay(str(shop.folder / "runs"), n) for n in range(50)]
         assert gather(results, task_timeout=30) == list(range(50))
+        runs = sorted(int(text) for text, _ in shop.notes("runs"))
+        assert runs == list(range(50)), "each was run once"
         supervisor.process.send_signal(signal.SIGTERM)
         assert supervisor.process.wait(20) == 0
 
@@ -95,13 +105,17 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
 @pytest.mark.row("F34", "F36")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
-    x = shop.program.slow.delay(str(shop.folder / "notes"), 0.7)
-    with shop.worker("--shutdown-timeout", "10") as worker:
-        eventually_sync(lambda: shop.notes("notes"))
-        later = shop.program.echo
+    """What is pushed meanwhile waits for another, though seven more could run here."""
+    x = shop.program.gate.delay(str(shop.folder / "gate"))
+    with shop.worker("--shutdown-timeout", "20") as worker:
+        eventually_sync(lambda: shop.notes("gate"))
         worker.process.send_signal(number)
-        assert worker.process.wait(10) == 0
-    y = later.delay(value=1)
+        eventually_sync(lambda: "running jobs have 20 s" in worker.log)
+        y = shop.program.number.delay(str(shop.folder / "more"), 1)
+        # The time in which it would begin.
+        time.sleep(0.3)
+        (shop.folder / "gate.open").touch()
+        assert worker.process.wait(20) == 0
     assert (x.status(), y.status()) == ("SUCCESS", "SENT")
 
 
