@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,13 @@ from uuid import UUID
 import pytest
 import redis
 
-from chancy.plugins.redis.compat.fennel.client import purge_dead, read_dead, replay_dead
+from chancy.plugins.redis.compat.fennel.client import (
+    AsyncResult,
+    purge_dead,
+    read_dead,
+    replay_dead,
+    state,
+)
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed, Timeout
 from chancy.plugins.redis.compat.fennel.job import Job
 from tests.integration.command import alone, inside
@@ -35,7 +42,7 @@ def said(shop: Shop, *words: object, code: int = 0) -> Any:
     return inside("redis", *words, "--app", f"{APP}:app", code=code, dsn=dsn).json
 
 
-@pytest.mark.row("F25", "F26", "F27")
+@pytest.mark.row("F25", "F26", "F27", "F28")
 def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
     program = shop.program
     switch = shop.folder / "switch"
@@ -72,8 +79,26 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
         assert again.status() == "SUCCESS"
         assert [id for id, _ in read_dead(program.app)] == [other.uuid]
         assert len(shop.notes("notes")) == 5
+        assert kept(shop, other.uuid)
         assert len(purge_dead(program.app)) == 1
         assert read_dead(program.app) == []
+        assert kept(shop, other.uuid) == []
+        with pytest.raises(JobNotFound):
+            other.status()
+    check_what_it_became(shop, x)
+
+
+def check_what_it_became(shop: Shop, x: AsyncResult) -> None:
+    """It is kept no longer than any other that has succeeded."""
+    app = shop.program.app
+    became = state.get_job(app, x.uuid)
+    assert (became.status, became.return_value) == ("SUCCESS", "at last")
+    with closing(redis.Redis.from_url(shop.environment["FENNEL_REDIS_URL"])) as client:
+        assert client.delete(b"{shop:jobs:0}:j:" + UUID(became.uuid).bytes) == 1
+    for gone in (x.status, x.get, partial(state.get_job, app, x.uuid)):
+        with pytest.raises(JobNotFound, match="kept no longer"):
+            gone()
+    assert state.get_status(app, x.uuid) == "UNKNOWN"
 
 
 @pytest.mark.row("F26", "F27")
@@ -156,7 +181,8 @@ def test_the_command_line(shop: Shop) -> None:
     assert said(shop, "dlq", "replay") == {"replayed": 0}
     assert said(shop, "dlq", "purge", "--yes") == {"purged": 0}
     nobody = "018f0000-0000-7000-8000-000000000000"
-    assert "there is no job" in said(shop, "task", nobody, code=1)["error"]
+    for id in (nobody, "TBdXyE2ARgKYzCE6wYkJTg"):
+        assert f"there is no job {id}" in said(shop, "task", id, code=1)["error"]
     dead = shop.program.fail.delay("baz")
     assert said(shop, "task", dead.uuid)["state"] == "pending"
     with shop.worker():

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 
-from chancy.plugins.redis.compat.fennel.client import gather, state
+from chancy.plugins.redis.compat.fennel.client import AsyncResult, gather, state
 from chancy.plugins.redis.compat.fennel.client.aio import state as aio_state
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
 from chancy.plugins.redis.link import SCRIPTS
@@ -50,14 +50,22 @@ def both(shop: Shop, name: str, *args: Any) -> Any:
     return found
 
 
-@pytest.mark.row("F45")
+def check_that_there_is_no(job: str, shop: Shop) -> None:
+    assert both(shop, "get_status", job) == "UNKNOWN"
+    assert both(shop, "get_result", job) is None
+    with pytest.raises(JobNotFound):
+        both(shop, "get_job", job)
+    with pytest.raises(JobNotFound):
+        AsyncResult(job, shop.program.app).status()
+
+
+@pytest.mark.row("F12", "F45")
 def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> None:
     """Before any worker, and after one has run, by calls of both kinds."""
     program = shop.program
     assert both(shop, "get_state")["queue"]["info"]["length"] == 0
-    assert both(shop, "get_status", NOBODY) == "UNKNOWN"
-    with pytest.raises(JobNotFound):
-        both(shop, "get_job", NOBODY)
+    for nobody in (NOBODY, "TBdXyE2ARgKYzCE6wYkJTg"):
+        check_that_there_is_no(nobody, shop)
     done, again = program.echo.delay(value="12"), program.count.delay(str(shop.folder / "notes"))
     dead = program.fail.delay("baz")
     with shop.worker():

@@ -40,22 +40,47 @@ def every(job: Job) -> bool:
     return True
 
 
+def id_of(given: UUID | str) -> UUID:
+    """The id of a job as a caller has it.
+
+    :raises JobNotFound: there can be none of it, as of one that fennel has made.
+    """
+    try:
+        return UUID(str(given))
+    except ValueError:
+        raise not_found(given) from None
+
+
+def not_found(id: object) -> exceptions.JobNotFound:
+    return exceptions.JobNotFound(f"there is no job {id}, or it is kept no longer")
+
+
+async def find(app: App, given: UUID | str, chancy: Chancy) -> QueuedJob:
+    """A job, or what it was replayed as.
+
+    :raises JobNotFound: it is not kept.
+    """
+    id = id_of(given)
+    found = await latest(app, chancy, await chancy.get_job(id))
+    if found is None:
+        raise not_found(id)
+    return found
+
+
 async def send(app: App, job: Prepared[Any], chancy: Chancy) -> UUID:
     return (await chancy.push(job)).id
 
 
 async def status(app: App, id: UUID, chancy: Chancy) -> str:
     """:raises JobNotFound: it is not kept."""
-    found = await latest(app, chancy, await chancy.get_job(id))
-    if found is None:
-        raise exceptions.JobNotFound(f"there is no job {id}, or it is kept no longer")
-    return status_of(found)
+    return status_of(await find(app, id, chancy))
 
 
 async def result(app: App, id: UUID, timeout: Timeout, chancy: Chancy) -> Any:
     """What a job returned, or what it was replayed as.
 
     :raises TaskFailed, Timeout, ResultsDisabled: see those.
+    :raises JobNotFound: it was replayed, and what it became is kept no longer.
     """
     if not app.settings.results_enabled:
         raise exceptions.ResultsDisabled(f"the application {app.name} keeps no results")
@@ -74,7 +99,8 @@ async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
         if ended is None or not ended.state.final:
             ended = await chancy.wait_for(id)
         last = await latest(app, chancy, ended)
-        assert last is not None
+        if last is None:
+            raise not_found(id)
         if last.id != id:
             id = last.id
             continue
@@ -89,15 +115,13 @@ async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
 
 
 async def latest(app: App, chancy: Chancy, job: QueuedJob | None) -> QueuedJob | None:
-    """The job, or the one that it became when it was replayed."""
+    """The job, or the one that it became when it was replayed: None if that is kept no longer,
+    since how the first one ended is the truth no more."""
     while job is not None and job.state is State.FAILED:
         letter = await app.letters.get(chancy, job.id)
         if letter is None or letter.replayed_as is None:
             break
-        later = await chancy.get_job(letter.replayed_as)
-        if later is None:
-            break
-        job = later
+        job = await chancy.get_job(letter.replayed_as)
     return job
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID
 
 from chancy.app import Chancy
 from chancy.job import QueuedJob
@@ -51,19 +50,23 @@ async def listed(app: App, number: int = 0) -> Listed:
 
 
 async def get_status(app: App, uuid: str, chancy: Chancy) -> str:
-    return status_of(await calls.latest(app, chancy, await chancy.get_job(UUID(uuid))))
+    return status_of(await _found(app, uuid, chancy))
 
 
 async def get_job(app: App, uuid: str, chancy: Chancy) -> Job:
-    found = await chancy.get_job(UUID(uuid))
-    if found is None:
-        raise exceptions.JobNotFound(f"there is no job {uuid}, or it is kept no longer")
-    return shown(found)
+    return shown(await calls.find(app, uuid, chancy))
 
 
 async def get_result(app: App, uuid: str, chancy: Chancy) -> Any:
-    found = await calls.latest(app, chancy, await chancy.get_job(UUID(uuid)))
+    found = await _found(app, uuid, chancy)
     return None if found is None else found.result
+
+
+async def _found(app: App, uuid: str, chancy: Chancy) -> QueuedJob | None:
+    try:
+        return await calls.find(app, uuid, chancy)
+    except exceptions.JobNotFound:
+        return None
 
 
 async def count_jobs(app: App, chancy: Chancy) -> int:

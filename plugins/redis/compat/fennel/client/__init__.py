@@ -57,12 +57,12 @@ class AsyncResult:
     """A handle to a job.
 
     :param uuid: of the job, which a text may give.
+    :raises JobNotFound: it can be of no job.
     """
 
     def __init__(self, uuid: UUID | str, app: App) -> None:
         self.app = app
         self.awaited = aio.AsyncResult(uuid, app)
-        self._known: list[Any] = []
 
     @property
     def uuid(self) -> str:
@@ -79,7 +79,7 @@ class AsyncResult:
         """What the function returned; asked for once.
 
         :param timeout: in seconds; 0 and None: for ever; ``task_timeout`` unless given.
-        :raises TaskFailed, Timeout, ResultsDisabled: see those.
+        :raises TaskFailed, Timeout, ResultsDisabled, JobNotFound: see those.
         """
         return _call(self.app, functools.partial(self.awaited.get, timeout))
 

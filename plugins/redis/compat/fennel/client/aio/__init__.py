@@ -56,10 +56,11 @@ class AsyncResult:
     """A handle to a job.
 
     :param uuid: of the job, which a text may give.
+    :raises JobNotFound: it can be of no job.
     """
 
     def __init__(self, uuid: UUID | str, app: App) -> None:
-        self._id = UUID(str(uuid))
+        self._id = calls.id_of(uuid)
         self._app = app
         self._known: list[Any] = []
 
@@ -78,7 +79,7 @@ class AsyncResult:
         """What the function returned; asked for once.
 
         :param timeout: in seconds; 0 and None: for ever; ``task_timeout`` unless given.
-        :raises TaskFailed, Timeout, ResultsDisabled: see those.
+        :raises TaskFailed, Timeout, ResultsDisabled, JobNotFound: see those.
         """
         if not self._known:
             work = functools.partial(calls.result, self._app, self._id, timeout)
