@@ -181,7 +181,7 @@ async def test_services_run_side_by_side_up_to_the_limit(alone: Shop) -> None:
         await services.remove("last")
 
 
-@pytest.mark.row("P29")
+@pytest.mark.row("P28", "P29")
 async def test_many_that_begin_and_end_disturb_no_lease(alone: Shop) -> None:
     steady = await alone.services.start("beat")
     async with alone.worker(alone.declare(lease_s=5.0)):
@@ -189,8 +189,9 @@ async def test_many_that_begin_and_end_disturb_no_lease(alone: Shop) -> None:
             await asyncio.gather(*(alone.services.start("give") for _ in range(50)))
         await eventually(lambda: len(alone.notes("given")) == 200)
         await eventually(lambda: alone.raw.scard(alone.services.keys.known) == 1)
-        leases = alone.services.keys.leases
-        till = alone.raw.zscore(leases, steady)
+        leases, key = alone.services.keys.leases, alone.services.keys.of(steady)
+        till, updated = alone.raw.zscore(leases, steady), alone.raw.hget(key, "last_update")
         await eventually(lambda: alone.raw.zscore(leases, steady) > till)
+        await eventually(lambda: int(alone.raw.hget(key, "last_update")) > int(updated))
         assert alone.notes(steady) == ["begin "]
         assert await alone.state(steady) == "RUNNING"

@@ -54,3 +54,13 @@ async def test_a_local_service_that_ends_as_a_restart_is_on_its_way_is_no_common
     assert ledger.finish("here", taken.token, "SUCCESS", "1", '{"event":"success","data":1}')
     assert alone.waiting == []
     assert (await alone.services.list()).ended == ["here"]
+
+
+@pytest.mark.row("P31")
+async def test_what_was_local_to_a_worker_that_is_gone_waits_for_nobody(alone: Shop) -> None:
+    keys = alone.services.keys
+    assert Ledger(alone.services.link, "gone", LEASE_S).claim_local("here", "give", "{}")
+    alone.raw.zadd(keys.leases, {"here": 1})
+    other = Ledger(alone.services.link, "other", LEASE_S)
+    assert list(other.sweep(keep_s=60.0, adopt_s=60.0).over) == [("here", "removed")]
+    assert not alone.raw.exists(keys.of("here"), keys.waiting, keys.leases, keys.known)
