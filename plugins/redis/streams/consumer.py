@@ -163,6 +163,9 @@ class Consumer:
         while not lane.lost:
             try:
                 if await self._ownership.park(lane, error):
+                    self._meter.acked += len(lane.acked)
+                    # Before the fetcher may go on: it would send them again, and be refused.
+                    lane.lose()
                     logger.critical(
                         "partition_quarantined processor=%s partition=%d: nothing of it is worked "
                         "on until `chancy redis stream resume`",

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.loss import tell_loss
@@ -90,7 +89,8 @@ class Heartbeat:
                 try:
                     async with asyncio.timeout(self._every_s * 2):
                         await self._beat(link, membership)
-                except (BrokerError, TimeoutError) as error:
+                except Exception as error:
+                    # Whatever it is: without a next beat all would be lost, and nobody told.
                     logger.warning(
                         "stream_heartbeat_failed processor=%s error=%s: %s",
                         self._processor.id,

@@ -13,7 +13,7 @@ from chancy.plugins.redis.streams.event import Event
 
 R = TypeVar("R")
 
-#: Milliseconds for which acknowledgements wait for others to go along.
+#: Seconds for which acknowledgements wait for others to go along.
 FLUSH_S = 0.005
 #: Bytes of a partition that wait in memory, by the mean of its events; one event at least, and as
 #: many as a batch takes.

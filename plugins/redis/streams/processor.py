@@ -38,7 +38,8 @@ class Options:
     :param start: where a new processor begins: ``0`` with all that is kept, ``$`` with what comes
         from the moment on in which a worker first takes the partition. That it has begun is known
         to Redis alone: if all data is lost while no worker lives, it is new again.
-    :param prefetch: events of a partition that wait in memory, at most.
+    :param prefetch: events of a partition that wait in memory, at most; in the mode ``process`` up
+        to as many more wait in the child, 64 at most.
     :param lease_s: a partition whose owner is silent for so long goes to another.
     :param grace_s: for what is being worked on when a partition is handed over or the worker ends.
     :param join_delay_s: between the join of a worker and its first claim of partitions, so that a

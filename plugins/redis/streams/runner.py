@@ -184,7 +184,6 @@ class Runner:
                     return
                 case End.PARKED:
                     self.parked.add(lane.number)
-                    lane.lose()
                 case End.CLOSED:
                     pass
         self.changed.set()

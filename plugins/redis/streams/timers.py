@@ -30,7 +30,7 @@ Work = Callable[[], Awaitable[None]]
 
 #: Seconds for which a worker that says nothing belongs to its fleet.
 _ALIVE_S = 15.0
-#: Seconds for which it is remembered that a tick was fired.
+#: Milliseconds for which it is remembered that a tick was fired.
 _TICK_MS = 3_600_000
 #: Seconds for which a tick on the leader waits for Redis.
 _PATIENCE_S = 20.0

@@ -12,7 +12,9 @@ import pytest
 from chancy.plugins.redis.scripts import Value
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.keys import StreamKeys
+from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Call, Link
+from chancy.plugins.redis.streams.ownership import Ownership
 from chancy.plugins.redis.streams.policy import Ignore, Quarantine
 from tests.redis.streams.fleet import Order, fleet
 from tests.waiting import eventually
@@ -96,6 +98,39 @@ async def test_a_partition_is_quarantined_behind_what_is_on_its_way(
         assert exchanges.ended
         assert exchanges.beside == 0
         assert worker.executor.runner.meter.fenced == 0
+
+
+@pytest.mark.row("R20")
+async def test_what_is_acknowledged_with_a_quarantine_is_counted_and_not_sent_again(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fetcher is asked to pass it on in the very moment in which the partition is parked."""
+    park = Ownership.park
+
+    async def parked(ownership: Ownership, lane: Lane[Any], error: BaseException) -> bool:
+        done = await park(ownership, lane, error)
+        assert lane.acked
+        lane.flush = True
+        lane.poke(lane)
+        return done
+
+    async def refuse(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            if order.seq == 5:
+                raise ValueError("five")
+
+    monkeypatch.setattr(Ownership, "park", parked)
+    options = {"policy": Quarantine()}
+    async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 10)
+        await eventually(lambda: worker.executor.runner.parked == {0})
+        await eventually(lambda: not worker.executor.runner.lanes)
+        meter = worker.executor.runner.meter
+        assert (meter.acked, meter.fenced) == (5, 0)
+        assert await crew.pending() == 5
+        assert "partition_lost" not in caplog.text
 
 
 @pytest.mark.row("R06", "R11")

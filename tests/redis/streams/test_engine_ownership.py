@@ -14,6 +14,7 @@ from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.membership import Action, Membership, Standing
 from chancy.plugins.redis.streams.ownership import Busy, Ownership, Parked
 from chancy.plugins.redis.streams.processor import Options, Processor
 from chancy.plugins.redis.streams.stream import Stream
@@ -114,13 +115,20 @@ async def test_a_lease_that_has_ended_cannot_be_extended_though_nobody_took_it(
     assert await ownership.release([lane]) == [False]
 
 
-async def test_a_former_owner_parks_and_buries_nothing(processor: Processor[Order]) -> None:
+@pytest.mark.row("R29", "R30")
+async def test_a_former_owner_parks_buries_halts_and_gives_back_nothing(
+    processor: Processor[Order],
+) -> None:
     link, stream = processor.stream.link, processor.stream
     ids = await stream.send(Order(key=0, seq=0))
     first = await acquired(link, processor, "a")
     await exchange(link, processor, "a", first, ">")
     second = await _until_free(link, processor, "b")
     stale = Ownership(link, processor, "a")
+    first.acked.extend(ids)
+    assert await stale.release([first]) == [False]
+    assert await stale.halt(first, "x") is False
+    assert await link.command("HGET", stream.keys.own(0, "handle"), "owner") == b"b"
     assert await stale.park(first, RuntimeError("x")) is False
     assert await stale.bury(first, ids, RuntimeError("x")) is None
     owner = Ownership(link, processor, "b")
@@ -228,3 +236,25 @@ async def test_a_lease_that_is_extended_late_strands_no_partition(
         await crew.send(1, 1)
         await eventually(lambda: crew.numbers == [0, 1], timeout=5)
         assert "partition_lost processor=orders/handle partition=0 epoch=1: its" in caplog.text
+
+
+async def test_an_odd_failure_of_a_heartbeat_is_not_its_end(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that no broker raises: nobody else would extend the leases."""
+    change, beats = Membership.change, list[str]()
+
+    async def odd(membership: Membership, action: Action) -> Standing:
+        if action == "beat":
+            beats.append(action)
+            if len(beats) == 1:
+                raise RuntimeError("odd")
+        return await change(membership, action)
+
+    monkeypatch.setattr(Membership, "change", odd)
+    async with fleet(redis_url, partitions=2, options={"lease_s": 2.0}) as crew:
+        await crew.start()
+        await eventually(lambda: len(beats) > 1, timeout=10)
+        assert "stream_heartbeat_failed processor=orders/handle error=RuntimeError: odd" in (
+            caplog.text
+        )
