@@ -53,6 +53,9 @@ def compute(events: BlockingEvents[Sum]) -> None:
                 raise OnlyHere(f"sum {one.seq}")
             case "die":
                 os._exit(3)
+            case "slow":
+                _note(events.partition, one)  # that it has begun
+                time.sleep(0.3)
             case "burn":
                 until = time.monotonic() + 1.5  # longer than the lease
                 while time.monotonic() < until:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any
 
 import pytest
 
 from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.membership import Membership
+from chancy.plugins.redis.streams.ownership import Ownership
+from chancy.plugins.redis.streams.processor import Options, Processor
 from tests.redis.streams.fleet import fleet
 from tests.waiting import eventually
 
@@ -41,6 +47,33 @@ async def test_a_worker_whose_join_had_no_answer_has_all_partitions_at_once(
         assert answers.lost == 2
         keys = crew.orders.keys
         assert await crew.orders.link.command("ZCARD", keys.members("handle")) == 1
+
+
+@pytest.mark.row("R27")
+async def test_a_worker_that_follows_a_killed_one_waits_for_its_lease(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And neither ends nor begins anew meanwhile; what the killed one had read comes first."""
+    lease_s = 1.0
+    async with fleet(redis_url, partitions=4, options={"lease_s": lease_s}) as crew:
+        await crew.send(0, 20, keys=4)
+        link, keys = crew.orders.link, crew.orders.keys
+
+        async def nothing(_: object) -> None: ...
+
+        killed = Processor(crew.orders, nothing, name="handle", options=Options(lease_s=lease_s))
+        await Membership(link, killed, "killed").change("join")
+        began = time.monotonic()
+        for number, lane in (await Ownership(link, killed, "killed").acquire(range(4))).items():
+            assert isinstance(lane, Lane)
+            names = keys.own(number, "handle"), keys.log(number), keys.stat(number)
+            await link.call("exchange", names, ("handle", "killed", lane.epoch, 2, ">"))
+        worker = await crew.start()
+        await eventually(lambda: worker.owned == set(range(4)))
+        assert time.monotonic() - began >= lease_s
+        await eventually(lambda: sorted(crew.numbers) == list(range(20)))
+        assert crew.out_of_order() == []
+        assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
 
 @pytest.mark.row("R25")

@@ -120,7 +120,10 @@ async def children(
     await module.streams.link.close()
 
 
-async def test_a_process_for_each_partition_keeps_order_and_lease(children: Computing) -> None:
+@pytest.mark.row("R32")
+async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
+    children: Computing,
+) -> None:
     serving = asyncio.create_task(children.module.streams.serve(["compute"]))
     await children.send((0, 0, "burn"), (0, 2, ""), (1, 1, ""), (1, 3, "raise"), (1, 5, ""))
     await children.send((0, 4, "die"), (0, 6, ""))
@@ -134,7 +137,14 @@ async def test_a_process_for_each_partition_keeps_order_and_lease(children: Comp
     pids = {pid for number in (0, 1) for pid, _ in children.noted(number)}
     assert len(pids) == 3
     assert os.getpid() not in pids
+    # What is at hand when the worker is told to stop ends first, and nothing more begins.
+    await children.send((0, 8, "slow"), (0, 10, ""))
+    await eventually(lambda: children.noted(0)[-1][1] == 8)
     await stopped(serving)
+    assert [seq for _, seq in children.noted(0)][-3:] == [6, 8, 8], "its begin and its end"
+    assert (executor.runner.meter.failed, executor.runner.meter.dead) == (2, 2)
+    keys, link = children.module.sums.keys, children.module.streams.link
+    assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
 
 
 async def test_an_error_that_only_its_process_can_read_concerns_its_event_alone(
@@ -169,6 +179,28 @@ async def test_a_child_that_dies_while_its_partition_is_given_back_is_no_failure
     assert executor.runner.meter.dead == 0
     keys, link = module.sums.keys, module.streams.link
     assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
+
+
+@pytest.mark.row("R32")
+async def test_a_worker_that_stops_lets_the_event_of_a_thread_end(streams: Streams) -> None:
+    orders = streams.stream(
+        "orders", record=Order, partition_by="key", partitions=1, hasher=in_turn
+    )
+    begun, ended = threading.Event(), list[int]()
+
+    def handle(events: BlockingEvents[Order]) -> None:
+        for order in events.records():
+            begun.set()
+            time.sleep(0.3)
+            ended.append(order.seq)
+
+    streams.processor(orders, mode="thread", join_delay_s=0)(handle)
+    await orders.send(Order(key=0, seq=0), Order(key=0, seq=1))
+    serving = asyncio.create_task(streams.serve())
+    await eventually(begun.is_set)
+    await stopped(serving)
+    assert ended == [0]
+    assert (await streams.link.command("XPENDING", orders.keys.log(0), "handle"))["pending"] == 1
 
 
 @pytest.mark.row("R32")

@@ -137,26 +137,6 @@ async def test_more_workers_than_partitions_stand_by(place: dict[str, Any]) -> N
         await eventually(lambda: sorted(crew.numbers) == list(range(10)))
 
 
-@pytest.mark.row("R10")
-async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(
-    place: dict[str, Any],
-) -> None:
-    going = asyncio.Event()
-
-    async def hold(worker: int, events: Events[Order]) -> None:
-        async for order in events.records():
-            crew.note(worker, events, order)
-            await going.wait()
-
-    async with fleet(**place, partitions=1, handler=hold, options={"prefetch": 1}) as crew:
-        await crew.start()
-        await crew.send(0, 1)
-        await eventually(lambda: len(crew.seen) == 1)
-        assert await crew.pending() == 1
-        going.set()
-        await eventually(lambda: _nothing_pending(crew))
-
-
 @pytest.mark.row("R16")
 async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
     place: dict[str, Any],

@@ -65,14 +65,17 @@ async def test_ignore_acknowledges_what_failed_and_goes_on(place: dict[str, Any]
 
 
 @pytest.mark.row("R21")
-async def test_ignore_drops_all_of_a_batch(place: dict[str, Any]) -> None:
-    async with fleet(**place, partitions=1, batch=5, options={"policy": Ignore(keep=True)}) as crew:
+@pytest.mark.parametrize("keep", [False, True])
+async def test_ignore_drops_all_of_a_batch(place: dict[str, Any], keep: bool) -> None:
+    options = {"policy": Ignore(keep=keep)}
+    async with fleet(**place, partitions=1, batch=5, options=options) as crew:
         poisoned(crew, 11)
         await crew.send(0, 20)
         await crew.start()
         await eventually(lambda: 19 in crew.numbers)
         await eventually(lambda: quiet(crew, 0))
-        assert len(await letters(crew, 0)) == 5
+        assert crew.numbers == [*range(12), *range(15, 20)]
+        assert len(await letters(crew, 0)) == 5 * keep
 
 
 @pytest.mark.row("R19", "R22")

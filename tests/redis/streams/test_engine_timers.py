@@ -172,7 +172,9 @@ async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
 async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
     everywhere: dict[str, Any], start: Start
 ) -> None:
+    """One on the leader in one worker only, and it, too, again."""
     ran: list[int] = []
+    led: list[int] = []
     for number in range(2):
         streams = declared(everywhere)
 
@@ -181,9 +183,15 @@ async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
             if ran.count(number) == 1:
                 raise ValueError("the first time")
 
+        async def lead(number: int = number) -> None:
+            led.append(number)
+            if len(led) == 1:
+                raise ValueError("the first time")
+
         streams.task(name="once")(work)
-        start(streams, None)
-    await eventually(lambda: sorted(ran) == [0, 0, 1, 1])
+        streams.task(name="led", on_leader=True)(lead)
+        start(streams, Gate(leads=number == 0))
+    await eventually(lambda: (sorted(ran), led) == ([0, 0, 1, 1], [0, 0]))
 
 
 @pytest.mark.row("R34", "R45")
