@@ -13,7 +13,13 @@ from chancy.options import EXECUTORS, ExecutorName
 # Makes the assertions of the contract as readable as those of a test module.
 pytest.register_assert_rewrite("chancy.testing.conformance", "tests.contract.machine")
 
-from tests.contract.executor_calls import Place, started  # noqa: E402  rewriting comes first
+from tests.contract.executor_calls import DEADLINE_S, Place, started  # noqa: E402  rewriting comes first
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children of a busy machine take more than a second to take a call; it is not given back."""
+    monkeypatch.setattr("chancy.executors.process._PATIENCE_S", DEADLINE_S)
 
 
 @pytest.fixture

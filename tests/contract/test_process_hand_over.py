@@ -122,8 +122,11 @@ async def test_process_child_that_receives_nothing_loses_its_calls(two: Executor
         os.kill(stopped, signal.SIGCONT)
 
 
-async def test_process_attempts_that_no_child_takes_go_back(one: Executor, place: Place) -> None:
+async def test_process_attempts_that_no_child_takes_go_back(
+    one: Executor, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worker's consumers have taken more than can run now that the jobs are long."""
+    monkeypatch.setattr("chancy.executors.process._PATIENCE_S", 0.5)
     running = start(one, [place.waiting("wait_for_file")])
     await place.has_started()
     behind = start(one, [claim_of("mark", path=str(place.other)) for _ in range(3)])

@@ -96,7 +96,7 @@ async def test_impossible_values_in_a_batch_of_settlements(
 ) -> None:
     worker = start_worker(dsn)
     worker.wait_until_ready()
-    ids = await push(chancy, book, seconds=1.0)
+    ids = await push(chancy, book, seconds=3.0)
     count = len(ids) + NEIGHBOURS
     await eventually(lambda: len(book.count("begin")) == count)
     spoil(dsn, ids)

@@ -164,8 +164,8 @@ def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
         eventually_sync(lambda: shop.notes("notes"))
         worker.process.send_signal(signal.SIGTERM)
         told = time.monotonic()
-        assert worker.process.wait(15) == 0
-        assert time.monotonic() - told < 5.0, "the grace and the end of a process, not of the job"
+        assert worker.process.wait(30) == 0
+        assert time.monotonic() - told < 15.0, "the grace and the end of a process, not of the job"
     lines = [json.loads(line) for line in worker.log.splitlines()]
     assert {"chancy.worker", "chancy.cli"} <= {line["logger"] for line in lines}
     assert not logging.getLogger("tests.own").disabled, "an application leaves them alone"
