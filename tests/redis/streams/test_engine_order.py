@@ -125,7 +125,9 @@ async def test_only_the_partitions_that_move_pause(place: dict[str, Any]) -> Non
 
 
 @pytest.mark.row("R28")
-async def test_more_workers_than_partitions_stand_by(place: dict[str, Any]) -> None:
+async def test_more_workers_than_partitions_stand_by(
+    place: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     async with fleet(**place, partitions=2) as crew:
         workers = [await crew.start() for _ in range(3)]
         await eventually(lambda: sum(len(one.owned) for one in workers) == 2)
@@ -135,6 +137,7 @@ async def test_more_workers_than_partitions_stand_by(place: dict[str, Any]) -> N
         await eventually(crew.settled)
         await crew.send(0, 10)
         await eventually(lambda: sorted(crew.numbers) == list(range(10)))
+        assert "stream_executor_failed" not in caplog.text, "it ended, and began anew"
 
 
 @pytest.mark.row("R16")
