@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,15 @@ def _walk(path: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 def code(*below: str) -> Iterator[Path]:
     """The Python modules of the product, or of some folders."""
     return files(".py", below=below or ("chancy", "plugins", "migrations"))
+
+
+def statements(tree: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement, those inside of others too: a third of what `ast.walk` goes through."""
+    for below in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, below, ()):
+            if isinstance(node, ast.stmt):
+                yield node
+            yield from statements(node)
 
 
 def shown(path: Path) -> str:

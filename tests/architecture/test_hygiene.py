@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 
 import pytest
 
@@ -33,12 +35,13 @@ _MACHINE = [
 ]
 
 
-def _written() -> Iterator[tuple[str, str]]:
+@cache
+def _written() -> Sequence[tuple[str, str]]:
+    found = []
     for path in files():
-        try:
-            yield shown(path), path.read_text()
-        except UnicodeDecodeError:
-            continue
+        with suppress(UnicodeDecodeError):
+            found.append((shown(path), path.read_text()))
+    return found
 
 
 @pytest.mark.parametrize("pattern", [*_HOSTS, *_MACHINE])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import ROOT, code, shown
+from tests.architecture.sources import ROOT, code, shown, statements
 
 _PURE = {
     "judge",
@@ -40,7 +40,7 @@ _OPTIONAL = (
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

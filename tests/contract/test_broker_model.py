@@ -33,7 +33,12 @@ def hold_against_model(machine: type[BrokerMachine], *, examples: int, steps: in
     )
 
 
-def test_memory_tells_the_same_story_as_the_model() -> None:
+#: How many histories there are every day, and in the long runs.
+EXAMPLES = pytest.mark.parametrize("examples", [15, pytest.param(50, marks=pytest.mark.chaos)])
+
+
+@EXAMPLES
+def test_memory_tells_the_same_story_as_the_model(examples: int) -> None:
     class MemoryMachine(BrokerMachine):
         def opened(self) -> Broker:
             self.clock = ManualClock(BEGAN)
@@ -45,11 +50,12 @@ def test_memory_tells_the_same_story_as_the_model() -> None:
             self.model.now += days * DAY
 
     with asyncio.Runner() as MemoryMachine.runner:
-        hold_against_model(MemoryMachine, examples=50, steps=40)
+        hold_against_model(MemoryMachine, examples=examples, steps=40)
 
 
+@EXAMPLES
 @pytest.mark.timeout(600)
-def test_postgres_tells_the_same_story_as_the_model(dsn: str) -> None:
+def test_postgres_tells_the_same_story_as_the_model(dsn: str, examples: int) -> None:
     broker = PostgresBroker(dsn)
 
     async def emptied() -> None:
@@ -69,6 +75,6 @@ def test_postgres_tells_the_same_story_as_the_model(dsn: str) -> None:
     with asyncio.Runner() as PostgresMachine.runner:
         PostgresMachine.runner.run(broker.open())
         try:
-            hold_against_model(PostgresMachine, examples=50, steps=40)
+            hold_against_model(PostgresMachine, examples=examples, steps=40)
         finally:
             PostgresMachine.runner.run(broker.close())

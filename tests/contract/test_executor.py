@@ -174,6 +174,11 @@ def test_default_concurrency() -> None:
     assert default_concurrency("async") == 256
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["process", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("thread", "async"))],
+    indirect=True,
+)
 async def test_runs_many_short_jobs(name: ExecutorName) -> None:
     """Every outcome goes to the run that asked for it, of 10,000."""
     async with started(name, concurrency=2) as it:

@@ -27,6 +27,8 @@ from tests.contract.executor_calls import (
 )
 from tests.waiting import eventually, eventually_sync
 
+LONG = pytest.mark.chaos
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -190,7 +192,7 @@ async def test_process_stops_although_a_program_cannot_be_found(
         assert "child 2 could not be started" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["wait-idle", "wait-busy"])
+@pytest.mark.parametrize("name", [pytest.param("wait-idle", marks=LONG), "wait-busy"])
 def test_process_children_end_when_the_worker_is_killed(tmp_path: Path, name: str) -> None:
     """Also in the middle of a call that holds the interpreter."""
     with executor_scripts.start(name, tmp_path) as worker:

@@ -16,6 +16,8 @@ from chancy.limits import Limit, encode_limits
 from chancy.options import ProcessOptions
 from tests.contract.executor_calls import Place, claim_of, end_of, result, started
 
+LONG = pytest.mark.chaos
+
 ASKED = Cancelled("somebody asked")
 MB = 2**20
 
@@ -78,7 +80,9 @@ async def test_process_error_in_the_cleanup_is_logged(
     assert "ValueError: in the cleanup" in caplog.text
 
 
-@pytest.mark.parametrize("function", ["swallow_all", "hold_the_interpreter_for_good"])
+@pytest.mark.parametrize(
+    "function", ["swallow_all", pytest.param("hold_the_interpreter_for_good", marks=LONG)]
+)
 async def test_process_job_that_does_not_stop_is_killed_after_the_grace(
     place: Place, function: str
 ) -> None:
@@ -158,7 +162,7 @@ async def test_process_job_has_its_own_signal_handlers_back(child: Executor) -> 
     assert await result(child, "timer") == [True, 0.0]
 
 
-@pytest.mark.parametrize("function", ["hog_slowly", "hold", "leak"])
+@pytest.mark.parametrize("function", [pytest.param("hog_slowly", marks=LONG), "hold", "leak"])
 async def test_process_memory_over_the_limit_ends_the_job(child: Executor, function: str) -> None:
     """Taken step by step, which the parent sees, or at once, which the system refuses."""
     pid = await result(child, "pid")

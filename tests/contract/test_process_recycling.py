@@ -38,7 +38,14 @@ async def pids(it: Executor, jobs: int, consumers: int) -> Counter[int]:
     return found
 
 
-@pytest.mark.parametrize(("most", "jobs"), [(1, 6), (3, 12), (100, 500)])
+@pytest.mark.parametrize(
+    ("most", "jobs"),
+    [
+        pytest.param(1, 6, marks=pytest.mark.chaos),
+        (3, 12),
+        pytest.param(100, 500, marks=pytest.mark.chaos),
+    ],
+)
 async def test_process_child_has_so_many_jobs_and_no_more(most: int, jobs: int) -> None:
     async with started("process", concurrency=2, options=ProcessOptions(max_jobs=most)) as it:
         found = await pids(it, jobs, consumers=20)
@@ -84,6 +91,7 @@ async def test_process_exit_handlers_of_a_recycled_child_run(place: Place) -> No
         await eventually(place.other.exists)
 
 
+@pytest.mark.chaos
 async def test_process_recycling_loses_no_job_of_many() -> None:
     """Thousands, with many in the hands of children that go."""
     async with started("process", concurrency=2, options=ProcessOptions(max_jobs=700)) as it:
@@ -99,7 +107,9 @@ async def test_process_recycling_loses_no_job_of_many() -> None:
     assert all(isinstance(outcome, Returned) for outcome in found.values())
 
 
-@pytest.mark.parametrize("name", ["make_ready", "make_ready_async"])
+@pytest.mark.parametrize(
+    "name", ["make_ready", pytest.param("make_ready_async", marks=pytest.mark.chaos)]
+)
 async def test_process_initializer_is_called_in_each_child(name: str) -> None:
     options = ProcessOptions(initializer=f"{HERE}.{name}", max_jobs=1)
     async with started("process", options=options) as it:

@@ -37,7 +37,7 @@ def marked() -> Mapping[str, list[str]]:
             if not name.startswith("test_"):
                 continue
             marks = [*whole, *_marks(decorators)]
-            sign = " ‡" if twice & {*arguments} else ""
+            sign = " ‡" if twice & {*arguments} or any(map(_clustered, decorators)) else ""
             sign = " †" if any(mark == "chaos" for mark, _ in marks) else sign
             test = f"`{path.relative_to(ROOT)}::{name}`{sign}"
             for mark, rows in marks:
@@ -82,6 +82,12 @@ def _placed(tree: ast.Module) -> set[str]:
         if found & {*arguments} and any("fixture" in ast.unparse(one) for one in decorators):
             found.add(name)
     return found
+
+
+def _clustered(decorator: ast.expr) -> bool:
+    """Whether it leaves the cluster to the long runs for one test alone."""
+    said = ast.unparse(decorator)
+    return "param('cluster', marks=pytest.mark.chaos)" in said
 
 
 def _arguments(test: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:

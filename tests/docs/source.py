@@ -21,10 +21,13 @@ _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 @cache
 def trees() -> Mapping[Path, ast.Module]:
-    """Every module of the product, parsed."""
+    """Every module of the product that logs or has a text with a dotted name of chancy, parsed: to
+    parse all of them took each process that runs tests two seconds."""
+    texts = {path: path.read_text(encoding="utf-8") for path in code("chancy", "plugins")}
     return {
-        path: ast.parse(path.read_text(encoding="utf-8"), str(path))
-        for path in code("chancy", "plugins")
+        path: ast.parse(text, str(path))
+        for path, text in texts.items()
+        if re.search(r"\blogger\b|[\"']chancy\.", text)
     }
 
 
@@ -44,27 +47,39 @@ def events() -> Sequence[Event]:
 
 
 def _events() -> Iterator[Event]:
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
+    for path, nodes in _nodes().items():
+        logger = ""
+        for node in nodes:
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
                     args=[ast.Constant(value=str(message)), *_],
                 ) if level in _LEVELS:
-                    yield Event(message.split()[0], _logger(tree, path), level)
+                    pass
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id="logger"), attr="log"),
                     args=[_, ast.Constant(value=str(message)), *_],
                 ):
-                    # Its level is chosen when it runs.
-                    yield Event(message.split()[0], _logger(tree, path), "info")
+                    level = "info"  # chosen when it runs
                 case _:
                     continue
+            logger = logger or _logger(nodes, path)
+            yield Event(message.split()[0], logger, level)
 
 
-def _logger(tree: ast.Module, path: Path) -> str:
+@cache
+def _nodes() -> Mapping[Path, Sequence[ast.AST]]:
+    """What is said here of modules: their calls, names of attributes and texts."""
+    kinds = (ast.Call, ast.Attribute, ast.Constant)
+    return {
+        path: [node for node in ast.walk(tree) if isinstance(node, kinds)]
+        for path, tree in trees().items()
+    }
+
+
+def _logger(nodes: Sequence[ast.AST], path: Path) -> str:
     """The argument of a module's ``getLogger``."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Call(
                 func=ast.Attribute(attr="getLogger"), args=[ast.Constant(value=str(name))]
@@ -84,8 +99,8 @@ def log_calls() -> int:
         and node.attr in {*_LEVELS, "log"}
         and isinstance(node.value, ast.Name)
         and node.value.id == "logger"
-        for tree in trees().values()
-        for node in ast.walk(tree)
+        for nodes in _nodes().values()
+        for node in nodes
     )
 
 
@@ -95,8 +110,8 @@ def texts() -> frozenset[str]:
     names of failures, loggers."""
     return frozenset(
         node.value
-        for tree in trees().values()
-        for node in ast.walk(tree)
+        for nodes in _nodes().values()
+        for node in nodes
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and re.fullmatch(r"chancy(\.\w+)+", node.value)

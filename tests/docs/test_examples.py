@@ -23,6 +23,9 @@ RUN = [
     if page.path.name == "README.md" or page.path.parent.name in ("tutorial", "guides")
 ]
 
+#: Pages that take longest, whose subjects have many tests of their own.
+LONG = {"batches", "cron", "executors", "migrations", "streams", "testing", "workflows"}
+
 
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.language == "python"], ids=str
@@ -38,7 +41,14 @@ PAGE_S = 240
 
 
 @pytest.mark.timeout(PAGE_S + 30)
-@pytest.mark.parametrize("page", RUN, ids=lambda page: shown(page.path))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.chaos) if page.path.stem in LONG else page
+        for page in RUN
+    ],
+    ids=lambda page: shown(page.path),
+)
 def test_the_examples_of_a_page_run(
     page: Page, request: pytest.FixtureRequest, server_dsn: str, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ async def check_all_can_be_read(chancy: Chancy) -> None:
     assert len(found) == len(IMPOSSIBLE) + NEIGHBOURS
 
 
+@pytest.mark.chaos
 async def test_impossible_values_in_a_batch_of_claims(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:

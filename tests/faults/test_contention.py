@@ -163,6 +163,7 @@ def check_duel(where: tables.Where, id: UUID, lease: UUID, answers: Sequence[Any
     return f"{cancelled} {State(state).label}"
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("contenders", [4], indirect=True)
 def test_finish_retry_rescue_and_cancel_at_the_same_moment(
     dsn: str, book: Book, contenders: Contenders

@@ -141,6 +141,7 @@ async def old_fleet(empty_dsn: str, book: Book) -> AsyncIterator[list[OldWorker]
     await asyncio.gather(*running)
 
 
+@pytest.mark.chaos
 async def test_old_workers_go_on_while_the_tables_are_migrated_and_new_ones_come(
     empty_dsn: str, book: Book, start_worker: StartWorker, old_fleet: list[OldWorker]
 ) -> None:

@@ -26,6 +26,7 @@ MOST_RECORDED = 64 * 1024
 LONG = pytest.mark.chaos
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("executor", "function"),
     [
@@ -163,6 +164,7 @@ WRITTEN_BY_HAND: Mapping[str, str | None] = {
 }
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     "executor", ["process", *(pytest.param(one, marks=LONG) for one in ("thread", "async"))]
 )

@@ -33,6 +33,7 @@ def check_bystander(done: QueuedJob) -> None:
     assert len(done.errors) == done.crashes <= 1
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("queue", "killer", "how"),
     [

@@ -78,6 +78,7 @@ async def test_three_crashes_of_the_server_lose_and_repeat_nothing(
     assert tables.counters(dsn) == (producer.pushed, 0, 0)
 
 
+@pytest.mark.chaos
 async def test_jobs_that_run_through_a_crash_of_the_server_are_settled_afterwards(
     own_server: OwnServer, book: Book, start_worker: StartWorker
 ) -> None:

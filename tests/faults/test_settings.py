@@ -116,6 +116,7 @@ class TestContractAtFarPositions(BrokerContract):
             yield opened
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     "position",
     [*(pytest.param(one, marks=pytest.mark.chaos) for one in POSITIONS[:-1]), POSITIONS[-1]],

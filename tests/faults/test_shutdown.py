@@ -65,6 +65,7 @@ def test_sigterm_gives_long_jobs_back(
     assert book.count("end") == {}
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("executor", EVERYDAY)
 def test_sigterm_lets_jobs_finish_that_can(
     dsn: str, book: Book, start_worker: StartWorker, executor: ExecutorName
@@ -130,6 +131,7 @@ def test_sigterm_during_a_claim_gives_back_what_it_got(
     check_untouched(dsn, 8)
 
 
+@pytest.mark.chaos
 def test_sigterm_during_a_settlement_waits_for_it(
     dsn: str, book: Book, start_worker: StartWorker
 ) -> None:

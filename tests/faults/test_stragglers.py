@@ -17,6 +17,8 @@ from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.waiting import eventually
 
+LONG = pytest.mark.chaos
+
 #: What a busy machine may add, in seconds.
 SLACK_S = 0.7
 
@@ -84,7 +86,7 @@ async def check_late_commit(dsn: str, book: Book, how: str, held_s: float) -> No
     oracles.check_ran_once(book, [*range(pushed), late])
 
 
-@pytest.mark.parametrize("how", ["push", "insert"])
+@pytest.mark.parametrize("how", [pytest.param("push", marks=LONG), "insert"])
 async def test_a_job_that_is_committed_late_is_found_behind_the_hint(
     dsn: str, book: Book, how: str
 ) -> None:

@@ -151,6 +151,7 @@ async def test_the_jobs_of_a_killed_worker_do_not_wait_for_its_timeout(
             await eventually(lambda: tables.workers(dsn) == processes, timeout=30)
 
 
+@pytest.mark.chaos
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere children have no signal to lose")
 async def test_what_a_killed_worker_leaves_behind_does_not_run_beside_its_jobs(
     dsn: str, book: Book, start: Start
@@ -170,6 +171,7 @@ async def test_what_a_killed_worker_leaves_behind_does_not_run_beside_its_jobs(
             assert alive(family) == []
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(
     "both",
     [

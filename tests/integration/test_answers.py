@@ -14,7 +14,11 @@ from chancy.plugins.retry import Constant, Retry
 from tests.integration import answering
 from tests.integration.test_progress import QUEUES
 
-pytestmark = pytest.mark.parametrize("queue", ["process", "thread", "async"])
+#: Each of its jobs waits for seconds: in threads and coroutines in the long runs only.
+FEW = pytest.mark.parametrize(
+    "queue",
+    ["process", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("thread", "async"))],
+)
 
 
 @pytest.fixture
@@ -32,6 +36,7 @@ async def end_of(chancy: Chancy, queue: str, job: Job[Any]) -> QueuedJob:
     return done
 
 
+@FEW
 @pytest.mark.parametrize(
     "function", [answering.poll, pytest.param(answering.poll_async, marks=pytest.mark.chaos)]
 )
@@ -44,6 +49,7 @@ async def test_a_job_that_puts_itself_off_uses_up_no_attempt(
     assert done.errors == ()
 
 
+@pytest.mark.parametrize("queue", ["process", "thread", "async"])
 @pytest.mark.parametrize("function", [answering.give_up, answering.give_up_async])
 async def test_a_job_that_cancels_itself_is_cancelled_and_says_why(
     chancy: Chancy, tmp_path: Path, queue: str, function: Any
@@ -54,6 +60,7 @@ async def test_a_job_that_cancels_itself_is_cancelled_and_says_why(
     assert (tmp_path / "runs").read_text() == "x"
 
 
+@FEW
 @pytest.mark.parametrize(
     "function",
     [pytest.param(answering.try_again, marks=pytest.mark.chaos), answering.try_again_async],

@@ -190,6 +190,7 @@ async def test_a_queue_that_changes_or_goes_while_it_warms_up(
     assert all(stub.stopped for stub in stubs)
 
 
+@pytest.mark.chaos
 async def test_an_executor_that_fails_to_start_and_one_that_breaks_later(
     chancy: Chancy, stubs: list[Stub], caplog: pytest.LogCaptureFixture
 ) -> None:

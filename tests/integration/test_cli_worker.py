@@ -116,7 +116,9 @@ def test_a_second_signal_ends_at_once(shop: Path, dsn: str) -> None:
         )
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2])
+@pytest.mark.parametrize(
+    "processes", [0, *(pytest.param(one, marks=pytest.mark.chaos) for one in (1, 2))]
+)
 def test_without_tables_a_worker_exits_with_3(shop: Path, empty_dsn: str, processes: int) -> None:
     options = ("--app=shop", f"--processes={processes}")
     answer = alone("worker", *options, cwd=shop, env={"CHANCY_DSN": empty_dsn}, code=3)

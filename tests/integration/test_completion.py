@@ -104,7 +104,7 @@ async def test_what_raises_after_the_commit_has_succeeded(
     assert "settlements_stale" not in caplog.text
 
 
-@pytest.mark.parametrize("kept", ["", "-unkept"])
+@pytest.mark.parametrize("kept", ["", pytest.param("-unkept", marks=pytest.mark.chaos)])
 @pytest.mark.parametrize("function", FUNCTIONS)
 async def test_a_child_that_dies_after_the_commit_changes_nothing(
     chancy: Chancy, dsn: str, kept: str, function: Any

@@ -83,6 +83,7 @@ def test_a_total_that_was_tampered_with_is_found(tmp_path: Path, dsn: str) -> No
     assert "every total is right" not in answer.out
 
 
+@pytest.mark.chaos
 def test_ctrl_c_ends_the_demo_cleanly(tmp_path: Path, dsn: str) -> None:
     with started(command("demo", "--dsn", dsn), cwd=tmp_path) as demo:
         eventually_sync(lambda: "pushed" in demo.log, timeout=30)

@@ -42,7 +42,9 @@ def _wait_until_reachable(dsn: str) -> None:
     psycopg.connect(dsn, connect_timeout=10).close()
 
 
-@pytest.mark.parametrize("mode", ["smart", "fast", "immediate"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param("smart", marks=pytest.mark.chaos), "fast", "immediate"]
+)
 def test_a_restart_keeps_the_port_and_what_was_committed(own_server: OwnServer, mode: str) -> None:
     server = own_server(migrated=False)
     before = server.dsn()
@@ -190,7 +192,11 @@ def _starter(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("arguments", [("wait",), ("wait", "fork")], ids=["plain", "forked"])
+@pytest.mark.parametrize(
+    "arguments",
+    [("wait",), pytest.param(("wait", "fork"), marks=pytest.mark.chaos)],
+    ids=["plain", "forked"],
+)
 def test_the_server_dies_with_a_parent_that_was_killed(arguments: tuple[str, ...]) -> None:
     with _starter(*arguments) as parent:
         assert parent.stdout is not None
@@ -201,7 +207,9 @@ def test_the_server_dies_with_a_parent_that_was_killed(arguments: tuple[str, ...
         eventually_sync(lambda: not Path(words[1]).exists(), timeout=30)
 
 
-@pytest.mark.parametrize("arguments", [(), ("fork",)], ids=["plain", "forked"])
+@pytest.mark.parametrize(
+    "arguments", [(), pytest.param(("fork",), marks=pytest.mark.chaos)], ids=["plain", "forked"]
+)
 def test_the_server_ends_with_a_parent_that_forgot_it(arguments: tuple[str, ...]) -> None:
     with _starter(*arguments) as parent:
         assert parent.stdout is not None

@@ -92,6 +92,7 @@ def _plain_interpreter(account: binaries.Account) -> Path | None:
     return None
 
 
+@pytest.mark.chaos
 def test_an_ordinary_user_starts_it_too(open_directory: Path) -> None:
     """In a process without root's rights, and from copies it can reach, as if installed there."""
     account = binaries.server_account()

@@ -59,7 +59,7 @@ async def test_progress_is_stored_while_a_job_runs_and_stays(
     [
         ("process", reporting.heed),
         ("thread", reporting.heed),
-        ("async", reporting.heed_async),
+        pytest.param("async", reporting.heed_async, marks=pytest.mark.chaos),
     ],
 )
 async def test_a_job_whose_lease_is_lost_is_told(

@@ -29,7 +29,10 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
         yield made
 
 
-@pytest.mark.parametrize("function", [completing.three_steps, completing.three_steps_async])
+@pytest.mark.parametrize(
+    "function",
+    [completing.three_steps, pytest.param(completing.three_steps_async, marks=pytest.mark.chaos)],
+)
 @pytest.mark.parametrize("die_after", [1, pytest.param(3, marks=pytest.mark.chaos)])
 async def test_a_child_that_dies_between_steps_runs_none_of_them_twice(
     chancy: Chancy, tmp_path: Path, function: Any, die_after: int

@@ -105,6 +105,7 @@ def test_workers_drain_when_the_supervisor_is_killed(shop: Path, dsn: str) -> No
     assert _workers(dsn) == set()
 
 
+@pytest.mark.chaos
 def test_burst_ends_when_every_worker_is_done(shop: Path, dsn: str) -> None:
     ids = [
         inside("push", "shop.add", "--no-validate", f"--arg=a={n}", dsn=dsn).out.strip()
@@ -154,6 +155,7 @@ def _push_leaving(directory: Path, dsn: str, status: int) -> str:
     ).out.strip()
 
 
+@pytest.mark.chaos
 def test_a_job_that_ends_its_process_says_nothing_of_the_worker(tmp_path: Path, dsn: str) -> None:
     id = _push_leaving(tmp_path, dsn, 3)  # what a worker exits with where the tables are missing
     line = command("worker", "--app=leaving", "--processes=1")
@@ -167,6 +169,7 @@ def test_a_job_that_ends_its_process_says_nothing_of_the_worker(tmp_path: Path, 
         assert "supervisor_gives_up" not in supervisor.log
 
 
+@pytest.mark.chaos
 def test_a_burst_is_not_done_where_a_job_has_ended_its_process(tmp_path: Path, dsn: str) -> None:
     _push_leaving(tmp_path, dsn, 0)
     line = command("worker", "--app=leaving", "--processes=1", "--burst")

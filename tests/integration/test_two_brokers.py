@@ -53,7 +53,7 @@ async def test_both_queues_are_served(chancy: Chancy, two: TwoBrokers) -> None:
     assert worker.settled == 500
 
 
-@pytest.mark.parametrize("queue", BOTH)
+@pytest.mark.parametrize("queue", [pytest.param(BOTH[0], marks=pytest.mark.chaos), *BOTH[1:]])
 async def test_a_failure_is_retried_and_filed(chancy: Chancy, queue: str) -> None:
     async with Worker(chancy):
         failing = jobs.fail.job(message="oops").with_queue(queue).with_max_attempts(3)

@@ -15,6 +15,17 @@ LONG = pytest.mark.chaos
 #: The wheel has two servers; the system may have a third. The oldest and the newest stand for all.
 SERVERS = [pytest.param("16", marks=LONG), "18", "15"] if DEBIAN_15.is_dir() else ["16", "18"]
 
+#: For what takes long: on the newest alone every day.
+NEWEST = pytest.mark.parametrize(
+    "server",
+    [
+        "18",
+        pytest.param("16", marks=LONG),
+        *([pytest.param("15", marks=LONG)] if DEBIAN_15.is_dir() else []),
+    ],
+    indirect=True,
+)
+
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:

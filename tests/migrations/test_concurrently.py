@@ -26,6 +26,8 @@ from chancy.testing.structure import structure
 from tests.migrations.slow import BUILD, written
 from tests.waiting import eventually
 
+LONG = pytest.mark.chaos
+
 ROWS = 20_000
 Write = Callable[..., Component]
 
@@ -133,6 +135,7 @@ def writers(dsn: str, waits: list[float]) -> Generator[None]:
             thread.join()
 
 
+@pytest.mark.chaos
 async def test_writers_go_on_while_an_index_is_built(empty_dsn: str, write: Write) -> None:
     """A reader holds an old snapshot, for which the build waits: the writers do not."""
     one = write()
@@ -164,6 +167,7 @@ def begin(dsn: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.chaos
 async def test_many_processes_build_it_once(empty_dsn: str, write: Write) -> None:
     """Those that wait hold no snapshot, for which the one that builds would wait for ever."""
     one = write()
@@ -184,7 +188,7 @@ async def test_many_processes_build_it_once(empty_dsn: str, write: Write) -> Non
     assert schema.revisions(empty_dsn)["slow"] == "0003"
 
 
-@pytest.mark.parametrize("backend", ["cancelled", "orphaned"])
+@pytest.mark.parametrize("backend", ["cancelled", pytest.param("orphaned", marks=LONG)])
 async def test_an_interrupted_build_is_done_again(
     backend: str, empty_dsn: str, write: Write
 ) -> None:

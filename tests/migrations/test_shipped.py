@@ -21,6 +21,7 @@ from chancy.postgres import schema
 from chancy.testing.structure import structure
 from tests import jobs
 from tests.architecture.sources import ROOT
+from tests.migrations.conftest import NEWEST
 from tests.waiting import eventually
 
 AGING = Aging(queue="async", every=timedelta(seconds=1), by=1, up_to=5)
@@ -87,6 +88,7 @@ def test_functions_that_pin_their_plans_are_not_compiled(empty_dsn: str) -> None
     assert [name for name, off in pinned if not off] == []
 
 
+@NEWEST
 async def test_what_ships_goes_up_down_and_up_and_works_on_each_server(
     server: PostgresServer,
 ) -> None:

@@ -198,6 +198,7 @@ def test_from_its_installation_to_its_removal_and_back(
     shop.plain("migrate", "downgrade", "base", "--yes")
 
 
+@pytest.mark.chaos
 def test_its_own_tests_pass(built: Path, server_dsn: str, tmp_path: Path) -> None:
     """As its author runs them; ``server_dsn`` so that the server is not taken for a leftover."""
     tests = shutil.copytree(EXAMPLE / "tests", tmp_path / "tests")

@@ -53,7 +53,7 @@ def taken(connection: psycopg.Connection[Any]) -> list[UUID]:
     return [row[0] for row in rows.fetchall()]
 
 
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("known", [pytest.param(False, marks=pytest.mark.chaos), True])
 def test_a_batch_among_many_jobs(connection: psycopg.Connection[Any], known: bool) -> None:
     """With statistics of an empty table, too."""
     connection.execute("analyze chancy.jobs")

@@ -46,7 +46,7 @@ def names(dsn: str) -> list[str]:
     return [row[0] for row in execute(dsn, "select name from chancy.cron_entries order by name")]
 
 
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("driver", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)])
 async def test_a_worker_stores_its_entries_and_runs_their_jobs(cron_dsn: str, driver: Any) -> None:
     jobs.noted.clear()
     cron = Cron(entry("each", EVERY_SECOND), entry("seldom"))

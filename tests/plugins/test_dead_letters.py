@@ -42,9 +42,8 @@ async def test_a_job_whose_retries_are_used_up_is_kept_with_the_evidence(dsn: st
         one = await letter(chancy, reference.id)
     assert (one.reason, one.error, one.message) == ("failed", "builtins.ValueError", "no luck")
     assert (one.attempt, one.max_attempts, one.crashes, one.priority) == (2, 2, 0, 3)
-    assert (one.queue, one.func) == ("async", "tests.jobs.fail")
+    assert (one.queue, one.func, one.limits) == ("async", "tests.jobs.fail", {"time_s": 60})
     assert (one.arguments, one.meta["shop"]) == ({"message": "no luck"}, {"a": 1})
-    assert one.limits == {"time_s": 60}
     assert [error["attempt"] for error in one.errors] == [1, 2]
     assert "raise ValueError(message)" in one.errors[-1]["trace"]
     assert str(one.worker_id) == one.errors[-1]["worker_id"]
@@ -233,6 +232,7 @@ async def test_a_hook_that_fails_is_repaired_by_the_sweep(
     assert any("dead_letters_repaired count=2" in record.message for record in caplog.records)
 
 
+@pytest.mark.chaos
 async def test_a_table_that_is_locked_holds_nothing_up_for_long(dsn: str) -> None:
     async with working(dsn, Retry(Never()), DeadLetters(sweep_s=0.2)) as chancy:
         with psycopg.connect(dsn) as holder:

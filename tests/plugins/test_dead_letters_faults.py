@@ -56,6 +56,7 @@ def check_once(dsn: str, ids: list[UUID]) -> None:
     assert {row[0] for row in jobs} == set(ids)
 
 
+@pytest.mark.chaos
 def test_a_replay_that_is_killed_in_its_middle_replays_each_letter_once(
     dsn: str, replays: Replays
 ) -> None:
@@ -104,6 +105,7 @@ def test_replays_that_are_killed_again_and_again_lose_and_repeat_nothing(
     check_once(dsn, ids)
 
 
+@pytest.mark.chaos
 def test_two_processes_that_replay_at_one_moment_replay_each_letter_once(
     dsn: str, replays: Replays
 ) -> None:

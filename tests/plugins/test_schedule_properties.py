@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,15 +115,19 @@ def scanned(expression: Expression, zone: str, after: datetime, until: datetime)
     return ticks
 
 
-@settings(max_examples=50, deadline=None)
-@given(data=st.data())
-def test_ticks_are_those_that_a_scan_of_the_wall_clock_finds(data: st.DataObject) -> None:
-    zone = data.draw(st.sampled_from(ZONES))
-    expression = data.draw(expressions())
-    after = data.draw(near_changes(zone))
-    until = after + timedelta(hours=36)
-    schedule = Schedule(expression.text, zone)
-    assert schedule.between(after, until, 10_000) == scanned(expression, zone, after, until)
+@pytest.mark.parametrize("examples", [15, pytest.param(150, marks=pytest.mark.chaos)])
+def test_ticks_are_those_that_a_scan_of_the_wall_clock_finds(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(data=st.data())
+    def compare(data: st.DataObject) -> None:
+        zone = data.draw(st.sampled_from(ZONES))
+        expression = data.draw(expressions())
+        after = data.draw(near_changes(zone))
+        until = after + timedelta(hours=36)
+        schedule = Schedule(expression.text, zone)
+        assert schedule.between(after, until, 10_000) == scanned(expression, zone, after, until)
+
+    compare()
 
 
 @settings(max_examples=30, deadline=None)

@@ -15,8 +15,9 @@ from tests.contract.machine import BrokerMachine
 from tests.contract.test_broker_model import hold_against_model
 
 
+@pytest.mark.parametrize("examples", [10, pytest.param(30, marks=pytest.mark.chaos)])
 @pytest.mark.timeout(600)
-def test_redis_tells_the_same_story_as_the_model(redis_url: str) -> None:
+def test_redis_tells_the_same_story_as_the_model(redis_url: str, examples: int) -> None:
     settings = RedisSettings(url=redis_url)
     broker = RedisBroker(settings)
 
@@ -35,6 +36,6 @@ def test_redis_tells_the_same_story_as_the_model(redis_url: str) -> None:
         RedisMachine.runner = runner
         runner.run(broker.open())
         try:
-            hold_against_model(RedisMachine, examples=30, steps=40)
+            hold_against_model(RedisMachine, examples=examples, steps=40)
         finally:
             runner.run(broker.close())

@@ -144,6 +144,7 @@ def test_a_killed_client_leaves_whole_jobs(shop: Shop, client: redis.Redis) -> N
     assert {id.replace("-", "") for id in told} <= {id.hex() for id in ids}
 
 
+@pytest.mark.chaos
 @pytest.mark.row("F44")
 def test_an_idle_worker_asks_seldom(shop: Shop, client: redis.Redis) -> None:
     """And one that is busy takes no more than it may run."""

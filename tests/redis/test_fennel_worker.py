@@ -103,7 +103,9 @@ def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
 
 
 @pytest.mark.row("F34", "F36")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)]
+)
 def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
     """What is pushed meanwhile waits for another, though seven more could run here."""
     x = shop.program.gate.delay(str(shop.folder / "gate"))

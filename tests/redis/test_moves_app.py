@@ -91,6 +91,7 @@ async def test_what_waits_when_a_queue_is_moved_goes_with_it(dsn: str, redis_url
         assert await chancy.control.get(ids) == {}
 
 
+@pytest.mark.chaos
 async def test_redis_is_away_for_a_while(
     dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:

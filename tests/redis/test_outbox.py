@@ -176,6 +176,7 @@ def redis_of(chancy: Chancy) -> Sequence[RedisPlugin]:
     return [one for one in chancy.hooks.plugins if isinstance(one, RedisPlugin)]
 
 
+@pytest.mark.chaos
 async def test_a_relay_that_died_after_its_push_repeats_nothing(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +235,7 @@ async def test_a_relay_that_was_frozen_comes_too_late(
     assert await waiting(chancy) == []
 
 
+@pytest.mark.chaos
 async def test_redis_may_be_away_at_the_commit(
     dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
 ) -> None:

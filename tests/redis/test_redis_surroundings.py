@@ -11,7 +11,7 @@ from chancy import Chancy, Queue, State, Worker
 from chancy.plugins.redis import RedisPlugin
 from chancy.testing.sandbox import Sandbox
 from tests import jobs
-from tests.integration.command import Answer, alone, inside
+from tests.integration.command import Answer, inside
 from tests.integration.test_around import Trace
 from tests.redis.moving import FAST, application
 
@@ -48,22 +48,22 @@ async def test_a_sandbox_needs_no_redis() -> None:
     assert (done.state, done.result, jobs.noted) == (State.SUCCEEDED, 3, [3])
 
 
-async def test_commands_tell_of_jobs_and_queues(dsn: str, redis_url: str, tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SHOP.format(url=redis_url))
-    env = {"CHANCY_DSN": dsn, "CHANCY_APP": "shop:chancy"}
+async def test_commands_tell_of_jobs_and_queues(
+    dsn: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop_redis.py").write_text(SHOP.format(url=redis_url))
+    monkeypatch.syspath_prepend(tmp_path)
 
     async def run(*words: object) -> Answer:
-        return await asyncio.to_thread(alone, *words, cwd=tmp_path, env=env)
+        return await asyncio.to_thread(inside, *words, dsn=dsn, app="shop_redis:chancy")
 
     async with application(dsn, redis_url) as chancy:
         waiting = await chancy.push(jobs.note.job(value=1).with_queue(FAST.name))
         await run("queue", "pause", "fast")
-        shown, why, listed, queues = await asyncio.gather(
-            run("job", "show", waiting.id, "--json"),
-            run("job", "why", waiting.id, "--json"),
-            run("job", "list", "--queue", "fast", "--json"),
-            run("queue", "list", "--json"),
-        )
+        shown = await run("job", "show", waiting.id, "--json")
+        why = await run("job", "why", waiting.id, "--json")
+        listed = await run("job", "list", "--queue", "fast", "--json")
+        queues = await run("queue", "list", "--json")
         assert (shown.json["state"], shown.json["queue"]) == ("pending", "fast")
         assert "paused" in why.out
         assert [one["id"] for one in listed.json] == [str(waiting.id)]

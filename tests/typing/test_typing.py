@@ -51,6 +51,7 @@ def test_mypy_finds_each_wrong_call(bare: Path, wrong: set[int]) -> None:
     assert {int(line) for _, line in found} == wrong, said
 
 
+@pytest.mark.chaos
 def test_pyright_finds_each_wrong_call(bare: Path, wrong: set[int]) -> None:
     said = run("pyright", "--outputjson", str(HERE / "right.py"), str(HERE / "wrong.py"), str(bare))
     found = [

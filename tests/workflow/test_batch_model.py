@@ -240,7 +240,7 @@ async def live(dsn: str, size: int, may_grow: bool, events: list[tuple[object, .
             connection.execute("truncate chancy.jobs")
 
 
-@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("sharded", [pytest.param(False, marks=pytest.mark.chaos), True])
 def test_batches_do_what_the_model_says(
     batches_dsn: str, monkeypatch: pytest.MonkeyPatch, sharded: bool
 ) -> None:

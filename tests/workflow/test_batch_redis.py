@@ -85,7 +85,7 @@ async def test_those_that_go_on_and_on_count_at_once(
         assert [one.state for one in found if "batch" in one.meta] == [State.SUCCEEDED]
 
 
-@pytest.mark.parametrize("queue", ["fast", "brief"])
+@pytest.mark.parametrize("queue", [pytest.param("fast", marks=LONG), "brief"])
 async def test_the_sweep_counts_what_redis_alone_knows(
     dsn: str, redis_url: str, queue: str
 ) -> None:
@@ -221,6 +221,7 @@ async def test_an_open_batch_gets_jobs_of_redis(dsn: str, redis_url: str) -> Non
         assert await called(dsn) == ["on finish", "on success"]
 
 
+@pytest.mark.chaos
 async def test_callbacks_wait_for_a_redis_that_is_away(
     dsn: str, own_redis: Callable[..., RedisServer]
 ) -> None:

@@ -31,7 +31,7 @@ from tests.workflow.batching import (
 LETTERS = DeadLetters()
 
 
-@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("forced", [pytest.param(False, marks=pytest.mark.chaos), True])
 async def test_a_replay_that_succeeds_makes_its_batch_succeed(
     batches_dsn: str, forced: bool
 ) -> None:

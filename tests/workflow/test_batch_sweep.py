@@ -44,6 +44,7 @@ class Failing(Batches):
         await super().settling(Refusing(), batch)
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("keep", [pytest.param(True, marks=LONG), False])
 async def test_the_worker_itself_tells_what_its_hook_could_not(
     batches_dsn: str, keep: bool
@@ -65,6 +66,7 @@ async def complete(value: int) -> int:
     return 0
 
 
+@pytest.mark.chaos
 async def test_a_job_may_complete_in_its_own_transaction(batches_dsn: str) -> None:
     batches = Batches(sweep_s=3600)
     async with working(batches_dsn, batches) as chancy:

@@ -27,6 +27,7 @@ def fleet(flows_dsn: str, chance: random.Random) -> Iterator[Fleet]:
     made.stop()
 
 
+@pytest.mark.chaos
 @seed(5)
 @given(drawings=st.lists(drawn(), min_size=6, max_size=6))
 @settings(DRAWING, max_examples=1)

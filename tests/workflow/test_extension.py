@@ -69,7 +69,7 @@ def collecting(count: int) -> Workflow:
     return flow.add(steps.total.job(Each(prefix="page ")), "collect", after="find")
 
 
-@pytest.mark.parametrize("failures", [0, 2])
+@pytest.mark.parametrize("failures", [pytest.param(0, marks=pytest.mark.chaos), 2])
 async def test_a_step_fans_out_over_what_it_finds(flows_dsn: str, failures: int) -> None:
     fails.extend([None] * failures)
     async with working(flows_dsn, FLOWS) as chancy:

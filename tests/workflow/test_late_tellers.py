@@ -87,6 +87,7 @@ async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
         assert await reference.wait(5) is wanted
 
 
+@pytest.mark.chaos
 async def test_a_job_of_a_batch_that_succeeded_does_not_fail(batches_dsn: str) -> None:
     batches = Batches(sweep_s=0.05)
     async with batching.working(batches_dsn, batches, queue=BRIEF) as chancy:

@@ -141,6 +141,7 @@ async def test_the_sweep_tells_what_redis_alone_knows(dsn: str, redis_url: str, 
     assert execute(dsn, "select job_id from chancy.workflows_away") == []
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("queue", ["fast", pytest.param("brief", marks=LONG)])
 async def test_a_step_counts_once_if_its_worker_is_killed_before_it_tells(
     dsn: str, redis_url: str, tmp_path: Path, queue: str

@@ -171,7 +171,7 @@ async def test_a_workflow_that_was_cancelled_takes_no_signal(flows_dsn: str) -> 
             await reference.result(10)
 
 
-@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize("default", [pytest.param(True, marks=pytest.mark.chaos), False])
 async def test_a_signal_that_comes_too_late_is_refused(flows_dsn: str, default: bool) -> None:
     """Nobody is told that one came before it; a step that is run again waits for it anew."""
     flows = Workflows(sweep_s=0.05)

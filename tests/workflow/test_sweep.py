@@ -11,16 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy import (
-    Chancy,
-    ConfigurationError,
-    Queue,
-    Settlement,
-    State,
-    Worker,
-    current_job,
-    job,
-)
+from chancy import Chancy, ConfigurationError, Queue, Settlement, State, Worker, current_job, job
 from chancy.attempt import Returned
 from chancy.elsewhere import GONE_S
 from chancy.plugins.dead_letter import DeadLetters
@@ -57,7 +48,8 @@ class Failing(Workflows):
         await super().settling(Refusing(), batch)
 
 
-@pytest.mark.parametrize("keep", [pytest.param(True, marks=pytest.mark.chaos), False])
+@pytest.mark.chaos
+@pytest.mark.parametrize("keep", [True, False])
 async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str, keep: bool) -> None:
     flows = Failing(sweep_s=3600)
     queue = Queue(name="async", executor="async", keep_finished=keep)
@@ -272,6 +264,7 @@ async def test_a_workflow_outlives_a_worker_that_is_stopped(flows_dsn: str) -> N
             assert await reference.result(20) == "mark 60"
 
 
+@pytest.mark.chaos
 async def test_a_replay_whose_worker_died_resumes_its_workflow(flows_dsn: str) -> None:
     flows, dead = Workflows(sweep_s=3600), DeadLetters()
     steps.failing.add("bad")

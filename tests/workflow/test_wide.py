@@ -112,6 +112,7 @@ async def test_a_step_that_most_are_behind_runs_again(flows_dsn: str) -> None:
         assert execute(flows_dsn, missing) == [(2,)]
 
 
+@pytest.mark.chaos
 async def test_a_worker_runs_a_wide_fan_to_its_end_each_step_once(flows_dsn: str) -> None:
     half = WIDE // 2
     names = [f"n{place}" for place in range(half)]

@@ -28,7 +28,7 @@ async def linger() -> int:
     return number
 
 
-@pytest.mark.parametrize("queue", ["async", "fast"])
+@pytest.mark.parametrize("queue", [pytest.param("async", marks=pytest.mark.chaos), "fast"])
 async def test_the_attempt_that_counts_ends_its_step(dsn: str, redis_url: str, queue: str) -> None:
     attempts.clear()
     gates[:] = [asyncio.Event(), asyncio.Event()]

@@ -17,6 +17,11 @@ from chancy.postgres.drivers.base import Connection, Driver
 from tests.integration.drivers.conftest import run
 from tests.proxy import Proxy
 
+#: For what takes seconds: on the other driver in the long runs only.
+ON_ASYNCPG = pytest.mark.parametrize(
+    "chosen", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)], indirect=True
+)
+
 # What a caller may see on top of the deadline.
 SLACK_S = 1.5
 
@@ -74,6 +79,7 @@ async def test_a_silent_server_does_not_hold_close(proxied: Connection, proxy: P
     assert proxied.closed
 
 
+@ON_ASYNCPG
 async def test_the_deadline_of_one_call_is_not_that_of_the_next(session: Connection) -> None:
     await session.fetch("select 1", deadline_s=0.3)
     await session.fetch("select pg_sleep(0.5)", deadline_s=5)
@@ -162,6 +168,7 @@ async def test_nobody_listens(chosen: Driver) -> None:
     assert "hunter2" not in str(lost.value)
 
 
+@ON_ASYNCPG
 async def test_a_silent_host_has_the_connect_timeout(chosen: Driver, silence: int) -> None:
     started = time.monotonic()
     with pytest.raises(BrokerUnavailable):
@@ -172,6 +179,7 @@ async def test_a_silent_host_has_the_connect_timeout(chosen: Driver, silence: in
     assert time.monotonic() - started < 2 + SLACK_S
 
 
+@ON_ASYNCPG
 async def test_a_session_comes_from_the_host_that_answers(
     chosen: Driver, silence: int, empty_dsn: str
 ) -> None:

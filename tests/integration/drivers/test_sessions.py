@@ -176,6 +176,9 @@ async def test_cancelling_a_statement_closes_the_session_at_once(
     await other.fetch("select pg_terminate_backend($1::int)", pid)
 
 
+@pytest.mark.parametrize(
+    "chosen", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)], indirect=True
+)
 async def test_a_commit_that_the_standby_did_not_confirm_is_unknown(
     chosen: Driver, own_server: OwnServer
 ) -> None:

@@ -30,6 +30,9 @@ async def test_what_is_kept_is_listed_until_it_is_too_old(alone: Shop) -> None:
 @pytest.mark.row("P16")
 @pytest.mark.row("P18")
 @pytest.mark.row("P42")
+@pytest.mark.parametrize(
+    "place", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
 async def test_what_has_ended_is_forgotten_with_and_without_a_handler(place: Shop) -> None:
     id = await place.services.start("give", value=3)
     async with place.worker(place.declare(cleanup=False)):

@@ -104,6 +104,9 @@ async def test_an_id_without_a_record_is_dropped(
 @pytest.mark.row("P25")
 @pytest.mark.row("P42")
 @pytest.mark.row("P43")
+@pytest.mark.parametrize(
+    "place", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
 async def test_what_was_stopped_or_has_ended_runs_again_anywhere(place: Shop) -> None:
     beat = await place.services.start("beat")
     give = await place.services.start("give", cleanup=False, value=1)

@@ -19,6 +19,7 @@ from tests.waiting import eventually
 _SILENT_S = 1.0
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P30")
 @pytest.mark.row("P43")
 async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(alone: Shop) -> None:

@@ -27,6 +27,7 @@ from tests.waiting import eventually
 Own = Callable[..., RedisServer]
 
 
+@pytest.mark.chaos
 @pytest.mark.row("P15")
 @pytest.mark.row("P33")
 @pytest.mark.row("P36")

@@ -50,10 +50,7 @@ async def streams(settings: RedisSettings) -> AsyncIterator[Streams]:
 def runner(settings: RedisSettings, **more: str) -> Run:
     def stream(*words: object, code: int = 0) -> Answer:
         return inside(
-            "redis",
-            "stream",
-            *words,
-            *("--app", "tests.redis.streams.shop:make"),
+            *("redis", "stream", *words, "--app", "tests.redis.streams.shop:make"),
             code=code,
             shop_redis=settings.url,
             shop_cluster="yes" if settings.cluster else "no",
@@ -148,6 +145,7 @@ def test_the_line_to_go_on_from_is_said(
     assert "2 records were sent; go on with --from-line 4" in said.err
 
 
+@pytest.mark.chaos
 @pytest.mark.row("R38")
 def test_a_file_of_any_size_takes_little_memory(redis_url: str, tmp_path: Path) -> None:
     """From the standard input, which is read once: 40 MB and no more memory than for 4 MB."""

@@ -22,6 +22,9 @@ async def streams(link: Link) -> AsyncIterator[Streams]:
 
 
 @pytest.mark.parametrize(
+    "link", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
+@pytest.mark.parametrize(
     "words", [("lag",), ("lag", "--json"), ("members",), ("resume",), ("reset", "--yes"), ("dead",)]
 )
 async def test_a_processor_that_there_is_not(streams: Streams, words: Sequence[str]) -> None:

@@ -147,6 +147,9 @@ def _lagging(given: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.row("R45")
+@pytest.mark.parametrize(
+    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
 def test_the_example_of_the_guide_runs(
     everywhere: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ async def test_a_child_that_dies_while_its_partition_is_given_back_is_no_failure
     assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
 
 
+@pytest.mark.chaos
 @pytest.mark.row("R32")
 async def test_a_worker_that_stops_lets_the_event_of_a_thread_end(streams: Streams) -> None:
     orders = streams.stream(

@@ -50,6 +50,7 @@ async def test_others_have_the_partitions_of_a_worker_that_ends_long_before_its_
         assert await asyncio.to_thread(crew.processes[0].wait, 10) == 0
 
 
+@pytest.mark.chaos
 @pytest.mark.row("R26")
 async def test_others_have_the_partitions_of_a_worker_that_died_when_its_lease_has_ended(
     place: dict[str, Any],

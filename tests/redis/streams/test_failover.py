@@ -57,7 +57,7 @@ def check(crew: Fleet) -> None:
 
 
 @pytest.mark.row("R42")
-@pytest.mark.parametrize("batch", [1, 11])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.chaos), 11])
 async def test_workers_follow_a_failover(own_redis: Callable[..., RedisServer], batch: int) -> None:
     primary, replica = (own_redis(repl_diskless_sync_delay="0") for _ in range(2))
     tell(replica, "REPLICAOF", "127.0.0.1", primary.port)

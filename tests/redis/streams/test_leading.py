@@ -76,6 +76,7 @@ async def crew(redis_url: str) -> AsyncIterator[Crew]:
         await made.close()
 
 
+@pytest.mark.chaos
 @pytest.mark.row("R33", "R37")
 async def test_one_process_leads_until_it_is_killed_or_ends(crew: Crew) -> None:
     """After a kill the next one follows within the lease and a question for it; after an end it

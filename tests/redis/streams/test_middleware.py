@@ -228,6 +228,9 @@ async def test_what_could_not_be_kept_is_not_acknowledged(
 
 
 @pytest.mark.row("R18", "R32")
+@pytest.mark.parametrize(
+    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
 async def test_what_was_interrupted_is_no_dead_letter(streams: Streams) -> None:
     stream, began = declare(streams), asyncio.Event()
     letters = DeadLetters(stream)

@@ -94,6 +94,9 @@ async def test_events_and_records_of_each_partition(streams: Streams) -> None:
 
 
 @pytest.mark.row("R14", "R45")
+@pytest.mark.parametrize(
+    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
 async def test_batches_are_full_or_in_time_and_never_empty(streams: Streams) -> None:
     stream = declare(streams, 1)
     seen: list[tuple[float, list[int]]] = []

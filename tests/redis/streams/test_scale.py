@@ -14,7 +14,7 @@ PARTITIONS, WORKERS, EVENTS = 256, 16, 1_024
 
 
 @pytest.mark.row("R31", "R45", "R46")
-@pytest.mark.parametrize("join_delay_s", [0.0, 1.0])
+@pytest.mark.parametrize("join_delay_s", [0.0, pytest.param(1.0, marks=pytest.mark.chaos)])
 async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: float) -> None:
     """With a delay in few plans, without one all the same."""
     async with fleet(

@@ -81,7 +81,7 @@ def _lines(file: Path, wanted: set[str]) -> bool:
 
 
 @pytest.mark.row("R38")
-@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize("processes", [pytest.param(0, marks=pytest.mark.chaos), 1])
 def test_a_processor_that_no_plugin_has_ends_the_worker(tmp_path: Path, processes: int) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     nowhere = {"CHANCY_DSN": "postgresql://nobody@127.0.0.1:1/nowhere", "CHANCY_APP": "shop:chancy"}
