@@ -1,6 +1,6 @@
 -- Lets steps wait for their signals, some of them for a while only: delay_s. A timer that was due while the
 -- workflow did not go on begins anew. Gives those whose signals have come already, and of those behind them
--- that wait for one of them alone the same, up to 1,000: they end here and now, and the caller ends them.
+-- that wait for one of them alone the same, up to 500: they end here and now, and the caller ends them.
 -- o_payloads: JSON.
 -- Index: the primary keys, once for each step. Locks: the timers by id and name; by the caller: the workflows,
 -- for itself where signals came early. Safe to repeat until they have ended.
@@ -54,6 +54,6 @@ begin
   into o_ids, o_names, o_runs, o_payloads
   from (
     select * from heard
-    limit cardinality(p_names) + 1000) as h;
+    limit cardinality(p_names) + 500) as h;
 end
 $$
