@@ -172,7 +172,8 @@ class Worker:
         try:
             await self._begin()
         except BaseException:
-            await self.stop()
+            # Nobody has asked for its end: it may be started again.
+            await self._stop()
             raise
         self._signals.begun.set()
         logger.info("worker_started id=%s queues=%s", self.worker_id, ",".join(self.queues))
@@ -213,7 +214,10 @@ class Worker:
 
         Each is ended also after one that fails; what the first one raised is raised at the end.
         """
-        self.shut_down()
+        self.ending.set()
+        await self._stop()
+
+    async def _stop(self) -> None:
         looking = functools.partial(self._services.stop, "queues", "announcer")
         jobs, rest = self._roster.stop, self._services.stop_all
         # Who leaves the block while a signal ends the worker waits for that end.

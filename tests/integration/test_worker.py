@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from chancy import Cancellation, Chancy, Job, Queue, State, Worker
-from chancy.errors import ConfigurationError, SchemaMismatch
+from chancy.errors import BrokerUnavailable, ConfigurationError, SchemaMismatch
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Exponential, Retry
 from tests import jobs
@@ -47,6 +47,25 @@ async def test_runs_what_is_pushed_before_and_after_its_start(chancy: Chancy) ->
         await second.wait(10)
     assert jobs.noted == ["before", "after"]
     assert await chancy.get_workers() == []
+
+
+async def test_a_worker_that_could_not_start_can_be_started_again(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise BrokerUnavailable("not now")
+
+    worker = Worker(chancy)
+    with monkeypatch.context() as patch:
+        patch.setattr(chancy.broker, "announce", refuse)
+        with pytest.raises(BrokerUnavailable, match="not now"):
+            await worker.start()
+    async with worker:
+        waiting = asyncio.create_task(worker.wait_for_shutdown())
+        assert await (await chancy.push(jobs.note.job(value="again"))).result(20) == "again"
+        assert not waiting.done()
+        worker.shut_down()
+        await asyncio.wait_for(waiting, 20)
 
 
 @pytest.mark.parametrize("function", [jobs.pid_of_sync, jobs.pid_of_async])

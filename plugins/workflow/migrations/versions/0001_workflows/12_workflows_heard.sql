@@ -4,6 +4,7 @@ create function {schema}.workflows_heard(p_ids uuid[]) returns void
 language sql
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
   update {schema}.workflows w
   set early = w.early - h.count
