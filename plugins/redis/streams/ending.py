@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio.tasks import _unregister_task
 from collections.abc import Collection
+from typing import Any
+
+#: Seconds that a task may take to end once it was cancelled.
+LEAVE_S = 5.0
+
+
+async def interrupt(task: asyncio.Task[Any]) -> bool:
+    """Cancel a task; whether it has ended. One that swallows that goes on, and nobody waits."""
+    task.cancel()
+    ended, _ = await asyncio.wait([task], timeout=LEAVE_S)
+    if not ended:
+        # asyncio.run waits without limit for every task that it knows.
+        _unregister_task(task)
+    return bool(ended)
 
 
 async def end(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:

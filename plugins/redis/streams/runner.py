@@ -1,3 +1,4 @@
+# over 300 lines: how partitions are taken, held and given back
 """The runner: owns the partitions that the plan gives this member, and gives up the others."""
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.consumer import Consumer, End
+from chancy.plugins.redis.streams.ending import interrupt
 from chancy.plugins.redis.streams.fetcher import Fetcher
 from chancy.plugins.redis.streams.halts import Exit, Halts
 from chancy.plugins.redis.streams.lane import Lane
@@ -233,8 +235,14 @@ class Runner:
                 grace_s,
                 extra={"partition": lane.number},
             )
-            consumer.cancel()
-            await asyncio.wait([consumer])
+            if not await interrupt(consumer):
+                logger.error(
+                    "processor_abandoned processor=%s partition=%d: it goes on although it was "
+                    "interrupted; what it acknowledges is refused",
+                    self._processor.id,
+                    lane.number,
+                    extra={"partition": lane.number},
+                )
         self._halts.drop(lane)
         await self._fetcher.drop(lane)
         if lane.lost:

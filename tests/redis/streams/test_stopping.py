@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from chancy import Chancy, Queue, job
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import runner
+from chancy.plugins.redis.streams import ending, runner
 from chancy.plugins.redis.streams.events import Events
 from chancy.plugins.redis.streams.link import Call, Link
 from chancy.plugins.redis.streams.stream import Stream
@@ -107,6 +108,45 @@ async def test_a_second_request_to_stop_interrupts_and_leaves_nothing(streams: S
         await asyncio.wait([serving])
     assert ended == ["interrupted"]
     assert (consumers(), streams.executors) == ([], [])
+
+
+@pytest.mark.row("R30", "R32")
+async def test_who_swallows_every_cancellation_is_left_behind(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds up neither the end nor the next owner, and nothing that it does counts."""
+    monkeypatch.setattr(ending, "LEAVE_S", 0.2)
+    stream, began, go_on, ended = declare(streams), asyncio.Event(), asyncio.Event(), list[int]()
+
+    @streams.processor(stream, join_delay_s=0, grace_s=0.1)
+    async def stubborn(events: Events[Order]) -> None:
+        async for order in events.records():
+            began.set()
+            while not go_on.is_set():
+                with suppress(asyncio.CancelledError):
+                    await go_on.wait()
+            ended.append(order.order_id)
+
+    async def seen(number: int) -> tuple[Any, Any]:
+        held = await streams.link.command("XPENDING", stream.keys.log(number), "stubborn")
+        return held["pending"], await streams.link.command(
+            "HGET", stream.keys.own(number, "stubborn"), "owner"
+        )
+
+    await stream.send(Order(order_id=1), Order(order_id=1))
+    serving = asyncio.create_task(streams.serve())
+    await began.wait()
+    serving.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait([serving])
+    assert "processor_abandoned processor=orders/stubborn" in caplog.text
+    assert (consumers(), streams.executors, ended) == ([], [], [])
+    before = [await seen(number) for number in range(stream.partitions)]
+    assert sorted(before) == [(0, None), (2, None)]
+    go_on.set()
+    await eventually(lambda: ended == [1])
+    await asyncio.sleep(0.1)  # what it might acknowledge would be on its way
+    assert [await seen(number) for number in range(stream.partitions)] == before
 
 
 @pytest.mark.row("R25", "R32")
