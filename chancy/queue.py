@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +29,7 @@ PLAIN_WITH_TIME = (
 _MOST_OPTIONS = 8_192
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Queue:
     """A queue as it is declared. Workers read it from the database and follow its changes.
 
@@ -57,6 +57,7 @@ class Queue:
     """
 
     name: str
+    _: KW_ONLY
     executor: ExecutorName = "process"
     concurrency: int | None = None
     tags: frozenset[str] = frozenset()

@@ -24,6 +24,12 @@ def test_the_defaults() -> None:
     assert (queue.paused, queue.resume_at) == (False, None)
 
 
+def test_the_name_needs_no_keyword_and_all_else_does() -> None:
+    assert Queue("mail", broker="redis") == Queue(name="mail", broker="redis")
+    with pytest.raises(TypeError):
+        Queue("mail", "async")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
 def test_a_queue_is_a_value() -> None:
     queue = Queue(name="a", tags=frozenset({"x"}))
     assert queue == Queue(name="a", tags=frozenset({"x"}))
