@@ -26,7 +26,8 @@ TAKEN = 250
 @pytest.fixture
 def connection(dsn: str) -> Any:
     Chancy(dsn, plugins=[RedisPlugin()]).sync_migrate()
-    with psycopg.connect(dsn, autocommit=True) as made:
+    # What the driver prepared by itself would be lost with all others in ``explained``.
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as made:
         made.execute("alter table chancy.redis_events set (autovacuum_enabled = off)")
         made.execute(FILL, [ROWS])
         made.execute("analyze chancy.redis_events")
@@ -40,8 +41,7 @@ def explained(connection: psycopg.Connection[Any], without: str) -> Any:
     connection.execute("set plan_cache_mode = force_generic_plan")
     row = connection.execute(
         "explain (analyze, buffers, format json) execute p("
-        f"'00000000-0000-0000-0000-000000000001', 10, {TAKEN}, 1000000, {without})".encode(),
-        prepare=False,  # Asked often, the driver would prepare it, and lose it with all others.
+        f"'00000000-0000-0000-0000-000000000001', 10, {TAKEN}, 1000000, {without})".encode()
     ).fetchone()
     assert row is not None
     return row[0][0]["Plan"]
