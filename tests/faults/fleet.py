@@ -16,7 +16,7 @@ import psycopg
 
 from tests.faults import ledger, tables
 from tests.faults.conftest import StartWorker
-from tests.faults.worker_process import Report, WorkerProcess
+from tests.faults.worker_process import Report, WorkerProcess, WorkerSettings
 
 logger = logging.getLogger("tests.faults")
 
@@ -114,9 +114,13 @@ class Fleet:
         return [worker.stop() for worker in self.alive]
 
     def taken_for_dead(self) -> set[int]:
-        """Processes of workers that lived and were taken for dead, as the server says."""
+        """Processes of workers that were overdue while they lived, and taken for dead: then or at
+        any moment after, so that one killed just before may still be going."""
+        timeout_s = WorkerSettings(dsn=self._dsn, **self._settings).heartbeat_timeout_s
         return {
-            pid for pid, at in ledger.silenced(self._dsn) if at < self.killed_at.get(pid, math.inf)
+            one.pid
+            for one in ledger.silenced(self._dsn)
+            if one.beat_at + timeout_s < self.killed_at.get(one.pid, math.inf)
         }
 
     def stale(self) -> int:

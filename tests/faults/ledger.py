@@ -25,7 +25,8 @@ create table ledger.ends (
   number bigserial primary key, id uuid not null, lease uuid, state smallint not null);
 create index on ledger.ends (id);
 create table ledger.silenced (
-  pid int not null, at timestamptz not null default clock_timestamp());
+  pid int not null, beat_at timestamptz not null,
+  at timestamptz not null default clock_timestamp());
 create function ledger.note_pushes() returns trigger language plpgsql as $$
 begin
   insert into ledger.pushes select n.id, n.func from news n;
@@ -45,8 +46,8 @@ end $$;
 create function ledger.note_silenced() returns trigger language plpgsql as $$
 begin
   -- Who leaves in good order has beaten just now.
-  insert into ledger.silenced (pid)
-  select g.pid from gone g where g.beat_at < clock_timestamp() - interval '1 second';
+  insert into ledger.silenced (pid, beat_at)
+  select g.pid, g.beat_at from gone g where g.beat_at < clock_timestamp() - interval '1 second';
   return null;
 end $$;
 create trigger ledger_pushes after insert on chancy.jobs
@@ -103,11 +104,27 @@ def repeated(dsn: str) -> int:
     return int(count)
 
 
-def silenced(dsn: str) -> list[tuple[int, float]]:
-    """The processes of workers that were forgotten for their silence, dead or not, and when, in
-    seconds since 1970."""
-    found = tables.ask(dsn, "select pid, extract(epoch from at)::float8 from ledger.silenced")
-    return [(pid, at) for pid, at in found]
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A worker that was forgotten for its silence, dead or not. Times in seconds since 1970.
+
+    :param beat_at: when it had beaten last.
+    :param at: when it was forgotten.
+    """
+
+    pid: int
+    beat_at: float
+    at: float
+
+
+def silenced(dsn: str) -> list[Silence]:
+    """All of them."""
+    found = tables.ask(
+        dsn,
+        "select pid, extract(epoch from beat_at)::float8, extract(epoch from at)::float8"
+        " from ledger.silenced",
+    )
+    return [Silence(*row) for row in found]
 
 
 @dataclass(frozen=True, slots=True)
