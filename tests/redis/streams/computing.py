@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.blocking import BlockingEvents
@@ -12,6 +13,7 @@ from chancy.plugins.redis.streams.policy import Ignore
 from chancy.plugins.redis.streams.record import Record
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.fleet import in_turn
+from tests.waiting import eventually_sync
 
 #: Where the server is, in the worker and in its children.
 URL = os.environ.get("CHANCY_TEST_STREAMS_URL", "redis://127.0.0.1:1/0")
@@ -55,7 +57,7 @@ def compute(events: BlockingEvents[Sum]) -> None:
                 os._exit(3)
             case "slow":
                 _note(events.partition, one)  # that it has begun
-                time.sleep(0.3)
+                eventually_sync(Path(f"{os.environ['CHANCY_TEST_STREAMS_NOTES']}.go_on").exists)
             case "burn":
                 until = time.monotonic() + 1.5  # longer than the lease
                 while time.monotonic() < until:

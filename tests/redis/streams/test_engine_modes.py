@@ -93,6 +93,10 @@ class Computing:
         self.module = module
         self._notes = notes
 
+    def go_on(self) -> None:
+        """Let what is slow end."""
+        Path(f"{self._notes}.go_on").touch()
+
     def noted(self, partition: int) -> Sequence[tuple[int, int]]:
         """Process and number of what the children have done, in order."""
         path = Path(f"{self._notes}.{partition}")
@@ -140,7 +144,10 @@ async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     # What is at hand when the worker is told to stop ends first, and nothing more begins.
     await children.send((0, 8, "slow"), (0, 10, ""))
     await eventually(lambda: children.noted(0)[-1][1] == 8)
-    await stopped(serving)
+    serving.cancel()
+    await eventually(lambda: all(lane.closing for lane in executor.runner.lanes))
+    children.go_on()
+    await asyncio.wait([serving])
     assert [seq for _, seq in children.noted(0)][-3:] == [6, 8, 8], "its begin and its end"
     assert (executor.runner.meter.failed, executor.runner.meter.dead) == (2, 2)
     keys, link = children.module.sums.keys, children.module.streams.link
@@ -187,19 +194,23 @@ async def test_a_worker_that_stops_lets_the_event_of_a_thread_end(streams: Strea
     orders = streams.stream(
         "orders", record=Order, partition_by="key", partitions=1, hasher=in_turn
     )
-    begun, ended = threading.Event(), list[int]()
+    begun, go_on, ended = threading.Event(), threading.Event(), list[int]()
 
     def handle(events: BlockingEvents[Order]) -> None:
         for order in events.records():
             begun.set()
-            time.sleep(0.3)
+            go_on.wait(30)
             ended.append(order.seq)
 
     streams.processor(orders, mode="thread", join_delay_s=0)(handle)
     await orders.send(Order(key=0, seq=0), Order(key=0, seq=1))
     serving = asyncio.create_task(streams.serve())
     await eventually(begun.is_set)
-    await stopped(serving)
+    (executor,) = streams.executors
+    serving.cancel()
+    await eventually(lambda: all(lane.closing for lane in executor.runner.lanes))
+    go_on.set()
+    await asyncio.wait([serving])
     assert ended == [0]
     assert (await streams.link.command("XPENDING", orders.keys.log(0), "handle"))["pending"] == 1
 
