@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
 
-from chancy.clock import Backoff
+from chancy.clock import Backoff, SystemClock
 from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.leader import LeaderGate, Unelected
@@ -229,7 +229,7 @@ class Streams(Duties):
             for processor in wanted
         ]
         if self.duties:
-            timers = Timers(self.link, self.duties, leader or Unelected())
+            timers = Timers(self.link, self.duties, leader or Unelected(), SystemClock())
             running.append(asyncio.create_task(timers.serve(), name="timers"))
         ORIGIN.reset(before)
         if not running:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from chancy.clock import Backoff
+from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.leader import LeaderGate
 from chancy.plugins.redis.streams.escape import cancelled
@@ -88,13 +88,17 @@ def check_interval(every_s: float) -> None:
 class Timers:
     """Runs the timers, crontabs and startup tasks of a worker.
 
-    :param leader: whether this worker leads; None: every worker does.
+    :param leader: whether this worker leads.
+    :param clock: of the timers. Crontabs go by the time of this machine.
     """
 
-    def __init__(self, link: Link, duties: Sequence[Duty], leader: LeaderGate) -> None:
+    def __init__(
+        self, link: Link, duties: Sequence[Duty], leader: LeaderGate, clock: Clock
+    ) -> None:
         self._link = link
         self._duties = duties
         self._leader = leader
+        self._clock = clock
         self._worker = uuid.uuid4().hex
         tag = f"{{{link.prefix}st}}"
         self._tag = tag
@@ -123,14 +127,13 @@ class Timers:
                 await self._leave()
 
     async def _repeat(self, timer: Timer) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + timer.every_s
+        due = self._clock.monotonic() + timer.every_s
         while True:
-            await asyncio.sleep(due - loop.time())
+            await self._clock.sleep(due - self._clock.monotonic())
             if self._leader.leading or not timer.on_leader:
                 await self._run(timer)
             # Runs that were missed meanwhile are not made up for.
-            due = max(due + timer.every_s, loop.time())
+            due = max(due + timer.every_s, self._clock.monotonic())
 
     async def _tick(self, crontab: Crontab) -> None:
         last = datetime.now(UTC)

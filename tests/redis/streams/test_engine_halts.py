@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import executor
 from chancy.plugins.redis.streams.control import Control
 from chancy.plugins.redis.streams.event import Event
@@ -17,6 +18,7 @@ from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.lane import Lane
 from chancy.plugins.redis.streams.link import Call, Link
 from chancy.plugins.redis.streams.policy import Halt, Quarantine
+from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually
 
@@ -227,3 +229,42 @@ async def test_what_was_done_is_counted_in_the_log(
         assert (
             f"processor_left processor=orders/handle member={member} read=3 acked=2" in caplog.text
         )
+
+
+@pytest.mark.row("R19")
+async def test_a_halt_stops_no_other_processor(place: dict[str, Any]) -> None:
+    """Neither of the same stream nor of another one, though all partitions of one stand still."""
+    streams = Streams(RedisSettings(**place, prefix="t:"))
+    orders = streams.stream("orders", record=Order, partition_by="key", partitions=2)
+    others = streams.stream("others", record=Order, partition_by="key", partitions=2)
+    seen: dict[str, list[int]] = {"beside": [], "elsewhere": []}
+
+    @streams.processor(orders, policy=Halt(), join_delay_s=0)
+    async def spoilt(events: Events[Order]) -> None:
+        async for order in events.records():
+            raise ValueError(f"event {order.seq}")
+
+    @streams.processor(orders, join_delay_s=0)
+    async def beside(events: Events[Order]) -> None:
+        async for order in events.records():
+            seen["beside"].append(order.seq)
+
+    @streams.processor(others, join_delay_s=0)
+    async def elsewhere(events: Events[Order]) -> None:
+        async for order in events.records():
+            seen["elsewhere"].append(order.seq)
+
+    serving = asyncio.create_task(streams.serve())
+    try:
+        for stream in (orders, others):
+            await stream.send(*(Order(key=seq, seq=seq) for seq in range(20)))
+        halting = next(one for one in streams.executors if one.processor.name == "spoilt")
+        await eventually(lambda: halting.runner.halted == {0, 1})
+        for stream in (orders, others):
+            await stream.send(*(Order(key=seq, seq=seq) for seq in range(20, 40)))
+        await eventually(lambda: all(sorted(one) == list(range(40)) for one in seen.values()))
+        assert not serving.done()
+        assert halting.runner.halted == {0, 1}
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
