@@ -119,6 +119,7 @@ class Workflows(Plugin):
                     "workflows_steps": "select, insert, update",
                     "workflows_joins": "select, insert, update",
                     "workflows_signals": "select, insert",
+                    "workflows_starts": "select, insert",
                     "workflows_away": "select, insert, delete",
                     "workflows_timers": "select, insert, update",
                 }

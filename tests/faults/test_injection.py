@@ -94,8 +94,9 @@ async def run_all(dsns: Sequence[str], faults: Sequence[OneFault]) -> None:
 
     await asyncio.gather(*(lane(dsn) for dsn in dsns))
     assert wrong == {}
+    # The first of each kind always does; how many more there are is up to the machine's pace.
     struck = sum(fault.struck for fault in faults)
-    assert struck > 0.8 * len(faults), "too few of the faults happened"
+    assert struck > len(faults) / 2, "too few of the faults happened"
 
 
 def refusals(found: Sequence[tuple[str, int]], *, full: bool) -> list[OneFault]:

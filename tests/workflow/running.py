@@ -19,6 +19,16 @@ from tests.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
 SOON = Retry(Constant(delay_s=0.01, jitter=Jitter.NONE))
+#: Refuses to push the jobs of some steps, as where one is too large with its results.
+REFUSE = """
+create function chancy.refuse() returns trigger language plpgsql as $$
+begin
+  raise exception 'not this one' using errcode = 'program_limit_exceeded';
+end $$;
+create trigger refuse before insert on chancy.jobs for each row
+  when (new.meta -> 'workflow' ->> 'step' in ('refused', 'then', 'undo kept'))
+  execute function chancy.refuse();
+"""
 
 
 def execute(dsn: str, statement: str, *parameters: object) -> list[Any]:

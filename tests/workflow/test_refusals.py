@@ -23,18 +23,7 @@ from chancy.plugins.workflow.ends import Place, gone
 from chancy.plugins.workflow.flows import Flows
 from tests.waiting import eventually
 from tests.workflow import steps
-from tests.workflow.running import Deaf, execute, states, sweep_of, working
-
-#: As where it is too large once it is filled with results.
-REFUSE = """
-create function chancy.refuse() returns trigger language plpgsql as $$
-begin
-  raise exception 'not this one' using errcode = 'program_limit_exceeded';
-end $$;
-create trigger refuse before insert on chancy.jobs for each row
-  when (new.meta -> 'workflow' ->> 'step' in ('refused', 'then', 'undo kept'))
-  execute function chancy.refuse();
-"""
+from tests.workflow.running import REFUSE, Deaf, execute, states, sweep_of, working
 
 
 @pytest.mark.parametrize(
@@ -155,6 +144,28 @@ async def test_a_lost_step_lets_go_on_what_can_be_pushed(flows_dsn: str) -> None
         loss = gone(Place(reference.id, "gone", 1, False), step.job_id)
         assert await Flows(chancy.broker).lose([loss]) == 1
         found = {"gone": "ignored", "refused": "ignored", "taken": "pending"}
+        assert await states(reference) == found
+
+
+@pytest.mark.parametrize("within", [False, True])
+async def test_a_step_behind_a_signal_that_cannot_be_pushed_fails_by_itself(
+    flows_dsn: str, within: bool
+) -> None:
+    """Who gives the signal has nothing to do with it."""
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").wait_for("go").add(steps.once.job(), "beside", after="go")
+    flow.add(steps.once.job(), "refused", after="go", on_failure="ignore")
+    execute(flows_dsn, REFUSE)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        if within:
+            async with chancy.transaction() as transaction:
+                assert await reference.signal("go", 1, within=transaction)
+        else:
+            assert await reference.signal("go", 1)
+        assert not await reference.signal("go", 2)
+        assert await reference.wait(20) is WorkflowState.SUCCEEDED
+        found = {"go": "succeeded", "beside": "succeeded", "refused": "ignored"}
         assert await states(reference) == found
 
 

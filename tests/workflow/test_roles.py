@@ -12,7 +12,7 @@ from tests.waiting import eventually
 from tests.workflow import steps
 from tests.workflow.batch_jobs import act, ran, said
 from tests.workflow.both import FAST, fast
-from tests.workflow.running import ASYNC, execute
+from tests.workflow.running import ASYNC, REFUSE, execute
 
 
 async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: str) -> None:
@@ -35,6 +35,8 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
         asked = Workflow("asked").wait_for("one").add(fast(steps.mark.job()), "a", after="one")
         asked.add(steps.mark.job(), "b", after="one").wait_for("two", after=["a", "b"])
         asked.add(steps.number.job(From("two")), "end")
+        partly = Workflow("partly").wait_for("go").add(steps.number.job(From("go")), "end")
+        partly.add(steps.mark.job(), "refused", after="go", on_failure="ignore")
         async with application(Kind.PRODUCER) as chancy:
             id = (await flows.push(chancy, flow)).id
             assert len(execute(empty_dsn, "select id from chancy.redis_outbox")) == 1
@@ -42,10 +44,14 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
             assert await reference.signal("one")
             assert await reference.signal("two", 7)
             assert not await reference.signal("two", 8)
+            execute(empty_dsn, REFUSE)
+            third = (await flows.push(chancy, partly)).id
+            assert await flows.signal(chancy, third, "go", 9)
         assert len(execute(empty_dsn, "select id from chancy.redis_outbox")) == 2
         async with application(Kind.WORKER) as chancy, Worker(chancy):
             assert await flows.reference(chancy, id).result(10) == 6
             assert await flows.reference(chancy, reference.id).result(10) == 7
+            assert await flows.reference(chancy, third).result(10) == {"end": 9, "refused": None}
 
 
 async def test_a_producer_pushes_batches_that_a_worker_runs(empty_dsn: str, redis_url: str) -> None:

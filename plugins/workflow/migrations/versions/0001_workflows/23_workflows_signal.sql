@@ -1,6 +1,7 @@
 -- Gives a signal to the step that waits for it, or will. p_payload: JSON. Says what became of it:
 -- sent, before (there was one, which counts), unknown (no such workflow), no_step, over, late (its step has ended
--- without one).
+-- without one). Where the server refuses a step that it lets go, those are left to the sweep, in which that one fails
+-- by itself: who gives a signal has nothing to do with it.
 -- Index: the primary keys. Locks: the workflow, for itself; then as workflows_advance.
 -- Safe to repeat.
 create function {schema}.workflows_signal(p_id uuid, p_name text, p_payload text) returns text
@@ -36,8 +37,17 @@ begin
     return 'before';
   end if;
   if v_state = 1 and {schema}.workflows_ready(p_id, p_name, v_step.needs, v_step.previous) then
-    perform {schema}.workflows_advance(array[p_id], array[p_name], array[v_step.run], null,
-      array[4::smallint], array[p_payload], null, null, true);
+    begin
+      perform {schema}.workflows_advance(array[p_id], array[p_name], array[v_step.run], null,
+        array[4::smallint], array[p_payload], null, null, true);
+    exception when others then
+      -- What may succeed if it is repeated: conflicts, resources, interventions, errors of the machine.
+      if left(sqlstate, 2) in ('40', '53', '57', '58') or sqlstate in ('55P03', '0A000') then
+        raise;
+      end if;
+      perform {schema}.workflows_advance(array[p_id], array[p_name], array[v_step.run], null,
+        array[4::smallint], array[p_payload], null, null, true, 0);
+    end;
   else
     update {schema}.workflows w set early = w.early + 1 where w.id = p_id;
   end if;
