@@ -7,7 +7,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -70,26 +70,30 @@ def graph(
     return flow, before
 
 
-def _three_died_with_it(steps: Sequence[StepRecord]) -> None:
-    """A step may have been in the hands of three workers that were killed: it is suspected."""
-    failed = [one for one in steps if one.state is StepState.FAILED]
-    assert failed
-    for one in failed:
-        assert one.error is not None
-        assert one.error["type"] == "chancy.Lost"
-        assert one.error["message"].startswith("crash 3 of 3")
+def _suspected(step: StepRecord) -> bool:
+    """Whether it failed since it was in the hands of three workers that were killed."""
+    error = step.error or {"type": "", "message": ""}
+    return error["type"] == "chancy.Lost" and error["message"].startswith("crash 3 of 3")
 
 
-def _in_order(book: Path, pushed: Mapping[UUID, Mapping[str, tuple[str, ...]]]) -> None:
-    """Each step began when those that it waits for had ended."""
+def _in_order(
+    book: Path,
+    pushed: Mapping[UUID, Mapping[str, tuple[str, ...]]],
+    suspected: Collection[tuple[UUID, str]],
+) -> None:
+    """Each step began when those that it waits for had ended, but for suspected ones: those never
+    got so far."""
     seen: set[tuple[UUID, str]] = set()
-    for line in book.read_text().splitlines():
+    lines = book.read_text().splitlines()
+    for line in lines:
         what, flow_id, name = line.split()
         if what == "end":
             seen.add((UUID(flow_id), name))
         else:
             for other in pushed[UUID(flow_id)][name]:
-                assert (UUID(flow_id), other) in seen, f"{name} began before {other} ended"
+                if (UUID(flow_id), other) not in seen and (UUID(flow_id), other) not in suspected:
+                    of_it = "\n".join(one for one in lines if flow_id in one)
+                    raise AssertionError(f"{name} began before {other} ended:\n{of_it}")
 
 
 @pytest.mark.chaos
@@ -113,7 +117,7 @@ async def test_each_step_ends_once_whoever_dies(
 ) -> None:
     book, queues = tmp_path / "book", ("steps", "fast")[: len(servers)]
     pushed: dict[UUID, dict[str, tuple[str, ...]]] = {}
-    unlucky = 0
+    unlucky, suspected = 0, set[tuple[UUID, str]]()
     until = time.monotonic() + seconds
     async with run_worker.application(*servers) as chancy:
         harming = asyncio.create_task(fleet.harm(until))
@@ -127,9 +131,12 @@ async def test_each_step_ends_once_whoever_dies(
             state = await reference.wait(90)
             steps = await reference.steps()
             assert {one.name for one in steps} == set(before)
+            suspected |= {(id, one.name) for one in steps if _suspected(one)}
             if state is WorkflowState.FAILED:
                 unlucky += 1
-                _three_died_with_it(steps)
+                failed = {(id, one.name) for one in steps if one.state is StepState.FAILED}
+                assert failed
+                assert failed <= suspected
                 continue
             assert state is WorkflowState.SUCCEEDED
             assert {one.state.value for one in steps} <= {"succeeded", "ignored"}
@@ -144,8 +151,8 @@ async def test_each_step_ends_once_whoever_dies(
     assert execute(flows_dsn, missing) == []
     finished = "select count(*) from chancy.finished_jobs group by id having count(*) > 1"
     assert execute(flows_dsn, finished) == []
-    _in_order(book, pushed)
+    _in_order(book, pushed, suspected)
     logger.info(
-        "workflows=%d unlucky=%d killed=%d frozen=%d",
-        *(len(pushed), unlucky, fleet.killed, fleet.frozen),
+        "workflows=%d unlucky=%d suspected=%d killed=%d frozen=%d",
+        *(len(pushed), unlucky, len(suspected), fleet.killed, fleet.frozen),
     )
