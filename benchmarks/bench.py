@@ -17,7 +17,7 @@ from benchmarks.measurement import BenchmarkFailed, Size
 from benchmarks.meters import Meter, busy_cores
 from benchmarks.processes import WorkerProcess
 from chancy import Chancy, Queue
-from chancy.job import JobFactory
+from chancy.job.definition import JobFactory
 
 #: Cores in use below which the machine is quiet, and the seconds for which that is looked at.
 _QUIET_CORES = 0.3

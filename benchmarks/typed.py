@@ -25,9 +25,9 @@ from pydantic import BaseModel, Field, TypeAdapter, field_validator
 from typing_extensions import TypedDict
 
 from benchmarks.jobs import noop
-from chancy.intake import Intake
-from chancy.registry import Registry
-from chancy.signature import Signature
+from chancy.app.preparation import Intake
+from chancy.job.registry import Registry
+from chancy.serialization.signature import Signature
 
 ROUNDS = 9
 #: Seconds that one measurement of a round takes, about.

@@ -8,14 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # The function, not the module of the same name, which is bound here once it is imported.
-from chancy.job import job
+from chancy.job.definition import job
 
 if TYPE_CHECKING:
-    from chancy.answers import Cancel, Retry, Snooze
-    from chancy.app import Chancy
-    from chancy.attempt import Claim, Failure, Outcome, Settlement
-    from chancy.broker import Cancellation, JobFilter, QueueCounts, WorkerRecord
-    from chancy.context import JobContext, current_job
+    from chancy.app.app import Chancy
+    from chancy.attempt.claim import Claim
+    from chancy.attempt.control import Cancel, Retry, Snooze
+    from chancy.attempt.failure import Failure
+    from chancy.attempt.outcome import Outcome
+    from chancy.attempt.settlement import Settlement
+    from chancy.broker.values import Cancellation, JobFilter, QueueCounts, WorkerRecord
+    from chancy.context.context import JobContext, current_job
     from chancy.errors import (
         BrokerError,
         BrokerUnavailable,
@@ -40,12 +43,14 @@ if TYPE_CHECKING:
         UnsupportedLimit,
         WaitTimeout,
     )
-    from chancy.job import Job, QueuedJob
-    from chancy.limits import Limit
-    from chancy.options import AsyncOptions, ProcessOptions, ThreadOptions
-    from chancy.plugin import Plugin, Runtime
-    from chancy.queue import Queue
-    from chancy.reference import (
+    from chancy.job.definition import Job, QueuedJob
+    from chancy.job.limits import Limit
+    from chancy.job.unique import Unique
+    from chancy.plugin.plugin import Plugin
+    from chancy.plugin.runtime import Runtime
+    from chancy.queue.executor_options import AsyncOptions, ProcessOptions, ThreadOptions
+    from chancy.queue.queue import Queue
+    from chancy.results.reference import (
         Reference,
         References,
         as_completed,
@@ -54,7 +59,6 @@ if TYPE_CHECKING:
         sync_gather,
     )
     from chancy.states import State
-    from chancy.unique import Unique
     from chancy.worker.worker import Worker
 
 __all__ = [
@@ -116,60 +120,60 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AsyncOptions": "chancy.options",
+    "AsyncOptions": "chancy.queue.executor_options",
     "BrokerError": "chancy.errors",
     "BrokerUnavailable": "chancy.errors",
-    "Cancel": "chancy.answers",
-    "Cancellation": "chancy.broker",
-    "Chancy": "chancy.app",
+    "Cancel": "chancy.attempt.control",
+    "Cancellation": "chancy.broker.values",
+    "Chancy": "chancy.app.app",
     "ChancyError": "chancy.errors",
-    "Claim": "chancy.attempt",
+    "Claim": "chancy.attempt.claim",
     "ConfigurationError": "chancy.errors",
     "DuplicateJob": "chancy.errors",
-    "Failure": "chancy.attempt",
+    "Failure": "chancy.attempt.failure",
     "Interrupted": "chancy.errors",
     "InvalidAnswer": "chancy.errors",
     "InvalidArguments": "chancy.errors",
     "InvalidStep": "chancy.errors",
-    "Job": "chancy.job",
+    "Job": "chancy.job.definition",
     "JobCancelled": "chancy.errors",
-    "JobContext": "chancy.context",
+    "JobContext": "chancy.context.context",
     "JobError": "chancy.errors",
     "JobFailed": "chancy.errors",
-    "JobFilter": "chancy.broker",
+    "JobFilter": "chancy.broker.values",
     "LeaseLost": "chancy.errors",
-    "Limit": "chancy.limits",
+    "Limit": "chancy.job.limits",
     "NoCurrentJob": "chancy.errors",
     "NotOpen": "chancy.errors",
-    "Outcome": "chancy.attempt",
+    "Outcome": "chancy.attempt.outcome",
     "PayloadTooLarge": "chancy.errors",
-    "Plugin": "chancy.plugin",
-    "ProcessOptions": "chancy.options",
+    "Plugin": "chancy.plugin.plugin",
+    "ProcessOptions": "chancy.queue.executor_options",
     "PushError": "chancy.errors",
-    "Queue": "chancy.queue",
-    "QueueCounts": "chancy.broker",
-    "QueuedJob": "chancy.job",
-    "Reference": "chancy.reference",
-    "References": "chancy.reference",
-    "Retry": "chancy.answers",
-    "Runtime": "chancy.plugin",
+    "Queue": "chancy.queue.queue",
+    "QueueCounts": "chancy.broker.values",
+    "QueuedJob": "chancy.job.definition",
+    "Reference": "chancy.results.reference",
+    "References": "chancy.results.reference",
+    "Retry": "chancy.attempt.control",
+    "Runtime": "chancy.plugin.runtime",
     "SchemaMismatch": "chancy.errors",
-    "Settlement": "chancy.attempt",
-    "Snooze": "chancy.answers",
+    "Settlement": "chancy.attempt.settlement",
+    "Snooze": "chancy.attempt.control",
     "State": "chancy.states",
     "StatementFailed": "chancy.errors",
-    "ThreadOptions": "chancy.options",
-    "Unique": "chancy.unique",
+    "ThreadOptions": "chancy.queue.executor_options",
+    "Unique": "chancy.job.unique",
     "UnknownFunction": "chancy.errors",
     "UnsupportedLimit": "chancy.errors",
     "WaitTimeout": "chancy.errors",
     "Worker": "chancy.worker.worker",
-    "WorkerRecord": "chancy.broker",
-    "as_completed": "chancy.reference",
-    "current_job": "chancy.context",
-    "gather": "chancy.reference",
-    "sync_as_completed": "chancy.reference",
-    "sync_gather": "chancy.reference",
+    "WorkerRecord": "chancy.broker.values",
+    "as_completed": "chancy.results.reference",
+    "current_job": "chancy.context.context",
+    "gather": "chancy.results.reference",
+    "sync_as_completed": "chancy.results.reference",
+    "sync_gather": "chancy.results.reference",
 }
 
 

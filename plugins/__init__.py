@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chancy.plugin import Plugin
+from chancy.plugin.plugin import Plugin
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.pruner import Pruner

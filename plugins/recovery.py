@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from chancy.attempt import Claim, Lost
-from chancy.broker import WorkerRecord
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Lost
+from chancy.broker.values import WorkerRecord
 from chancy.clock import Clock
-from chancy.leader import elected
-from chancy.plugin import Plugin, Runtime
+from chancy.plugin.leader import elected
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Runtime
 
 logger = logging.getLogger("chancy.recovery")
 

@@ -1,4 +1,3 @@
-# over 300 lines: servers alone, replicated and in a cluster are started and ended by the same code
 """Redis servers for tests: one for each process of the run, private ones, and a small cluster.
 
 ``CHANCY_TEST_REDIS_SERVER`` is the path of a binary to use instead of the Valkey of the

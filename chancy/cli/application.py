@@ -8,11 +8,11 @@ import os
 import traceback
 from types import ModuleType
 
-from chancy import composition
-from chancy.app import Chancy
+from chancy.app import default_plugins as composition
+from chancy.app.app import Chancy
 from chancy.cli.settings import Settings
 from chancy.errors import ChancyError, ConfigurationError
-from chancy.names import shown
+from chancy.text import shown
 
 
 def find(path: str) -> Chancy:

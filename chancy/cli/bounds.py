@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from chancy.cli import output
-from chancy.limits import Limit, LimitType, encode_limits
-from chancy.options import ExecutorName, Options, decode_options, encode_options
-from chancy.queue import DEFAULT_BROKER
+from chancy.job.limits import Limit, LimitType, encode_limits
+from chancy.queue.executor_options import ExecutorName, Options, decode_options, encode_options
+from chancy.queue.queue import DEFAULT_BROKER
 
 _MIB = 2**20
 _OPTIONS = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from chancy.broker import QueueCounts
+from chancy.broker.values import QueueCounts
 from chancy.cli.facts import Counts
-from chancy.queue import DEFAULT_BROKER, Queue
+from chancy.queue.queue import DEFAULT_BROKER, Queue
 
 if TYPE_CHECKING:
-    from chancy.app import Chancy
+    from chancy.app.app import Chancy
 
 
 class Counted(NamedTuple):
@@ -27,7 +27,7 @@ class Counted(NamedTuple):
 
 async def counted(chancy: Chancy, queues: Sequence[Queue]) -> Counted:
     """The jobs of queues; not those of queues whose broker is away, or none of this application."""
-    from chancy.routing import RoutedBroker
+    from chancy.routing.router import RoutedBroker
 
     away: Mapping[str, str] = {}
     brokers = {DEFAULT_BROKER}

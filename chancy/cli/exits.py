@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chancy.commands import NO as NO
-from chancy.commands import complain as complain
 from chancy.errors import BrokerUnavailable, ChancyError, SchemaMismatch, WaitTimeout
+from chancy.plugin.commands import NO as NO
+from chancy.plugin.commands import complain as complain
 
 #: Usage or configuration.
 USAGE = 2

@@ -9,7 +9,7 @@ import click
 
 from chancy.cli.options import SHARED, Target, with_target
 from chancy.errors import ConfigurationError
-from chancy.plugin import Plugin
+from chancy.plugin.plugin import Plugin
 
 
 def find(name: str, *, words: Sequence[str], taken: Collection[str]) -> click.Command | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chancy.broker import QueueCounts
+from chancy.broker.values import QueueCounts
 from chancy.cli import bounds, output
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 
 #: By the name of the queue; None: they are not known; a queue without jobs is left out.
 Counts = Mapping[str, QueueCounts | None]

@@ -11,14 +11,14 @@ from uuid import UUID
 
 import click
 
-from chancy.broker import Cancellation, JobFilter
+from chancy.app.diagnosis import Reason, Why
+from chancy.broker.values import Cancellation, JobFilter
 from chancy.cli import output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
-from chancy.commands import Seconds
-from chancy.diagnosis import Reason, Why
 from chancy.errors import WaitTimeout
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
+from chancy.plugin.commands import Seconds
 from chancy.states import State
 
 _STATES = [state.label for state in State]

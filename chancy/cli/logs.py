@@ -7,8 +7,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Literal
 
-from chancy.attempt import storable
-from chancy.origin import LogContext
+from chancy.log_context import LogContext
+from chancy.text import storable
 
 Format = Literal["text", "json"]
 LEVELS = ("debug", "info", "warning", "error")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from chancy.cli import output
-from chancy.commands import as_json as as_json
+from chancy.plugin.commands import as_json as as_json
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from chancy.app import Chancy
+    from chancy.app.app import Chancy
     from chancy.cli.settings import Settings
     from chancy.postgres.component import Component
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from chancy.attempt import storable
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
+from chancy.text import storable
 
 _CELL = 60
 

@@ -13,7 +13,7 @@ from chancy.cli import output
 from chancy.cli.options import Target, as_json, on_target
 
 if TYPE_CHECKING:
-    from chancy.plugin import Plugin
+    from chancy.plugin.plugin import Plugin
 
 
 # A setting by such a name is not shown.
@@ -83,10 +83,10 @@ def list_(target: Target, json_: bool) -> None:
 
 
 def _found(target: Target) -> list[Listed]:
-    from chancy import composition
+    from chancy.app import default_plugins as composition
     from chancy.cli.extensions import commands
     from chancy.cli.main import COMMANDS
-    from chancy.installed import installed
+    from chancy.plugin.discovery import installed
 
     app = target.unconnected()
     owned = commands(app.hooks.plugins, COMMANDS)
@@ -109,7 +109,7 @@ def _found(target: Target) -> list[Listed]:
 
 
 def _used(plugin: Plugin, *, origin: tuple[str, str | None], commands: tuple[str, ...]) -> Listed:
-    from chancy.installed import settings_of
+    from chancy.plugin.discovery import settings_of
 
     migrations = plugin.migrations()
     return Listed(

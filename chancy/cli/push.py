@@ -13,14 +13,14 @@ import click
 from chancy.cli import output
 from chancy.cli.exits import NO
 from chancy.cli.options import MOMENT, Target, as_json, on_target
-from chancy.commands import Seconds
 from chancy.errors import InvalidArguments
-from chancy.job import Job, QueuedJob
-from chancy.names import shown
+from chancy.job.definition import Job, QueuedJob
+from chancy.plugin.commands import Seconds
 from chancy.states import State
+from chancy.text import shown
 
 if TYPE_CHECKING:
-    from chancy.app import Chancy
+    from chancy.app.app import Chancy
 
 
 @click.command()

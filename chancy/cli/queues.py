@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chancy.broker import QueueCounts, WorkerRecord
+from chancy.broker.values import QueueCounts, WorkerRecord
 from chancy.cli import bounds, facts, output
 from chancy.cli.counting import Counted, counted
 from chancy.cli.exits import AWAY, NO, complain
 from chancy.cli.options import MOMENT, Target, as_json, on_target
-from chancy.commands import Seconds
-from chancy.limits import Limit
-from chancy.options import EXECUTORS, ExecutorName, Options
-from chancy.queue import Queue
+from chancy.job.limits import Limit
+from chancy.plugin.commands import Seconds
+from chancy.queue.executor_options import EXECUTORS, ExecutorName, Options
+from chancy.queue.queue import Queue
 
 if TYPE_CHECKING:
-    from chancy.app import Chancy
+    from chancy.app.app import Chancy
 
 T = TypeVar("T")
 #: Queues, each with what is wrong with its row.

@@ -15,7 +15,7 @@ from chancy.cli import logs
 from chancy.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from chancy.app import Chancy
+    from chancy.app.app import Chancy
     from chancy.worker.worker import Worker
 
 logger = logging.getLogger("chancy.cli")

@@ -13,13 +13,13 @@ from chancy.cli import logs, output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
 from chancy.cli.serving import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, Orders, run
-from chancy.commands import Seconds
 from chancy.errors import BrokerError, ConfigurationError
-from chancy.queue import MAX_CONCURRENCY
+from chancy.plugin.commands import Seconds
+from chancy.queue.queue import MAX_CONCURRENCY
 
 if TYPE_CHECKING:
-    from chancy.app import Chancy
-    from chancy.broker import WorkerRecord
+    from chancy.app.app import Chancy
+    from chancy.broker.values import WorkerRecord
 
 
 @click.group(invoke_without_command=True)

@@ -6,10 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import TypedDict, assert_never
 
-from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.executors.base import NO_TIES, Executor, FindFunction, Ties
-from chancy.limits import NO_LIMITS, Limits
-from chancy.options import (
+from chancy.job.limits import NO_LIMITS, Limits
+from chancy.queue.executor_options import (
     AsyncOptions,
     ExecutorName,
     Options,
@@ -17,6 +16,7 @@ from chancy.options import (
     ThreadOptions,
     default_options,
 )
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 
 def default_concurrency(name: ExecutorName) -> int:

@@ -20,8 +20,9 @@ from types import CoroutineType
 from typing import Any, cast
 from uuid import UUID
 
-from chancy.attempt import Claim, Outcome, TimedOut
-from chancy.context import CURRENT, JobContext
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome, TimedOut
+from chancy.context.context import CURRENT, JobContext
 from chancy.errors import Interrupted, UnsupportedLimit
 from chancy.executors import forks, plain
 from chancy.executors.base import NO_TIES, FindFunction, Ties
@@ -38,9 +39,9 @@ from chancy.executors.invocation import (
 )
 from chancy.executors.loop_watch import LoopWatch
 from chancy.executors.progress import Reporter
-from chancy.limits import NO_LIMITS, Limits, decode_limits
-from chancy.options import AsyncOptions
-from chancy.queue import PLAIN_WITH_TIME
+from chancy.job.limits import NO_LIMITS, Limits, decode_limits
+from chancy.queue.executor_options import AsyncOptions
+from chancy.queue.queue import PLAIN_WITH_TIME
 
 logger = logging.getLogger(__name__)
 

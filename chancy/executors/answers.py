@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from chancy.attempt import (
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import (
     Cancelled,
-    Failure,
     MemoryExceeded,
     Outcome,
     Raised,

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from chancy.attempt import Claim, Outcome
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.context.host import CompletionPlace, Progress
 from chancy.errors import JobError
-from chancy.outside import CompletionPlace, Progress
 
 #: Finds the function of a path, or raises `UnknownFunction`.
 FindFunction = Callable[[str], Callable[..., Any]]

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from chancy.attempt import Claim
-from chancy.limits import Limits
+from chancy.attempt.claim import Claim
+from chancy.job.limits import Limits
 
 #: Bytes of the longest call that goes whole. A few such fill the buffer of a socket (200 KB).
 MAX_WHOLE = 32 * 1024

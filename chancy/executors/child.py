@@ -20,8 +20,9 @@ import threading
 import time
 from typing import NoReturn
 
-from chancy.attempt import Raised
-from chancy.context import Progress
+from chancy.attempt.outcome import Raised
+from chancy.context.context import Progress
+from chancy.context.host import CompletionPlace
 from chancy.executors import frames
 from chancy.executors.calls import MAX_CALL, Call
 from chancy.executors.child_line import ChildLine
@@ -32,7 +33,6 @@ from chancy.executors.guard import Guard
 from chancy.executors.requests import Requests
 from chancy.executors.says import Says
 from chancy.executors.terms import Terms
-from chancy.outside import CompletionPlace
 
 _PR_SET_PDEATHSIG = 1
 #: Seconds that an idle child has for its exit handlers once the parent has closed the line.

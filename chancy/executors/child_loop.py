@@ -17,8 +17,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from chancy.attempt import Outcome
-from chancy.context import CURRENT, JobContext
+from chancy.attempt.outcome import Outcome
+from chancy.context.context import CURRENT, JobContext
 from chancy.executors import answers
 from chancy.executors.calls import MAX_CALL, Call
 from chancy.executors.child import Child

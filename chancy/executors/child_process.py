@@ -1,4 +1,3 @@
-# over 300 lines: the whole life of one child, which none of its parts may outlive
 """A child of the process executor, as the parent has it."""
 
 from __future__ import annotations
@@ -11,7 +10,9 @@ import signal
 from collections.abc import Sequence
 from typing import Protocol
 
-from chancy.attempt import Failure, Lost, MemoryExceeded, Outcome, Released, Returned, TimedOut
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Lost, MemoryExceeded, Outcome, Released, Returned, TimedOut
+from chancy.context.host import CompletionPlace
 from chancy.errors import LeaseLost
 from chancy.executors import answers, frames, memory
 from chancy.executors.frames import Frame, GarbledFrame, packed
@@ -19,8 +20,7 @@ from chancy.executors.hand_over import LATE_S, Attempt, Hand
 from chancy.executors.invocation import reason_of
 from chancy.executors.program import Program
 from chancy.executors.terms import Terms
-from chancy.options import ProcessOptions
-from chancy.outside import CompletionPlace
+from chancy.queue.executor_options import ProcessOptions
 
 #: Seconds between two looks at what a child holds whose job has a memory limit.
 WEIGH_S = 0.05

@@ -12,8 +12,9 @@ from contextvars import Context, copy_context
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from chancy.attempt import Outcome, Raised
-from chancy.context import CURRENT, JobContext
+from chancy.attempt.outcome import Outcome, Raised
+from chancy.context.context import CURRENT, JobContext
+from chancy.context.host import Outside
 from chancy.executors.answers import answer, stopped
 from chancy.executors.calls import Call
 from chancy.executors.guard import Guard
@@ -26,9 +27,8 @@ from chancy.executors.invocation import (
     returned,
 )
 from chancy.executors.memory import Wall
-from chancy.job import DECORATED
-from chancy.outside import Outside
-from chancy.registry import Registry
+from chancy.job.definition import DECORATED
+from chancy.job.registry import Registry
 
 if TYPE_CHECKING:
     import asyncio

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from chancy.attempt import Claim, storable
+from chancy.attempt.claim import Claim
+from chancy.text import storable
 
 #: Of each record so many characters cross.
 MAX_RECORD = 16_000

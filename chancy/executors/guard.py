@@ -15,7 +15,7 @@ from contextvars import Context
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from chancy.context import JobContext
+from chancy.context.context import JobContext
 from chancy.errors import Interrupted
 from chancy.executors.calls import Call
 

@@ -15,10 +15,11 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from chancy.attempt import Claim, Outcome
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
 from chancy.executors.calls import HEAD_SIZE, number_of, pack
 from chancy.executors.pace import Pace
-from chancy.limits import Limits
+from chancy.job.limits import Limits
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,7 +8,7 @@ from contextvars import Context
 from types import coroutine
 from typing import Any
 
-from chancy.attempt import Outcome
+from chancy.attempt.outcome import Outcome
 from chancy.executors import forks
 
 

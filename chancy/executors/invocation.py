@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chancy.answers import Cancel, Retry, Snooze
-from chancy.attempt import (
-    MAX_MESSAGE,
+from chancy.attempt.claim import Claim
+from chancy.attempt.control import Cancel, Retry, Snooze
+from chancy.attempt.failure import MAX_MESSAGE, Failure
+from chancy.attempt.outcome import (
     Cancelled,
-    Claim,
-    Failure,
     Lost,
     Outcome,
     Raised,
@@ -20,14 +19,14 @@ from chancy.attempt import (
     Returned,
     Snoozed,
     TimedOut,
-    storable,
 )
 from chancy.errors import InvalidArguments, UnsupportedLimit
 from chancy.executors.base import FindFunction
-from chancy.limits import Limits, LimitType, decode_limits
-from chancy.options import ExecutorName, Options
-from chancy.queue import unsupported
-from chancy.signature import Signature
+from chancy.job.limits import Limits, LimitType, decode_limits
+from chancy.queue.executor_options import ExecutorName, Options
+from chancy.queue.queue import unsupported
+from chancy.serialization.signature import Signature
+from chancy.text import storable
 
 if TYPE_CHECKING:
     pass

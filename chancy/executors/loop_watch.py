@@ -13,7 +13,7 @@ from time import monotonic
 from types import FrameType
 from weakref import WeakKeyDictionary
 
-from chancy.context import CURRENT, JobContext
+from chancy.context.context import CURRENT, JobContext
 
 logger = logging.getLogger(__name__)
 

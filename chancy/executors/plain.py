@@ -10,8 +10,9 @@ from time import perf_counter
 from typing import Any
 from uuid import UUID
 
-from chancy.attempt import Claim, Outcome
-from chancy.context import JobContext
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.context.context import JobContext
 from chancy.executors.invocation import Callee, call_error, raised, returned
 from chancy.executors.pool import ThreadPool
 from chancy.executors.thread_run import ThreadRun

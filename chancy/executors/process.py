@@ -15,8 +15,10 @@ from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
 
-from chancy.attempt import Claim, Failure, Outcome, Released
-from chancy.context import Progress
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Outcome, Released
+from chancy.context.context import Progress
 from chancy.executors import frames, memory
 from chancy.executors.base import NO_TIES, FindFunction, Ties
 from chancy.executors.child_process import ChildProcess
@@ -25,8 +27,8 @@ from chancy.executors.echo import Echo
 from chancy.executors.frames import Frame
 from chancy.executors.hand_over import LATE_S, Attempt
 from chancy.executors.invocation import raised
-from chancy.limits import NO_LIMITS, Limits, decode_limits
-from chancy.options import ProcessOptions
+from chancy.job.limits import NO_LIMITS, Limits, decode_limits
+from chancy.queue.executor_options import ProcessOptions
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from typing import Any, cast
 from uuid import UUID
 
-from chancy.attempt import Claim
-from chancy.context import CURRENT, Attempt, JobContext, Progress
+from chancy.attempt.claim import Claim
+from chancy.context.context import CURRENT, Attempt, JobContext, Progress
 from chancy.errors import BrokerUnavailable, JobError
 from chancy.executors.base import Ties
 

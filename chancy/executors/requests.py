@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, cast
 
-from chancy.context import Attempt, Progress
+from chancy.context.context import Attempt, Progress
+from chancy.context.host import CompletionPlace
 from chancy.errors import LeaseLost
 from chancy.executors import frames
 from chancy.executors.answers import error_of
 from chancy.executors.calls import Call
 from chancy.executors.frames import packed
 from chancy.executors.says import Says
-from chancy.outside import CompletionPlace
 
 #: Seconds between looks of those who wait whether their answer has come all the same, or whether
 #: they are to end. As a rule a signal tells them at once.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from chancy.context import Attempt, Progress
+from chancy.context.context import Attempt, Progress
 from chancy.executors.calls import Call
 
 #: Of each job one word goes out in so many seconds.

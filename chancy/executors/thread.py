@@ -12,8 +12,9 @@ from time import monotonic, perf_counter
 from typing import Any
 from uuid import UUID
 
-from chancy.attempt import Claim, Outcome
-from chancy.context import CURRENT
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.context.context import CURRENT
 from chancy.executors.base import NO_TIES, FindFunction, Ties
 from chancy.executors.invocation import (
     Callee,
@@ -28,8 +29,8 @@ from chancy.executors.loop_threads import LoopThreads
 from chancy.executors.pool import ThreadPool
 from chancy.executors.progress import Reporter
 from chancy.executors.thread_run import ThreadRun
-from chancy.limits import NO_LIMITS, Limits
-from chancy.options import ThreadOptions
+from chancy.job.limits import NO_LIMITS, Limits
+from chancy.queue.executor_options import ThreadOptions
 
 logger = logging.getLogger(__name__)
 

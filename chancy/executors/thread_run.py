@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from inspect import iscoroutine
 from typing import Any
 
-from chancy.attempt import Claim, Outcome, Raised, Released, TimedOut
-from chancy.context import JobContext
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome, Raised, Released, TimedOut
+from chancy.context.context import JobContext
 from chancy.executors.invocation import reason_of
 from chancy.executors.pool import Errand
 

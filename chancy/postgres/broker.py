@@ -1,4 +1,3 @@
-# over 300 lines: one method for each of `Broker`
 """The broker on Postgres."""
 
 from __future__ import annotations
@@ -9,8 +8,11 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
 
-from chancy.attempt import Claim, Note, Settlement
-from chancy.broker import (
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.notices import Topic
+from chancy.broker.transaction import Inside
+from chancy.broker.values import (
     MOST_RUNNING,
     Cancellation,
     Capability,
@@ -21,12 +23,10 @@ from chancy.broker import (
     QueueCounts,
     WorkerRecord,
 )
+from chancy.checks import number
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, ConfigurationError, NotOpen
-from chancy.givens import number
-from chancy.job import QueuedJob
-from chancy.names import shown
-from chancy.notice import Topic
+from chancy.job.definition import QueuedJob
 from chancy.postgres import mismatch, rows
 from chancy.postgres.bulk import pieces, store_all
 from chancy.postgres.catalog import Catalog
@@ -42,8 +42,8 @@ from chancy.postgres.settlements import Settlements
 from chancy.postgres.statements import Statements
 from chancy.postgres.subscription import PostgresSubscription
 from chancy.postgres.within import bind, fetch_within
-from chancy.queue import DEFAULT_BROKER, Queue
-from chancy.settling import Inside
+from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.text import shown
 
 
 class PostgresBroker:

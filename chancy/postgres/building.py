@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.postgres.statements import quoted
+from chancy.text import shown
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from uuid import UUID
 
-from chancy.broker import PreparedJob
+from chancy.broker.values import PreparedJob
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.insertion import insertion, keyed, stand_ins
 from chancy.postgres.statements import Statements

@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from chancy.broker import JobFilter, QueueCounts, WorkerRecord
+from chancy.broker.values import JobFilter, QueueCounts, WorkerRecord
+from chancy.checks import check_queue_name
 from chancy.errors import ConfigurationError
-from chancy.job import QueuedJob
-from chancy.limits import encode_limits
-from chancy.names import check_queue_name
-from chancy.options import encode_options
+from chancy.job.definition import QueuedJob
+from chancy.job.limits import encode_limits
 from chancy.postgres import rows
 from chancy.postgres.link import Fetch
 from chancy.postgres.statements import Statements
-from chancy.queue import Queue
+from chancy.queue.executor_options import encode_options
+from chancy.queue.queue import Queue
 
 logger = logging.getLogger("chancy.postgres")
 

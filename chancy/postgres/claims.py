@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from chancy.attempt import Claim
+from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
-from chancy.identity import new_ids
+from chancy.job.ids import new_ids
 from chancy.postgres import rows
 from chancy.postgres.lanes import Lanes
 from chancy.postgres.link import Link

@@ -13,9 +13,9 @@ from enum import StrEnum
 from importlib import resources
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.statements import load, quoted
+from chancy.text import shown
 
 #: The name of the component of the core.
 CORE_NAME = "core"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 
-from chancy.attempt import Settlement
+from chancy.attempt.settlement import Settlement
+from chancy.broker.transaction import Transaction
 from chancy.postgres.statements import load
-from chancy.settling import Transaction
 from chancy.states import State
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from chancy.errors import BrokerUnavailable, ConfigurationError
-from chancy.names import shown
 from chancy.postgres import maintenance
 from chancy.postgres.component import CORE, CORE_TABLES, Component, Kind, Privileges
 from chancy.postgres.statements import quoted
+from chancy.text import shown
 
 _ALL = "select, insert, update, delete"
 

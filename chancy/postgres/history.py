@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from chancy.checks import check_schema_name
 from chancy.errors import ConfigurationError
-from chancy.names import check_schema_name
 from chancy.postgres import building
 from chancy.postgres.component import CORE_NAME, Component
 from chancy.postgres.statements import placeholders

@@ -7,11 +7,11 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from chancy.broker import PreparedJob
+from chancy.broker.values import PreparedJob
 from chancy.errors import BrokerError, DuplicateJob, StatementFailed
+from chancy.job.unique import UniqueKey
 from chancy.postgres.drivers.sqlstates import UNIQUE_VIOLATION
 from chancy.postgres.statements import Statements
-from chancy.unique import UniqueKey
 
 #: Seconds for which a push goes on trying while the server is away or refuses for the moment.
 PATIENCE_S = 15.0

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from chancy.attempt import Settlement
+from chancy.attempt.settlement import Settlement
+from chancy.broker.transaction import Inside
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import Connection
-from chancy.settling import Inside
 
 logger = logging.getLogger("chancy.postgres")
 

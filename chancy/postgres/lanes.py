@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from chancy.attempt import Claim
+from chancy.attempt.claim import Claim
 
 #: A look from the front may take this part of the time, at most.
 _SHARE = 1 / 50

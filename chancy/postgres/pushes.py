@@ -11,7 +11,7 @@ from itertools import chain
 from types import MappingProxyType
 from uuid import UUID
 
-from chancy.broker import CHUNK, PreparedJob
+from chancy.broker.values import CHUNK, PreparedJob
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, StatementFailed
 from chancy.postgres.bulk import Fetch, Replay, store_all

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from chancy.attempt import Claim
-from chancy.broker import Holder, Place, QueueCounts, WorkerRecord
+from chancy.attempt.claim import Claim
+from chancy.broker.values import Holder, Place, QueueCounts, WorkerRecord
+from chancy.checks import check_broker_name
 from chancy.errors import ConfigurationError
-from chancy.job import QueuedJob
-from chancy.limits import Limit, LimitType, limits_from
-from chancy.names import check_broker_name, shown
-from chancy.options import ExecutorName, Options, decode_options
-from chancy.queue import (
+from chancy.job.definition import QueuedJob
+from chancy.job.limits import Limit, LimitType, limits_from
+from chancy.queue.executor_options import ExecutorName, Options, decode_options
+from chancy.queue.queue import (
     DEFAULT_BROKER,
     Queue,
     check_broker_options,
@@ -26,6 +26,7 @@ from chancy.queue import (
     unsupported,
 )
 from chancy.states import State
+from chancy.text import shown
 
 Row = Sequence[Any]
 T = TypeVar("T")

@@ -10,13 +10,14 @@ from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
-from chancy.attempt import Failure, Note, Settlement
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.transaction import Inside
 from chancy.errors import StatementFailed
 from chancy.postgres.drivers.base import Row
 from chancy.postgres.inside import Insiders
 from chancy.postgres.link import Fetch, Link
 from chancy.postgres.statements import Statements
-from chancy.settling import Inside
 from chancy.states import State
 
 logger = logging.getLogger("chancy.postgres")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from chancy.names import check_schema_name
+from chancy.checks import check_schema_name
 
 
 def quoted(schema: str) -> str:

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 
+from chancy.broker.notices import Kind, Notice, Topic, channel, parse
 from chancy.errors import BrokerUnavailable
-from chancy.notice import Kind, Notice, Topic, channel, parse
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.statements import Statements
 

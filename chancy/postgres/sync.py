@@ -13,10 +13,10 @@ from uuid import UUID
 import psycopg
 import psycopg_pool
 
-from chancy.broker import PreparedJob
+from chancy.broker.values import PreparedJob
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, StatementFailed
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
 from chancy.postgres import mismatch, rows
 from chancy.postgres.bulk import gathered
 from chancy.postgres.catalog import declaration
@@ -25,7 +25,7 @@ from chancy.postgres.dsn import parse
 from chancy.postgres.insertion import PATIENCE_S, insertion, known, stand_ins, without
 from chancy.postgres.statements import Statements
 from chancy.postgres.within import fetch_within_sync
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 
 
 class SyncPostgresBroker:

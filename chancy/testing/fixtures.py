@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from chancy.app import Chancy
+    from chancy.app.app import Chancy
     from chancy.testing.sandbox import Sandbox
 
 

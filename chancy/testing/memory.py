@@ -9,8 +9,12 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from chancy.attempt import Claim, Note, Settlement
-from chancy.broker import (
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.contract import Pulse
+from chancy.broker.notices import Kind, Subscription, Topic
+from chancy.broker.transaction import Inside
+from chancy.broker.values import (
     MOST_RUNNING,
     Cancellation,
     Capability,
@@ -18,15 +22,12 @@ from chancy.broker import (
     Place,
     PreparedJob,
     Promotion,
-    Pulse,
     QueueCounts,
     WorkerRecord,
 )
 from chancy.errors import ConfigurationError
-from chancy.job import QueuedJob
-from chancy.notice import Kind, Subscription, Topic
-from chancy.queue import Queue
-from chancy.settling import Inside
+from chancy.job.definition import QueuedJob
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.clock import RealTime, StoreClock
 from chancy.testing.store import MemoryStore, Row, check_storable

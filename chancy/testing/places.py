@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from chancy.broker import Holder, Place
+from chancy.broker.values import Holder, Place
 from chancy.states import State
 
 if TYPE_CHECKING:

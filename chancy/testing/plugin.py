@@ -29,26 +29,26 @@ from typing import Any
 
 import pytest
 
-from chancy.app import Chancy
-from chancy.attempt import (
+from chancy.app.app import Chancy
+from chancy.app.default_plugins import defaults
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import (
     Cancelled,
-    Claim,
-    Failure,
     Lost,
     MemoryExceeded,
     Outcome,
     Raised,
     Released,
     Returned,
-    Settlement,
     TimedOut,
 )
-from chancy.broker import Capability
-from chancy.composition import defaults
-from chancy.installed import installed, settings_of
-from chancy.job import QueuedJob
-from chancy.judge import judge
-from chancy.plugin import Plugin
+from chancy.attempt.settlement import Settlement
+from chancy.broker.values import Capability
+from chancy.job.definition import QueuedJob
+from chancy.plugin.discovery import installed, settings_of
+from chancy.plugin.plugin import Plugin
 from chancy.postgres import history, schema
 from chancy.postgres.component import Component
 from chancy.states import TRANSITIONS, State

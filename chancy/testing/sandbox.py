@@ -20,14 +20,14 @@ from uuid import UUID
 
 from pydantic_core import to_jsonable_python
 
-from chancy.app import Chancy
-from chancy.assembly import StandIn
-from chancy.attempt import Claim
-from chancy.broker import WorkerRecord
+from chancy.app.app import Chancy
+from chancy.app.wiring import StandIn
+from chancy.attempt.claim import Claim
+from chancy.broker.values import WorkerRecord
 from chancy.errors import JobError, WaitTimeout
 from chancy.executors import executor
-from chancy.job import QueuedJob, path_of
-from chancy.reference import result_of
+from chancy.job.definition import QueuedJob, path_of
+from chancy.results.reference import result_of
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 from uuid import UUID
 
-from chancy.broker import PreparedJob
-from chancy.job import QueuedJob
-from chancy.queue import Queue
+from chancy.broker.values import PreparedJob
+from chancy.job.definition import QueuedJob
+from chancy.queue.queue import Queue
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
 

@@ -12,14 +12,16 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
-from chancy.attempt import Claim, Failure, Note, Settlement
-from chancy.broker import Place, PreparedJob, WorkerRecord
-from chancy.codec import encode
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.notices import Kind, Notice
+from chancy.broker.values import Place, PreparedJob, WorkerRecord
 from chancy.errors import InvalidArguments, StatementFailed
-from chancy.job import QueuedJob
-from chancy.limits import limits_from
-from chancy.notice import Kind, Notice
-from chancy.queue import Queue
+from chancy.job.definition import QueuedJob
+from chancy.job.limits import limits_from
+from chancy.queue.queue import Queue
+from chancy.serialization.codec import encode
 from chancy.states import TRANSITIONS, State
 from chancy.testing.clock import StoreClock
 from chancy.testing.places import place_of

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from chancy.broker.notices import Kind, Notice, Topic
 from chancy.errors import BrokerUnavailable
-from chancy.notice import Kind, Notice, Topic
 from chancy.testing.store import MemoryStore
 
 #: Notices that a subscription keeps for a slow reader: the last ones.

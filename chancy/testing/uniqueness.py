@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from chancy.broker import PreparedJob
+from chancy.broker.notices import Kind
+from chancy.broker.values import PreparedJob
 from chancy.errors import DuplicateJob
-from chancy.notice import Kind
 from chancy.states import State
 from chancy.testing.store import MemoryStore, Row, moment_after
 

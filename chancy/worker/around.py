@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from uuid import UUID
 
-from chancy.attempt import Claim, Failure, Outcome, Raised, Returned
-from chancy.context import CURRENT, JobContext
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Outcome, Raised, Returned
+from chancy.context.context import CURRENT, JobContext
+from chancy.context.host import Nowhere
 from chancy.executors.base import Executor
-from chancy.hooks import Around
-from chancy.outside import Nowhere
-from chancy.plugin import Surrounding
+from chancy.plugin.hooks import Around
+from chancy.plugin.plugin import Surrounding
 
 logger = logging.getLogger("chancy.worker")
 

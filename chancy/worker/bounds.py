@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
-from chancy.queue import check_concurrency
+from chancy.queue.queue import check_concurrency
+from chancy.text import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from chancy.attempt import Settlement
-from chancy.broker import Broker
-from chancy.hooks import Hooks
-from chancy.queue import DEFAULT_BROKER, Queue
-from chancy.routing import RoutedBroker
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.plugin.hooks import Hooks
+from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.routing.router import RoutedBroker
 from chancy.worker.plane import Member, Plane, Running
 from chancy.worker.services import Services
 from chancy.worker.supervised import Line

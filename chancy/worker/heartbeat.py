@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from chancy.broker import Pulse
+from chancy.broker.contract import Pulse
+from chancy.checks import number
 from chancy.clock import Backoff
 from chancy.errors import ChancyError, ConfigurationError
-from chancy.givens import number
 
 logger = logging.getLogger("chancy.worker")
 

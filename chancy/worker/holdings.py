@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from chancy.attempt import Settlement
-from chancy.broker import Broker
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.states import State
 from chancy.worker.presence import Presence

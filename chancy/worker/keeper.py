@@ -6,8 +6,9 @@ import asyncio
 import logging
 from uuid import UUID
 
-from chancy.attempt import Claim, Note
-from chancy.broker import Broker
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note
+from chancy.broker.contract import Broker
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError, BrokerUnavailable, LeaseLost
 

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
+from chancy.broker.notices import Notice, Subscription
 from chancy.clock import Backoff, Clock
 from chancy.errors import ChancyError
-from chancy.notice import Notice, Subscription
 
 logger = logging.getLogger("chancy.worker")
 

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from chancy.attempt import Cancelled, Claim, Note, Outcome, Settlement
-from chancy.broker import Broker, SqlStore
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Cancelled, Outcome
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff, Clock
-from chancy.context import Progress
+from chancy.context.context import Progress
+from chancy.context.host import CompletionPlace
 from chancy.errors import BrokerError
-from chancy.outside import CompletionPlace
 from chancy.states import State
 from chancy.worker.keeper import Keeper
 

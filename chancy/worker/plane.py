@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from chancy.attempt import Settlement
-from chancy.broker import Broker
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.notices import Notice
 from chancy.clock import Clock
-from chancy.hooks import Hooks
-from chancy.notice import Notice
-from chancy.planes import Planes
-from chancy.queue import DEFAULT_BROKER, Queue
+from chancy.plugin.hooks import Hooks
+from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.routing.members import Planes
 from chancy.worker.holdings import Holdings
 from chancy.worker.listener import Listener
 from chancy.worker.notes import Notes

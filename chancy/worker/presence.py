@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 
-from chancy.broker import Broker, WorkerRecord
+from chancy.broker.contract import Broker
+from chancy.broker.values import WorkerRecord
 from chancy.errors import BrokerError
 from chancy.worker.heartbeat import Heartbeat
 from chancy.worker.supervised import Line

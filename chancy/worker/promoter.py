@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.clock import Clock
 
 #: Jobs of one statement: small enough that a million due at one moment do not block claims.

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from chancy.attempt import Claim
+from chancy.attempt.claim import Claim
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 from chancy.worker.runner import Runner
 from chancy.worker.settler import Settler
 

@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from chancy.attempt import Claim, Outcome, Snoozed
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome, Snoozed
 from chancy.executors.base import Executor
 
 logger = logging.getLogger("chancy.worker")

@@ -1,4 +1,3 @@
-# over 300 lines: what is wanted, starts, is served and leaves is one state
 """The queues that a worker serves."""
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from chancy.attempt import Cancelled, storable
-from chancy.broker import Broker
+from chancy.attempt.outcome import Cancelled
+from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.errors import BrokerError
-from chancy.hooks import Hooks
-from chancy.queue import Queue
-from chancy.registry import Registry
+from chancy.job.registry import Registry
+from chancy.plugin.hooks import Hooks
+from chancy.queue.queue import Queue
+from chancy.text import storable
 from chancy.worker.bounds import Bounds
 from chancy.worker.plane import Plane
 from chancy.worker.services import Services

@@ -8,7 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from chancy.attempt import Cancelled, Claim, Failure, Outcome, Raised, Released, Settlement
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Cancelled, Outcome, Raised, Released
+from chancy.attempt.settlement import Settlement
 from chancy.clock import Clock
 from chancy.executors.base import Executor
 

@@ -9,14 +9,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
 
-from chancy.attempt import Claim, Outcome, Released, Snoozed
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome, Released, Snoozed
 from chancy.clock import Clock
-from chancy.context import Progress
+from chancy.context.context import Progress
 from chancy.executors import executor
 from chancy.executors.base import Executor, Ties
-from chancy.hooks import Hooks
-from chancy.limits import Limits
-from chancy.options import (
+from chancy.job.limits import Limits
+from chancy.job.registry import Registry
+from chancy.plugin.hooks import Hooks
+from chancy.queue.executor_options import (
     AsyncOptions,
     ExecutorName,
     Options,
@@ -24,8 +26,7 @@ from chancy.options import (
     ThreadOptions,
     default_options,
 )
-from chancy.queue import Queue
-from chancy.registry import Registry
+from chancy.queue.queue import Queue
 from chancy.worker.around import Surroundings
 from chancy.worker.bounds import Bounds
 from chancy.worker.notes import Notes

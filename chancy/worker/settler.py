@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from chancy.attempt import Settlement
+from chancy.attempt.settlement import Settlement
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError
 

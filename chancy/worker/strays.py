@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from chancy.attempt import Claim, Settlement
-from chancy.broker import Adopting
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Settlement
+from chancy.broker.optional import Adopting
 from chancy.worker.plane import Plane
 from chancy.worker.runner import Runner
 

@@ -1,4 +1,3 @@
-# over 300 lines: the parts of a worker, and the order in which they begin and end
 """The worker: everything that runs beside each other in one process, and its orderly end."""
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Self
 from uuid import UUID
 
-from chancy.attempt import Claim, Outcome, Settlement
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.attempt.settlement import Settlement
+from chancy.broker.notices import Kind, Notice
+from chancy.checks import several
 from chancy.errors import ConfigurationError
-from chancy.givens import several
-from chancy.names import shown
-from chancy.notice import Kind, Notice
+from chancy.text import shown
 from chancy.worker.bounds import Bounds
 from chancy.worker.brokers import Brokers
 from chancy.worker.heartbeat import check_times

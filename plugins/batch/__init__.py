@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from chancy.attempt import Claim, Outcome, Settlement
-from chancy.broker import Broker, SqlStore
-from chancy.elsewhere import Untold
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
+from chancy.broker.transaction import Transaction
 from chancy.errors import ConfigurationError
-from chancy.job import Job
-from chancy.names import shown
-from chancy.plugin import Application, Panel, Plugin, Runtime
+from chancy.job.definition import Job
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Panel, Runtime
+from chancy.plugin.tracking import Untold
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.description import Batch
 from chancy.plugins.batch.ends import End, Notes, place_of, settling
@@ -33,8 +37,8 @@ from chancy.plugins.batch.sweep import Sweep
 from chancy.plugins.batch.waiting import Waiting, waiting_for
 from chancy.postgres.component import Kind, Migrations
 from chancy.postgres.finals import finals
-from chancy.settling import Transaction
 from chancy.states import State
+from chancy.text import shown
 
 if TYPE_CHECKING:
     import click

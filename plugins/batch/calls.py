@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from chancy.broker import Broker, Cancellation
-from chancy.elsewhere import supplied
+from chancy.broker.contract import Broker
+from chancy.broker.values import Cancellation
 from chancy.errors import ConfigurationError
+from chancy.plugin.tracking import supplied
 from chancy.plugins.batch.ends import End, Place, settling
 from chancy.plugins.batch.record import (
     BatchFilter,
@@ -19,7 +20,7 @@ from chancy.plugins.batch.record import (
     callback,
 )
 from chancy.plugins.batch.store import statement, store_of
-from chancy.reference import checked
+from chancy.results.reference import checked
 from chancy.states import State
 
 #: The most batches, and jobs of one, that are given at once.

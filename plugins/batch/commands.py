@@ -9,8 +9,8 @@ from uuid import UUID
 
 import click
 
-from chancy.commands import as_json, refuse
-from chancy.plugin import Application, CommandLine
+from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.batch.calls import MAX_FOUND, Calls
 from chancy.plugins.batch.record import BatchFilter, BatchRecord, BatchState, CallbackRecord
 from chancy.states import State

@@ -9,15 +9,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from chancy.codec import DEFAULT_MAX_PAYLOAD, encode
+from chancy.checks import check_function_path, check_queue_name
 from chancy.errors import ConfigurationError, PushError
-from chancy.identity import new_id
-from chancy.job import Job
-from chancy.limits import check_limits, encode_limits
-from chancy.names import check_function_path, check_queue_name, shown
+from chancy.job.definition import Job
+from chancy.job.ids import new_id
+from chancy.job.limits import check_limits, encode_limits
+from chancy.job.registry import Registry
 from chancy.plugins.batch.ends import KEY
 from chancy.plugins.batch.record import On
-from chancy.registry import Registry
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD, encode
+from chancy.text import shown
 
 #: Jobs that a batch may have, those that are added later included.
 MAX_JOBS = 1_000_000

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.elsewhere import BATCH, Search
 from chancy.errors import BrokerUnavailable
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
+from chancy.plugin.tracking import BATCH, Search
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.ends import End, Place
 from chancy.plugins.batch.store import statement, store_of

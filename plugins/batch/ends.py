@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.attempt import Settlement
+from chancy.attempt.settlement import Settlement
 from chancy.plugins.batch.store import statement
 from chancy.states import State
 

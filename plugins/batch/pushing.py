@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from chancy.broker import Capability
-from chancy.context import JobContext, current_job
+from chancy.broker.values import Capability
+from chancy.context.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
-from chancy.job import Job
-from chancy.plugin import Application
+from chancy.job.definition import Job
+from chancy.plugin.runtime import Application
 from chancy.plugins.batch.description import MAX_JOBS, Batch, members, shards
 from chancy.plugins.batch.ends import KEY
 from chancy.plugins.batch.store import statement, store_of
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.within import bind, bind_sync
-from chancy.reference import References
+from chancy.results.reference import References
 
 #: Jobs of one statement that makes them jobs of a batch.
 _SLICE = 5_000

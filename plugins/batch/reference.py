@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from chancy.job import Job
+from chancy.job.definition import Job
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.pushing import Addition, Pushing
 from chancy.plugins.batch.record import BatchRecord, BatchState, CallbackRecord, Progress
 from chancy.plugins.batch.waiting import Waiting
-from chancy.reference import checked
+from chancy.results.reference import checked
 from chancy.states import State
 
 

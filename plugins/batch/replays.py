@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.ends import End, Place
 from chancy.plugins.batch.store import statement, store_of

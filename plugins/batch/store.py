@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib import resources
 
-from chancy.broker import Broker, SqlStore
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
 from chancy.postgres.statements import load
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.endings import Endings, Standing
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.record import BatchState
+from chancy.results.group_waiter import Endings, Standing
 
 Waiting = Endings[BatchState]
 

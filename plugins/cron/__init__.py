@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
-from chancy.leader import elected
-from chancy.names import shown
-from chancy.plugin import Application, Panel, Plugin, Runtime
+from chancy.plugin.leader import elected
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry, facts
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.misfire import Misfire
 from chancy.plugins.cron.store import MAX_ENTRIES, MAX_KEPT, Entries, Fired
 from chancy.postgres.component import Migrations
+from chancy.text import shown
 
 if TYPE_CHECKING:
     import click

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from chancy.commands import as_json, refuse
 from chancy.errors import InvalidArguments
-from chancy.job import Job
-from chancy.names import shown
-from chancy.plugin import Application, CommandLine
+from chancy.job.definition import Job
+from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry, facts
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
 from chancy.plugins.cron.store import Entries
+from chancy.text import shown
 
 
 @click.command()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from chancy.commands import refuse
-from chancy.names import shown
+from chancy.plugin.commands import refuse
+from chancy.text import shown
 
 
 def unknown(name: str) -> NoReturn:

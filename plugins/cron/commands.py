@@ -8,13 +8,13 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from chancy.commands import as_json, complain
-from chancy.names import shown
-from chancy.plugin import Application, CommandLine
+from chancy.plugin.commands import as_json, complain
+from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.cron.addition import add
 from chancy.plugins.cron.answers import unknown
 from chancy.plugins.cron.entry import StoredEntry, facts
 from chancy.plugins.cron.store import MAX_KEPT, Entries, Fired
+from chancy.text import shown
 
 
 @click.group()

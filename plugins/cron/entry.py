@@ -10,14 +10,15 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal, TypeVar
 
-from chancy.codec import encode
+from chancy.checks import check_function_path, check_queue_name
 from chancy.errors import ConfigurationError, InvalidArguments
-from chancy.job import DECORATED, Job
-from chancy.limits import check_limits, encode_limits
-from chancy.names import check_function_path, check_queue_name, shown
+from chancy.job.definition import DECORATED, Job
+from chancy.job.limits import check_limits, encode_limits
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire
-from chancy.plugins.cron.schedule import Schedule
-from chancy.signature import Signature
+from chancy.schedule import Schedule
+from chancy.serialization.codec import encode
+from chancy.serialization.signature import Signature
+from chancy.text import shown
 
 #: The longest jitter and grace, in seconds.
 MAX_S = 86_400.0

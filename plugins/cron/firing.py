@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.errors import BrokerError, StatementFailed
-from chancy.identity import new_id
-from chancy.names import shown
+from chancy.job.ids import new_id
 from chancy.plugins.cron.entry import Overlap
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire, due
-from chancy.plugins.cron.schedule import Schedule, jitter_s
 from chancy.plugins.cron.store import Due, Entries
+from chancy.schedule import Schedule, jitter_s
+from chancy.text import shown
 
 logger = logging.getLogger("chancy.cron")
 

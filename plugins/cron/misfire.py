@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple, assert_never
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
-from chancy.plugins.cron.schedule import Schedule
+from chancy.schedule import Schedule
+from chancy.text import shown
 
 #: The most missed ticks that can be asked for at once.
 MAX_BACKFILL = 1_000

@@ -10,9 +10,10 @@ from importlib import resources
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.broker import Broker, SqlStore
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
-from chancy.identity import new_id
+from chancy.job.ids import new_id
 from chancy.plugins.cron.entry import Entry, StoredEntry, stored, utc
 from chancy.postgres.statements import load
 

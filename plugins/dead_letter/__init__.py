@@ -9,20 +9,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chancy.attempt import Settlement
-from chancy.broker import SqlStore
+from chancy.attempt.settlement import Settlement
+from chancy.broker.optional import SqlStore
+from chancy.broker.transaction import Transaction
 from chancy.errors import ConfigurationError
-from chancy.leader import elected
-from chancy.names import shown
-from chancy.plugin import Application, Panel, Plugin, Runtime
+from chancy.plugin.leader import elected
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter
 from chancy.plugins.dead_letter.replaying import Progress, Terms, Walk
 from chancy.plugins.dead_letter.store import Group, Letters, filing
 from chancy.plugins.dead_letter.sweep import Sweep
 from chancy.postgres.component import Migrations
-from chancy.queue import DEFAULT_BROKER
-from chancy.settling import Transaction
+from chancy.queue.queue import DEFAULT_BROKER
 from chancy.states import State
+from chancy.text import shown
 
 if TYPE_CHECKING:
     import click

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import click
 
-from chancy.commands import NO, as_json, complain, refuse
-from chancy.plugin import Application, CommandLine
+from chancy.plugin.commands import NO, as_json, complain, refuse
+from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.dead_letter.ages import Rate, filtered, selected, state, wanted
 from chancy.plugins.dead_letter.letter import DeadLetter, LetterFilter, facts
 from chancy.plugins.dead_letter.replaying import MAX_ATTEMPTS, Progress, Terms, Walk

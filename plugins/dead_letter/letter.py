@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
+from chancy.text import shown
 
 #: The most ids that a filter may name.
 MAX_IDS = 10_000

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from chancy.checks import check_queue_name
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ConfigurationError
-from chancy.identity import new_ids
-from chancy.names import check_queue_name, shown
+from chancy.job.ids import new_ids
 from chancy.plugins.dead_letter.letter import LetterFilter
 from chancy.plugins.dead_letter.store import BATCH, Chosen, Letters, Place
+from chancy.text import shown
 
 #: Jobs a second that a replay may be held to.
 MIN_RATE, MAX_RATE = 0.001, 100_000.0

@@ -10,7 +10,8 @@ from importlib import resources
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.broker import Broker, SqlStore
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter, utc
 from chancy.postgres.statements import load

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from chancy.broker import Capability, SqlStore
+from chancy.broker.optional import SqlStore
+from chancy.broker.values import Capability
 from chancy.errors import ConfigurationError
-from chancy.leader import LeaderGate, Unelected
-from chancy.plugin import Plugin, Runtime
+from chancy.plugin.leader import LeaderGate, Unelected
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.leadership.election import Election
 from chancy.postgres.component import Migrations
 

@@ -9,10 +9,10 @@ import time
 from importlib import resources
 from uuid import UUID
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError
-from chancy.plugin import Runtime
+from chancy.plugin.runtime import Runtime
 from chancy.postgres.statements import load
 
 logger = logging.getLogger("chancy.leadership")

@@ -8,15 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError, StatementFailed
-from chancy.leader import LeaderGate, elected
-from chancy.names import shown
-from chancy.plugin import Plugin, Runtime
+from chancy.plugin.leader import LeaderGate, elected
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.pruner.rule import Prune
 from chancy.plugins.pruner.sweep import Sweep, statement
 from chancy.postgres.component import Kind, Migrations
+from chancy.text import shown
 
 if TYPE_CHECKING:
     import click

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chancy.broker import SqlStore
-from chancy.commands import as_json
+from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
-from chancy.plugin import Application, CommandLine
+from chancy.plugin.commands import as_json
+from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.pruner.sweep import statement
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
-from chancy.postgres.patterns import check_pattern
+from chancy.plugin.patterns import check_pattern
 from chancy.states import State
+from chancy.text import shown
 
 #: The most jobs that a rule may keep of a queue, and the longest time.
 MAX_KEPT = 10_000_000

@@ -10,9 +10,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
+from chancy.plugin.patterns import exact, like, matches
 from chancy.plugins.pruner.rule import Prune
-from chancy.postgres.patterns import exact, like, matches
 from chancy.postgres.statements import load
 from chancy.states import State
 

@@ -14,9 +14,11 @@ except ModuleNotFoundError as error:
         name="redis",
     ) from error
 
-from chancy.broker import Broker, SqlStore
-from chancy.origin import ORIGIN, Origin
-from chancy.plugin import BrokerContext, Plugin, Runtime
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
+from chancy.log_context import ORIGIN, Origin
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import BrokerContext, Runtime
 from chancy.plugins.redis.archive import Archive
 from chancy.plugins.redis.broker import RedisBroker
 from chancy.plugins.redis.client import checked

@@ -13,11 +13,11 @@ from importlib import resources
 from typing import NamedTuple
 from uuid import UUID
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, StatementFailed
-from chancy.leader import elected
-from chancy.plugin import Runtime
+from chancy.plugin.leader import elected
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis import history
 from chancy.plugins.redis.link import Link
 from chancy.postgres.statements import load

@@ -1,4 +1,3 @@
-# over 300 lines: one method for each of `Broker`
 """A broker on Redis: every operation is one script, atomic, by the clock of the server."""
 
 from __future__ import annotations
@@ -8,24 +7,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from chancy.attempt import Claim, Note, Settlement
-from chancy.broker import (
-    Adoption,
-    Broker,
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.contract import Broker, Pulse
+from chancy.broker.notices import Subscription, Topic
+from chancy.broker.optional import Adoption
+from chancy.broker.transaction import Inside
+from chancy.broker.values import (
     Cancellation,
     Capability,
     JobFilter,
     Place,
     PreparedJob,
     Promotion,
-    Pulse,
     QueueCounts,
     WorkerRecord,
 )
 from chancy.errors import ConfigurationError, InvalidArguments
-from chancy.job import QueuedJob
-from chancy.names import shown
-from chancy.notice import Subscription, Topic
+from chancy.job.definition import QueuedJob
 from chancy.plugins.redis import folding, records
 from chancy.plugins.redis.claiming import Claims
 from chancy.plugins.redis.keys import Keys
@@ -38,8 +37,8 @@ from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.plugins.redis.settlements import settle
 from chancy.plugins.redis.standing import Queues, RedisPulse, Workers
 from chancy.plugins.redis.watch import Watch
-from chancy.queue import Queue
-from chancy.settling import Inside
+from chancy.queue.queue import Queue
+from chancy.text import shown
 
 logger = logging.getLogger("chancy.redis")
 

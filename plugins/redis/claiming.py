@@ -13,10 +13,11 @@ from itertools import repeat
 from typing import Any
 from uuid import UUID
 
-from chancy.attempt import Claim, Settlement
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Settlement
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, BrokerUnavailable
-from chancy.identity import new_ids
+from chancy.job.ids import new_ids
 from chancy.plugins.redis import folding, records
 from chancy.plugins.redis.desk import PATIENCE_S, Desk
 from chancy.plugins.redis.link import Link

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from chancy.attempt import Claim
+from chancy.attempt.claim import Claim
 from chancy.plugins.redis import records
 
 logger = logging.getLogger("chancy.redis")

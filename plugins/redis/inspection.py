@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from chancy.broker import JobFilter
-from chancy.job import QueuedJob
-from chancy.plugin import Application
-from chancy.queue import Queue
+from chancy.broker.values import JobFilter
+from chancy.job.definition import QueuedJob
+from chancy.plugin.runtime import Application
+from chancy.queue.queue import Queue
 from chancy.states import State
 
 #: Jobs of a queue that are listed in each state.

@@ -13,14 +13,16 @@ from importlib import resources
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.attempt import Claim
-from chancy.broker import Adopted, Adoption, Broker, PreparedJob, SqlClaims
+from chancy.attempt.claim import Claim
+from chancy.broker.contract import Broker
+from chancy.broker.optional import Adopted, Adoption, SqlClaims
+from chancy.broker.values import PreparedJob
+from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import records
 from chancy.plugins.redis.delivery import BATCH, REFUSED_S, Delivery
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.pieces import take_back
 from chancy.postgres.statements import load
-from chancy.unique import UniqueKey
 
 #: Seconds for which jobs are taken.
 LEASE_S = 10.0

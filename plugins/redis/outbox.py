@@ -9,13 +9,14 @@ from importlib import resources
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.broker import PreparedJob, SqlStore
+from chancy.broker.optional import SqlStore
+from chancy.broker.values import PreparedJob
 from chancy.errors import PushError
-from chancy.names import shown
+from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import records
 from chancy.postgres.statements import load
 from chancy.postgres.within import fetch_within, fetch_within_sync
-from chancy.unique import UniqueKey
+from chancy.text import shown
 
 #: The fields of a job in the order of the parameters of ``outbox_push.sql``; the rule is the last.
 _PLAIN = len(PreparedJob._fields) - 1

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from importlib import resources
 from uuid import UUID
 
-from chancy.broker import Broker, SqlStore
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
 from chancy.plugins.redis.link import linked
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.postgres.statements import load

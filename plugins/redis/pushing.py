@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from chancy.broker import PreparedJob
+from chancy.broker.values import PreparedJob
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, BrokerUnavailable, DuplicateJob
 from chancy.plugins.redis import records

@@ -11,8 +11,8 @@ from uuid import UUID
 
 import click
 
-from chancy.commands import as_json
-from chancy.plugin import Application, CommandLine
+from chancy.plugin.commands import as_json
+from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.letter import facts
 from chancy.plugins.redis.doctor import examine

@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.attempt import Claim, Failure, Settlement
-from chancy.broker import Place, PreparedJob
-from chancy.codec import decode, encode
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Settlement
+from chancy.broker.values import Place, PreparedJob
 from chancy.errors import InvalidArguments, StatementFailed
-from chancy.job import QueuedJob
-from chancy.limits import limits_from
+from chancy.job.definition import QueuedJob
+from chancy.job.limits import limits_from
+from chancy.serialization.codec import decode, encode
 from chancy.states import State
 
 #: FRONT, NUMBERS and LENGTHS of a record.

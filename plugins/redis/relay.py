@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chancy.broker import SqlStore
-from chancy.plugin import Runtime
+from chancy.broker.optional import SqlStore
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis.delivery import BATCH, REFUSED_S, Delivery
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.outbox import Outbox, Waiting

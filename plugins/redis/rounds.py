@@ -7,11 +7,11 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
+from chancy.broker.notices import Subscription, Topic
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.leader import elected
-from chancy.notice import Subscription, Topic
-from chancy.plugin import Runtime
+from chancy.plugin.leader import elected
+from chancy.plugin.runtime import Runtime
 
 logger = logging.getLogger("chancy.redis")
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
+from chancy.text import shown
 
 Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
 #: Of which finished jobs of a queue the history in Postgres is kept.

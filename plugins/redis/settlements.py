@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from chancy.attempt import Settlement
+from chancy.attempt.settlement import Settlement
 from chancy.plugins.redis import records
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.pieces import ADDED, BATCH, MOVED, fit

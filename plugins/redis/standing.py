@@ -11,17 +11,17 @@ from uuid import UUID
 
 from redis.exceptions import MovedError
 
-from chancy.broker import MOST_RUNNING, WorkerRecord
+from chancy.broker.values import MOST_RUNNING, WorkerRecord
 from chancy.errors import BrokerUnavailable
-from chancy.limits import encode_limits, limits_from
-from chancy.options import decode_options, encode_options
+from chancy.job.limits import encode_limits, limits_from
 from chancy.plugins.redis import records
 from chancy.plugins.redis.client import Client, connect_sync, translated
 from chancy.plugins.redis.home import MOST_MOVES, Home
 from chancy.plugins.redis.link import SCRIPTS, Link
 from chancy.plugins.redis.pieces import records_of
 from chancy.plugins.redis.settings import RedisSettings, history_of
-from chancy.queue import Queue
+from chancy.queue.executor_options import decode_options, encode_options
+from chancy.queue.queue import Queue
 from chancy.states import State
 
 _RUNNING = bytes([State.RUNNING])

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from chancy.broker.notices import Kind, Notice, Topic, parse
 from chancy.errors import BrokerUnavailable
-from chancy.notice import Kind, Notice, Topic, parse
 from chancy.plugins.redis.claiming import Claims
 from chancy.plugins.redis.client import translated
 from chancy.plugins.redis.link import Link

@@ -10,17 +10,19 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from chancy.broker import Capability, SqlStore
+from chancy.broker.optional import SqlStore
+from chancy.broker.values import Capability
 from chancy.clock import Clock
 from chancy.errors import BrokerError, ConfigurationError
-from chancy.leader import LeaderGate, elected
-from chancy.names import shown
-from chancy.plugin import Plugin, Runtime
+from chancy.plugin.leader import LeaderGate, elected
+from chancy.plugin.patterns import like, matches
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.reprioritize.aging import Aging
 from chancy.postgres.component import Migrations
-from chancy.postgres.patterns import like, matches
 from chancy.postgres.statements import load
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
+from chancy.text import shown
 
 __all__ = ["Aging", "Reprioritize"]
 

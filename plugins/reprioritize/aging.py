@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
-from chancy.postgres.patterns import check_pattern
+from chancy.plugin.patterns import check_pattern
+from chancy.text import shown
 
 LOWEST, HIGHEST = -100, 100
 MIN_PERIOD = timedelta(seconds=1)

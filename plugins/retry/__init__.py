@@ -9,19 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chancy.attempt import (
-    Claim,
-    Failure,
-    Lost,
-    MemoryExceeded,
-    Outcome,
-    Raised,
-    Settlement,
-    TimedOut,
-)
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Lost, MemoryExceeded, Outcome, Raised, TimedOut
+from chancy.attempt.settlement import Settlement
 from chancy.errors import ConfigurationError
-from chancy.names import shown
-from chancy.plugin import Plugin
+from chancy.plugin.plugin import Plugin
 from chancy.plugins.retry.policy import (
     KEY,
     MAX_DELAY_S,
@@ -36,6 +29,7 @@ from chancy.plugins.retry.policy import (
     policy_from,
 )
 from chancy.states import State
+from chancy.text import shown
 
 __all__ = [
     "Constant",

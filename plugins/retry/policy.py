@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
+from chancy.text import shown
 
 #: The longest delay there is, in seconds: a year.
 MAX_DELAY_S = 365 * 86_400.0

@@ -1,4 +1,3 @@
-# over 300 lines: what a worker calls, and what programs call
 """Workflows: steps that run in an order, and pass on what they return."""
 
 from __future__ import annotations
@@ -12,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from chancy.attempt import Claim, Outcome, Settlement
-from chancy.broker import Broker, SqlStore
-from chancy.elsewhere import Untold
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
+from chancy.broker.transaction import Transaction
 from chancy.errors import ConfigurationError
-from chancy.names import shown
-from chancy.plugin import Application, Panel, Plugin, Runtime
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Panel, Runtime
+from chancy.plugin.tracking import Untold
 from chancy.plugins.workflow.description import Workflow, chain, chord, group
 from chancy.plugins.workflow.ends import End, Notes, advancing, order
 from chancy.plugins.workflow.extension import Extension
@@ -42,8 +45,8 @@ from chancy.plugins.workflow.waiting import Waiting, waiting_for
 from chancy.postgres.component import Kind, Migrations
 from chancy.postgres.finals import finals
 from chancy.postgres.within import bind, bind_sync
-from chancy.settling import Transaction
 from chancy.states import State
+from chancy.text import shown
 
 if TYPE_CHECKING:
     import click

@@ -12,9 +12,9 @@ from uuid import UUID
 
 import click
 
-from chancy.commands import as_json, refuse
 from chancy.errors import PushError
-from chancy.plugin import Application, CommandLine
+from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.workflow.drawing import dot, mermaid
 from chancy.plugins.workflow.flows import MAX_FOUND, Flows, WorkflowFilter
 from chancy.plugins.workflow.record import Progress, StepRecord, WorkflowRecord, WorkflowState

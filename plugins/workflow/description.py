@@ -11,9 +11,8 @@ from typing import Any, Self
 from uuid import UUID
 
 from chancy.errors import PushError
-from chancy.identity import new_id
-from chancy.job import Job
-from chancy.names import shown
+from chancy.job.definition import Job
+from chancy.job.ids import new_id
 from chancy.plugins.workflow.sources import named
 from chancy.plugins.workflow.step import (
     MISSING,
@@ -25,6 +24,7 @@ from chancy.plugins.workflow.step import (
     renamed,
     wait_of,
 )
+from chancy.text import shown
 
 #: The longest name of a workflow and of a step, in characters.
 MAX_NAME = 100

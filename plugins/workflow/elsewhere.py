@@ -8,16 +8,16 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.codec import encode
-from chancy.elsewhere import BATCH, Search
 from chancy.errors import BrokerUnavailable, InvalidArguments, PayloadTooLarge
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
+from chancy.plugin.tracking import BATCH, Search
 from chancy.plugins.workflow.ends import End, Place, end_of, gone
 from chancy.plugins.workflow.flows import Flows
 from chancy.plugins.workflow.record import WorkflowState
 from chancy.plugins.workflow.store import statement, store_of
+from chancy.serialization.codec import encode
 from chancy.states import State
 
 logger = logging.getLogger("chancy.workflows")

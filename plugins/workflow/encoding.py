@@ -9,16 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from chancy.annotations import Annotations
-from chancy.codec import DEFAULT_MAX_PAYLOAD, encode
+from chancy.checks import check_function_path, check_queue_name
 from chancy.errors import PushError
-from chancy.job import Job
-from chancy.limits import check_limits, encode_limits
-from chancy.names import check_function_path, check_queue_name, shown
+from chancy.job.definition import Job
+from chancy.job.limits import check_limits, encode_limits
 from chancy.plugins.workflow.results import Types
 from chancy.plugins.workflow.sources import Many, One, Source
 from chancy.plugins.workflow.step import Wait
-from chancy.signature import Signature
+from chancy.serialization.annotations import Annotations
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD, encode
+from chancy.serialization.signature import Signature
+from chancy.text import shown
 
 #: What a job may have; as for every push.
 PRIORITIES = range(-100, 101)

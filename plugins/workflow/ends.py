@@ -11,7 +11,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from chancy.attempt import Claim, Outcome, Settlement
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.attempt.settlement import Settlement
 from chancy.errors import StatementFailed
 from chancy.plugins.workflow.store import statement
 from chancy.states import State

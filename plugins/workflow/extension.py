@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from chancy.broker import Capability
-from chancy.context import JobContext, current_job
+from chancy.broker.values import Capability
+from chancy.context.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
-from chancy.plugin import Application
+from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_STEPS, Workflow
 from chancy.plugins.workflow.ends import KEY
 from chancy.plugins.workflow.preparation import Preparation, Prepared

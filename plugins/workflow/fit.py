@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, is_typeddict
 
-from chancy.annotations import Unresolved
+from chancy.serialization.annotations import Unresolved
 
 #: Kinds of JSON; None is all that can be.
 Kinds = frozenset[str] | None

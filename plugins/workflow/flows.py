@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from chancy import codec
-from chancy.broker import Broker, Cancellation
-from chancy.codec import DEFAULT_MAX_PAYLOAD
+from chancy.broker.contract import Broker
+from chancy.broker.values import Cancellation
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError, StatementFailed
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
 from chancy.plugins.workflow.ends import End, Place, advancing, refused
 from chancy.plugins.workflow.payload import written
 from chancy.plugins.workflow.preparation import Prepared
@@ -27,8 +26,10 @@ from chancy.plugins.workflow.record import (
 from chancy.plugins.workflow.starts import Starts, start_pieces
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.postgres.within import fetch_within, fetch_within_sync
-from chancy.reference import checked
-from chancy.signature import Signature
+from chancy.results.reference import checked
+from chancy.serialization import codec
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+from chancy.serialization.signature import Signature
 from chancy.states import State
 
 logger = logging.getLogger("chancy.workflows")

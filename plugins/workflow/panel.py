@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chancy.plugin import Application
+from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.flows import Flows, WorkflowFilter
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chancy import codec
-from chancy.annotations import ANYTHING, Annotations, Parameter, kinds_of
-from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import InvalidArguments, InvalidResult
-from chancy.signature import Signature
+from chancy.serialization import codec
+from chancy.serialization.annotations import ANYTHING, Annotations, Parameter, kinds_of
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+from chancy.serialization.signature import Signature
 
 #: What JSON has: written without a look at its type.
 _PLAIN = frozenset({type(None), bool, int, float, str, list, dict})

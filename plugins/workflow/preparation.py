@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import ConfigurationError, PushError
-from chancy.identity import new_ids
-from chancy.job import Job
-from chancy.names import shown
-from chancy.plugin import Application
+from chancy.job.definition import Job
+from chancy.job.ids import new_ids
+from chancy.job.registry import Registry
+from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Workflow
 from chancy.plugins.workflow.encoding import Columns, Encoding
 from chancy.plugins.workflow.graph import order
 from chancy.plugins.workflow.results import Types
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, inside, sources_of
 from chancy.plugins.workflow.step import Step
-from chancy.registry import Registry
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+from chancy.text import shown
 
 #: Names that one which nobody has is held against: 1,000 take 20 ms.
 _COMPARED = 1_000

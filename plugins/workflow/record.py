@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
 from chancy.plugins.workflow.step import OnFailure
 from chancy.states import State
 

@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID
 
 from chancy.errors import JobCancelled, JobError, PushError
-from chancy.names import shown
-from chancy.plugin import Application
+from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.flows import Flows, refusal
 from chancy.plugins.workflow.record import Progress, StepRecord, WorkflowRecord, WorkflowState
 from chancy.plugins.workflow.waiting import Waiting
-from chancy.reference import checked
-from chancy.signature import Signature
+from chancy.results.reference import checked
+from chancy.serialization.signature import Signature
+from chancy.text import shown
 
 
 class WorkflowFailed(JobError):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.plugins.workflow.ends import Place, end_of
 from chancy.plugins.workflow.flows import Flows
 from chancy.plugins.workflow.store import statement, store_of

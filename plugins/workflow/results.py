@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chancy.annotations import Annotations
 from chancy.errors import PushError
-from chancy.job import DECORATED, Job
-from chancy.names import shown
+from chancy.job.definition import DECORATED, Job
+from chancy.job.registry import Registry
 from chancy.plugins.workflow.fit import fits, items_of, kinds, part_of
 from chancy.plugins.workflow.sources import Many, One, Source
 from chancy.plugins.workflow.step import OnFailure, Step
-from chancy.registry import Registry
+from chancy.serialization.annotations import Annotations
+from chancy.text import shown
 
 
 class Types:

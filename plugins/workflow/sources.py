@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from chancy.errors import PushError
-from chancy.job import Job
-from chancy.names import shown
+from chancy.job.definition import Job
+from chancy.text import shown
 
 #: Keys and indexes that one path may have.
 MAX_PATH = 32

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from uuid import UUID
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.clock import Clock
 from chancy.errors import BrokerError, StatementFailed
 from chancy.plugins.workflow.ends import refused

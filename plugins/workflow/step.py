@@ -9,10 +9,10 @@ from enum import Enum, IntEnum
 from typing import Any, Final, Literal
 
 from chancy.errors import PushError
-from chancy.job import Job
-from chancy.names import shown
+from chancy.job.definition import Job
 from chancy.plugins.workflow.payload import written
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, sources_of
+from chancy.text import shown
 
 #: The longest wait for a signal, in seconds: a thousand years, as of a `run_at`.
 MAX_WAIT_S = 365_000 * 86_400.0

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.elsewhere import Absences
+from chancy.plugin.tracking import Absences
 from chancy.plugins.workflow import starts
 from chancy.plugins.workflow.elsewhere import Elsewhere
 from chancy.plugins.workflow.ends import End, Notes, Place, end_of, gone, order

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.plugins.workflow.ends import End, Place, end_of
 from chancy.plugins.workflow.flows import Flows
 from chancy.plugins.workflow.store import statement, store_of

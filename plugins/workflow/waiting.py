@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.endings import Endings, Standing
 from chancy.plugins.workflow.record import WorkflowState
 from chancy.plugins.workflow.store import statement, store_of
+from chancy.results.group_waiter import Endings, Standing
 
 #: How a workflow ended, and why if not well.
 Ended = tuple[WorkflowState, str | None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chancy.executors.base import Executor
-from chancy.options import EXECUTORS, ExecutorName
+from chancy.queue.executor_options import EXECUTORS, ExecutorName
 
 # Makes the assertions of the contract as readable as those of a test module.
 pytest.register_assert_rewrite("chancy.testing.conformance", "tests.contract.machine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from chancy.answers import Cancel, Retry, Snooze
+from chancy.attempt.control import Cancel, Retry, Snooze
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from chancy.context import current_job
+from chancy.context.context import current_job
 from tests.contract.executor_jobs import exists, wait_until, write
 
 _JSON = dict[str, Any]

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from chancy.attempt import Claim, Outcome, Returned
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor, Keep, Report, Ties, no_keep, no_report
-from chancy.limits import NO_LIMITS, Limits
-from chancy.options import ExecutorName, Options
-from chancy.registry import Registry
+from chancy.job.limits import NO_LIMITS, Limits
+from chancy.job.registry import Registry
+from chancy.queue.executor_options import ExecutorName, Options
 from tests.contract import (
     executor_answers,
     executor_asks,

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chancy.attempt import Released
+from chancy.attempt.outcome import Released
 from chancy.executors.aio import AsyncExecutor
-from chancy.options import AsyncOptions, ExecutorName
+from chancy.queue.executor_options import AsyncOptions, ExecutorName
 from tests.contract.executor_calls import DEADLINE_S, Place, claim_of, find, result, started
 
 ROOT = Path(__file__).parents[2]

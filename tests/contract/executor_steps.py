@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from chancy.context import current_job
+from chancy.context.context import current_job
 from chancy.errors import LeaseLost
 
 

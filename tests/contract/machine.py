@@ -19,10 +19,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from chancy.attempt import Claim, Failure, Settlement
-from chancy.broker import Broker, JobFilter
-from chancy.identity import new_id
-from chancy.queue import Queue
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.values import JobFilter
+from chancy.job.ids import new_id
+from chancy.queue.queue import Queue
 from chancy.states import TRANSITIONS, State
 from chancy.testing.conformance.bench import prepared, record
 from tests.contract.model import BEGAN, DAY, FOREVER_S, NEVER, Model, Verdict

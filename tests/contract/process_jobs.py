@@ -11,7 +11,7 @@ import sys
 import time
 from typing import NoReturn
 
-from chancy.context import current_job
+from chancy.context.context import current_job
 from chancy.errors import Interrupted
 from tests.contract.executor_jobs import exists, wait_until, write
 

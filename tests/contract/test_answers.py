@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from chancy.attempt import MAX_MESSAGE, Cancelled, Outcome, Raised, Returned, Snoozed
+from chancy.attempt.failure import MAX_MESSAGE
+from chancy.attempt.outcome import Cancelled, Outcome, Raised, Returned, Snoozed
 from chancy.executors.base import Executor
-from chancy.limits import Limit, encode_limits
+from chancy.job.limits import Limit, encode_limits
 from tests.contract.executor_answers import AT
 from tests.contract.executor_calls import claim_of, run, started
 
@@ -42,12 +43,12 @@ def failed_until(outcome: Outcome) -> tuple[str, datetime | timedelta | None]:
 @pytest.mark.parametrize("function", FUNCTIONS)
 async def test_a_job_says_when_it_is_to_be_tried_again(one: Executor, function: str) -> None:
     outcome = await run(one, function, how="retry")
-    assert failed_until(outcome) == ("chancy.answers.Retry: busy", timedelta(minutes=1))
+    assert failed_until(outcome) == ("chancy.attempt.control.Retry: busy", timedelta(minutes=1))
     assert isinstance(outcome, Raised)
     assert outcome.failure.causes == (("builtins.ValueError", "behind it"),)
     assert "in answer" in outcome.failure.trace
     again = await run(one, function, how="return retry")
-    assert failed_until(again) == ("chancy.answers.Retry: busy", timedelta(minutes=1))
+    assert failed_until(again) == ("chancy.attempt.control.Retry: busy", timedelta(minutes=1))
     assert failed_until(await run(one, function, how="retry at"))[1] == AT
 
 

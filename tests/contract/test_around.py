@@ -18,11 +18,11 @@ from uuid import UUID
 
 import pytest
 
-from chancy.attempt import Cancelled, Outcome, Raised, Released, Returned
-from chancy.context import JobContext, current_job
+from chancy.attempt.outcome import Cancelled, Outcome, Raised, Released, Returned
+from chancy.context.context import JobContext, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
-from chancy.options import ExecutorName
+from chancy.queue.executor_options import ExecutorName
 from chancy.worker.around import Surroundings
 from tests.contract.executor_calls import Place, claim_of, end_of, result, run, started
 from tests.contract.executor_jobs import tenant

@@ -9,12 +9,13 @@ from uuid import uuid4
 
 import pytest
 
-from chancy.attempt import Cancelled, Raised, Returned, Settlement, TimedOut
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import Cancelled, Raised, Returned, TimedOut
+from chancy.attempt.settlement import Settlement
 from chancy.clock import SystemClock
 from chancy.executors.aio import AsyncExecutor
-from chancy.judge import judge
-from chancy.limits import Limit, encode_limits
-from chancy.options import AsyncOptions
+from chancy.job.limits import Limit, encode_limits
+from chancy.queue.executor_options import AsyncOptions
 from chancy.worker.runner import Runner
 from tests.contract import executor_scripts
 from tests.contract.executor_calls import (

@@ -9,8 +9,9 @@ import asyncpg
 import psycopg
 import pytest
 
-from chancy.broker import Broker, Capability
-from chancy.notice import Kind, Notice
+from chancy.broker.contract import Broker
+from chancy.broker.notices import Kind, Notice
+from chancy.broker.values import Capability
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
 from chancy.testing.conformance import BrokerContract

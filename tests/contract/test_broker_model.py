@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.postgres.broker import PostgresBroker
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker

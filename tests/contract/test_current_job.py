@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from chancy.attempt import Claim, Returned
-from chancy.context import Progress, current_job
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Returned
+from chancy.context.context import Progress, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
-from chancy.options import ExecutorName
+from chancy.queue.executor_options import ExecutorName
 from tests.contract.executor_calls import Place, claim_of, end_of, started
 from tests.waiting import eventually
 
@@ -78,8 +79,10 @@ async def test_a_line_of_a_job_is_logged_in_the_worker(
     claim = claim_of("log", text="half-way\x1b[31m")
     async with started(name) as it:
         await it.run(claim)
-    await eventually(lambda: [entry for entry in caplog.records if entry.name == "chancy.job"])
-    [entry] = [entry for entry in caplog.records if entry.name == "chancy.job"]
+    await eventually(
+        lambda: [entry for entry in caplog.records if entry.name == "chancy.job.definition"]
+    )
+    [entry] = [entry for entry in caplog.records if entry.name == "chancy.job.definition"]
     assert entry.getMessage() == "half-way\\x1b[31m"
     said = vars(entry)
     assert (said["job_id"], said["func"], said["attempt"]) == (str(claim.id), claim.func, 1)

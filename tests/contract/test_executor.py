@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from chancy.attempt import Raised, Returned
+from chancy.attempt.outcome import Raised, Returned
 from chancy.executors import default_concurrency
 from chancy.executors.base import Executor
-from chancy.options import ExecutorName
+from chancy.queue.executor_options import ExecutorName
 from tests.contract import executor_jobs, executor_scripts
 from tests.contract.executor_calls import (
     DEADLINE_S,

@@ -8,9 +8,9 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from chancy.attempt import (
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import (
     Cancelled,
-    Claim,
     MemoryExceeded,
     Outcome,
     Raised,
@@ -19,8 +19,8 @@ from chancy.attempt import (
     TimedOut,
 )
 from chancy.executors.base import Executor
-from chancy.limits import Limit, Limits, encode_limits
-from chancy.options import (
+from chancy.job.limits import Limit, Limits, encode_limits
+from chancy.queue.executor_options import (
     AsyncOptions,
     ExecutorName,
     Options,

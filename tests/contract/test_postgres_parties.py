@@ -8,8 +8,11 @@ from contextlib import AsyncExitStack
 
 import psycopg
 
-from chancy.attempt import Claim, Failure, Note, Settlement
-from chancy.broker import Broker, Cancellation, JobFilter
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.values import Cancellation, JobFilter
 from chancy.postgres.broker import PostgresBroker
 from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, prepared, settlement

@@ -9,12 +9,12 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy.attempt import Failure
-from chancy.broker import JobFilter
-from chancy.limits import Limit
-from chancy.options import Options, ProcessOptions
+from chancy.attempt.failure import Failure
+from chancy.broker.values import JobFilter
+from chancy.job.limits import Limit
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
+from chancy.queue.executor_options import Options, ProcessOptions
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chancy.attempt import Lost, Released, Returned, TimedOut
+from chancy.attempt.outcome import Lost, Released, Returned, TimedOut
 from chancy.executors.base import Executor
-from chancy.options import ProcessOptions
+from chancy.queue.executor_options import ProcessOptions
 from tests.contract import executor_scripts
 from tests.contract.executor_calls import (
     DEADLINE_S,

@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from chancy.attempt import Claim
-from chancy.context import JobContext
+from chancy.attempt.claim import Claim
+from chancy.context.context import JobContext
+from chancy.context.host import Nowhere
 from chancy.errors import Interrupted
 from chancy.executors.calls import Call, pack
 from chancy.executors.guard import Guard
-from chancy.limits import NO_LIMITS
-from chancy.outside import Nowhere
+from chancy.job.limits import NO_LIMITS
 
 
 @pytest.fixture

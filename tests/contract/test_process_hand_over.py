@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chancy.attempt import Cancelled, Claim, Lost, Outcome, Released, Returned
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Cancelled, Lost, Outcome, Released, Returned
 from chancy.executors.base import Executor
 from chancy.executors.pace import MAX_DEPTH, Pace
 from tests.contract.executor_calls import Place, claim_of, end_of, result, started

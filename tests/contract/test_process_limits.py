@@ -10,10 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chancy.attempt import Cancelled, Claim, MemoryExceeded, Outcome, Returned, TimedOut
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Cancelled, MemoryExceeded, Outcome, Returned, TimedOut
 from chancy.executors.base import Executor
-from chancy.limits import Limit, encode_limits
-from chancy.options import ProcessOptions
+from chancy.job.limits import Limit, encode_limits
+from chancy.queue.executor_options import ProcessOptions
 from tests.contract.executor_calls import Place, claim_of, end_of, result, started
 
 LONG = pytest.mark.chaos

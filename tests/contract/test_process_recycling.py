@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chancy.attempt import Outcome, Returned
+from chancy.attempt.outcome import Outcome, Returned
 from chancy.executors.base import Executor
-from chancy.options import ProcessOptions
+from chancy.queue.executor_options import ProcessOptions
 from tests.contract import process_jobs
 from tests.contract.executor_calls import Place, claim_of, end_of, result, started
 from tests.waiting import eventually

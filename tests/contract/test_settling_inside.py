@@ -11,13 +11,15 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy.attempt import Claim, Failure, Settlement
-from chancy.broker import Capability
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Settlement
+from chancy.broker.transaction import Inside, Transaction
+from chancy.broker.values import Capability
 from chancy.errors import BrokerUnavailable
 from chancy.postgres import inside
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
-from chancy.settling import Inside, Transaction
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import Cancelled, Claim, Outcome, Raised, Returned
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Cancelled, Outcome, Raised, Returned
 from chancy.errors import BrokerUnavailable, LeaseLost
-from chancy.options import ExecutorName, ProcessOptions
+from chancy.queue.executor_options import ExecutorName, ProcessOptions
 from tests.contract.executor_calls import MAX_PAYLOAD, claim_of, end_of, started
 from tests.waiting import eventually
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from chancy.broker import Capability
-from chancy.plugin import Application, CommandLine, Panel
+from chancy.broker.values import Capability
+from chancy.plugin.runtime import Application, CommandLine, Panel
 from chancy.postgres.component import Migrations
 from tests.docs import source
 from tests.docs.pages import page, words_of

@@ -10,11 +10,12 @@ import psycopg
 import pytest
 
 import chancy
-from chancy import State, attempt, broker
+from chancy import State
+from chancy.attempt import outcome as attempt
+from chancy.broker.notices import Kind
 from chancy.cli import settings
 from chancy.cli.options import SHARED
 from chancy.embedded import PostgresServer
-from chancy.notice import Kind
 from chancy.plugins import standard
 from chancy.states import TRANSITIONS
 from tests.architecture.sources import ROOT, code
@@ -189,7 +190,7 @@ def test_every_event_is_listed_and_no_other() -> None:
                     name
                 )
     # What jobs say themselves has no name of ours.
-    assert listed == {event.name for event in events if event.logger != "chancy.job"}
+    assert listed == {event.name for event in events if event.logger != "chancy.job.definition"}
     assert "`chancy.job`" in logging.section("From the jobs")
 
 
@@ -290,4 +291,4 @@ def test_every_page_is_in_the_index() -> None:
 
 def test_capabilities_of_a_cancel_are_listed() -> None:
     listed = [cell.strip("`") for cell in API.column("Cancellation")]
-    assert listed == [one.name for one in broker.Cancellation]
+    assert listed == [one.name for one in chancy.Cancellation]

@@ -17,8 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from chancy.attempt import Claim, Failure, Note, Settlement
-from chancy.broker import WorkerRecord
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.values import WorkerRecord
 from chancy.errors import BrokerError
 from chancy.postgres.broker import PostgresBroker
 from chancy.states import State

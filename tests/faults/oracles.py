@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from chancy.judge import MAX_CRASHES
+from chancy.attempt.judge import MAX_CRASHES
 from chancy.states import State
 from tests.faults import tables
 from tests.faults.book import Book, Entry

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy import Chancy, DuplicateJob, Reference, Unique
-from chancy.identity import new_id
+from chancy.job.ids import new_id
 from tests.faults import jobs
 
 PRODUCERS = 10

@@ -20,7 +20,7 @@ import sys
 import psycopg
 
 from chancy import Chancy, Plugin, Runtime, Worker
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.plugins.leadership import Leadership
 
 WRITE = "insert into acts (term) select {0} where (select chancy.leads({1}, {0}))"

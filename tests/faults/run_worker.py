@@ -13,7 +13,9 @@ import sys
 from collections import Counter
 
 from chancy import Chancy, Plugin, Queue, Worker
-from chancy.attempt import Claim, Outcome, Settlement
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.attempt.settlement import Settlement
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership

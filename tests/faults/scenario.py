@@ -17,9 +17,9 @@ from uuid import UUID
 import psycopg
 
 from chancy import BrokerError, Chancy, Queue, State, Worker, job
-from chancy.broker import WorkerRecord
+from chancy.broker.values import WorkerRecord
 from chancy.clock import SystemClock
-from chancy.identity import new_id
+from chancy.job.ids import new_id
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Constant, Jitter, Retry
 from chancy.postgres.broker import PostgresBroker

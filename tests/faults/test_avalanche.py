@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, Worker, job
-from chancy.broker import Broker, Promotion
+from chancy.broker.contract import Broker
+from chancy.broker.values import Promotion
 from chancy.worker.promoter import BATCH
 from tests.waiting import eventually
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, JobFilter, Queue, State
-from chancy.broker import WorkerRecord
-from chancy.identity import new_id
+from chancy.broker.values import WorkerRecord
+from chancy.job.ids import new_id
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from chancy import BrokerError, Chancy, Job, State
+from chancy.attempt.judge import MAX_CRASHES
 from chancy.embedded import PostgresServer
-from chancy.identity import new_id
-from chancy.judge import MAX_CRASHES
+from chancy.job.ids import new_id
 from tests.faults import fleet as fleets
 from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book

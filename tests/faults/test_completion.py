@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, State
-from chancy.options import ExecutorName
+from chancy.queue.executor_options import ExecutorName
 from tests.faults import payments, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, State
-from chancy.identity import new_id
+from chancy.job.ids import new_id
 from tests.faults import contender, jobs, tables
 from tests.faults.book import Book
 from tests.faults.worker_process import ROOT

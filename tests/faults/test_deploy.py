@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from chancy import Chancy, State
-from chancy.identity import new_id
+from chancy.job.ids import new_id
 from chancy.postgres import schema
 from tests.faults import book as books
 from tests.faults import fleet as fleets

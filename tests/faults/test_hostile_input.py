@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, ConfigurationError, Job, PushError, Queue, State
-from chancy.job import JobFunction
-from chancy.options import ExecutorName
+from chancy.job.definition import JobFunction
+from chancy.queue.executor_options import ExecutorName
 from tests.faults import jobs, outbursts, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker

@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 
 from chancy import Chancy, Job, State
-from chancy.identity import new_id
-from chancy.judge import MAX_CRASHES
+from chancy.attempt.judge import MAX_CRASHES
+from chancy.job.ids import new_id
 from chancy.plugins.cron import Cron
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership

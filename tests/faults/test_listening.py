@@ -17,8 +17,8 @@ import pytest
 from psycopg import sql
 
 from chancy import Chancy, Queue, Worker
+from chancy.broker.notices import channel
 from chancy.embedded import free_port
-from chancy.notice import channel
 from tests.faults import jobs, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker

@@ -10,10 +10,11 @@ from uuid import UUID
 import pytest
 
 from chancy import BrokerUnavailable, Cancellation, Chancy, Queue, State, Worker
-from chancy.attempt import Claim, Settlement
-from chancy.broker import WorkerRecord
-from chancy.identity import new_id
-from chancy.job import Job
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Settlement
+from chancy.broker.values import WorkerRecord
+from chancy.job.definition import Job
+from chancy.job.ids import new_id
 from chancy.plugins.retry import Retry
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name

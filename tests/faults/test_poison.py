@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chancy import Chancy, Job, State
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
 from tests.faults import jobs, tables, watched
 from tests.faults.book import Book
 from tests.faults.worker_process import ROOT

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chancy import Chancy, State, StatementFailed
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name
 from chancy.testing.conformance import BrokerContract

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from chancy import Chancy
-from chancy.options import ExecutorName
+from chancy.queue.executor_options import ExecutorName
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker

@@ -16,8 +16,8 @@ from uuid import UUID
 
 import psutil
 
-from chancy.options import ExecutorName
 from chancy.postgres.drivers import Name
+from chancy.queue.executor_options import ExecutorName
 from tests.waiting import eventually_sync
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from chancy import Chancy, Plugin, Queue, State, Worker
-from chancy.context import JobContext
+from chancy.context.context import JobContext
 from tests import jobs
 from tests.waiting import eventually
 

@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 
 from chancy import Chancy, ProcessOptions, Queue, State, Worker
-from chancy.attempt import Claim, Outcome, Returned
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor
 from chancy.worker import serving

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chancy import Chancy, ProcessOptions, Queue, State, Worker
-from chancy.broker import Cancellation
-from chancy.job import JobFactory
+from chancy.broker.values import Cancellation
+from chancy.job.definition import JobFactory
 from tests.integration import winding
 from tests.waiting import eventually
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from chancy import composition
+from chancy.app import default_plugins as composition
+from chancy.app.default_plugins import defaults
 from chancy.cli import extensions, main
-from chancy.composition import defaults
 from chancy.errors import ConfigurationError
-from chancy.installed import installed
+from chancy.plugin.discovery import installed
 from chancy.postgres import schema as tables
 from tests.integration.command import alone, inside
 from tests.plugins.ledger import Ledger

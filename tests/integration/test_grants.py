@@ -15,7 +15,7 @@ import pytest
 from psycopg import sql
 
 from chancy import Chancy, JobFilter, StatementFailed
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
 from chancy.plugins.cron import Cron
 from chancy.plugins.pruner import Prune, Pruner

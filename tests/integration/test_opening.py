@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from chancy import BrokerUnavailable, Chancy, NotOpen
+from chancy.app.lifetime import Opening
 from chancy.errors import ConfigurationError
-from chancy.opening import Opening
 from chancy.postgres.broker import PostgresBroker
 from tests import jobs
 

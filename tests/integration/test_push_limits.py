@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Limit, PushError, Queue
-from chancy.limits import Limits, decode_limits
+from chancy.job.limits import Limits, decode_limits
 from chancy.testing.conformance.bench import Bench
 from tests import jobs
 

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from chancy import Chancy
-from chancy.broker import CHUNK, PreparedJob
+from chancy.broker.values import CHUNK, PreparedJob
 from chancy.errors import BrokerUnavailable, PushError, StatementFailed
-from chancy.identity import new_id
-from chancy.job import Job
+from chancy.job.definition import Job
+from chancy.job.ids import new_id
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.bulk import KEPT
 from chancy.postgres.pushes import AT_ONCE, Pushes

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Unique
-from chancy.broker import Cancellation, Capability, JobFilter
-from chancy.diagnosis import Why
+from chancy.app.diagnosis import Why
+from chancy.broker.values import Cancellation, Capability, JobFilter
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
-from chancy.homes import FRESH_S
+from chancy.routing.placement import FRESH_S
 from tests import jobs
 from tests.integration.two_brokers import TwoBrokers
 

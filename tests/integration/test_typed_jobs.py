@@ -15,7 +15,7 @@ import pytest
 
 from chancy import Chancy, JobFailed, Queue, Worker, as_completed, gather
 from chancy.errors import InvalidArguments, InvalidResult
-from chancy.job import DECORATED
+from chancy.job.definition import DECORATED
 from chancy.plugins.retry import Retry
 from tests.integration import typed_jobs
 from tests.integration.command import inside

@@ -239,7 +239,8 @@ async def test_settings_that_cannot_work_are_refused(chancy: Chancy) -> None:
 async def test_a_failing_service_is_restarted_and_reported(
     dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from chancy.plugin import Plugin, Runtime
+    from chancy.plugin.plugin import Plugin
+    from chancy.plugin.runtime import Runtime
 
     class Fragile(Plugin):
         runs = 0

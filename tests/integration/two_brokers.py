@@ -7,10 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from chancy import Chancy
-from chancy.broker import Broker, Capability, PreparedJob
+from chancy.broker.contract import Broker
+from chancy.broker.values import Capability, PreparedJob
 from chancy.errors import BrokerUnavailable, ConfigurationError
-from chancy.plugin import BrokerContext, Plugin
-from chancy.queue import Queue
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import BrokerContext
+from chancy.queue.queue import Queue
 from chancy.testing.clock import RealTime
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.stand_in import at_once

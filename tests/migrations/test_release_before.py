@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, Limit, ProcessOptions, Queue, State
-from chancy.attempt import Note
+from chancy.attempt.settlement import Note
 from chancy.postgres import schema
 from chancy.testing.conformance.bench import Bench, settlement
 from chancy.testing.structure import structure

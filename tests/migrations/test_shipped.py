@@ -10,7 +10,7 @@ from datetime import timedelta
 import psycopg
 
 from chancy import Chancy, Plugin, Queue, State, Worker
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.embedded import PostgresServer
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dead_letter import DeadLetters

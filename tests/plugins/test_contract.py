@@ -14,8 +14,8 @@ import click
 import pytest
 
 from chancy import Chancy, Claim, Outcome, Plugin, Runtime, Settlement, State
-from chancy.job import QueuedJob
-from chancy.plugin import Application, Panel
+from chancy.job.definition import QueuedJob
+from chancy.plugin.runtime import Application, Panel
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.pruner import Prune, Pruner

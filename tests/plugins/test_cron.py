@@ -17,8 +17,8 @@ import pytest
 from chancy import BrokerUnavailable, Chancy, JobFilter
 from chancy.plugins.cron import Misfire, Overlap, firing
 from chancy.plugins.cron.firing import TICKS, Firing, Plan, columns, plan
-from chancy.plugins.cron.schedule import Schedule, jitter_s
 from chancy.plugins.cron.store import Entries, statement
+from chancy.schedule import Schedule, jitter_s
 from tests.plugins.crons import (
     EVERY_SECOND,
     ago,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from chancy import Chancy, Job, Plugin, Queue, State, Worker
+from chancy.app.preparation import ATTEMPTS, PRIORITIES
 from chancy.errors import ConfigurationError, PushError
-from chancy.intake import ATTEMPTS, PRIORITIES
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.cron import entry as entries
 from chancy.plugins.cron.store import MAX_ENTRIES

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from chancy.broker import Capability
+from chancy.broker.values import Capability
 from chancy.errors import BrokerUnavailable, StatementFailed
-from chancy.plugin import Runtime
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.leadership import Election, election
 from chancy.testing.clock import ManualClock
 from tests.waiting import eventually

@@ -7,10 +7,10 @@ import uuid
 import psycopg
 
 from chancy import Chancy, Plugin, Queue
-from chancy.broker import WorkerRecord
-from chancy.diagnosis import Why
-from chancy.job import Job, QueuedJob
-from chancy.plugin import Application
+from chancy.app.diagnosis import Why
+from chancy.broker.values import WorkerRecord
+from chancy.job.definition import Job, QueuedJob
+from chancy.plugin.runtime import Application
 from chancy.states import State
 
 

@@ -11,11 +11,11 @@ import pytest
 from pydantic import BaseModel, Field
 
 from chancy import Chancy, Plugin
-from chancy.broker import Capability
-from chancy.composition import make
+from chancy.app.default_plugins import make
+from chancy.broker.values import Capability
 from chancy.errors import ConfigurationError
-from chancy.installed import installed, made, settings_of
-from chancy.plugin import Application, Panel
+from chancy.plugin.discovery import installed, made, settings_of
+from chancy.plugin.runtime import Application, Panel
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
 from chancy.testing.memory import MemoryBroker

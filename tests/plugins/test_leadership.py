@@ -14,8 +14,8 @@ import pytest
 
 from chancy import Chancy, Worker
 from chancy.errors import ConfigurationError
-from chancy.leader import LeaderGate, Unelected
-from chancy.plugin import Plugin
+from chancy.plugin.leader import LeaderGate, Unelected
+from chancy.plugin.plugin import Plugin
 from chancy.plugins.leadership import ImmediateLeadership, Leadership
 from chancy.postgres import schema
 from chancy.postgres.broker import PostgresBroker

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.cron.misfire import MAX_COUNTED, Due, Misfire, due
-from chancy.plugins.cron.schedule import Schedule
+from chancy.schedule import Schedule
 
 HOURLY = Schedule("@hourly")
 START = datetime(2026, 5, 13, 12, tzinfo=UTC)

@@ -10,7 +10,10 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Plugin, Queue, State, Worker
-from chancy.attempt import Claim, Failure, Lost, Outcome, Raised, Returned, Settlement
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.outcome import Lost, Outcome, Raised, Returned
+from chancy.attempt.settlement import Settlement
 from chancy.errors import ConfigurationError
 from chancy.plugins import standard
 from chancy.plugins.pruner import Pruner

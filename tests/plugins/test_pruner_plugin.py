@@ -11,7 +11,7 @@ import pytest
 
 from chancy import Chancy, State, Worker
 from chancy.errors import ConfigurationError
-from chancy.installed import made
+from chancy.plugin.discovery import made
 from chancy.plugins.leadership import ImmediateLeadership
 from chancy.plugins.pruner import Prune, Pruner
 from tests.integration.command import inside

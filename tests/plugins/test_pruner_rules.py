@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, State
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.plugins.pruner import Prune
 from chancy.plugins.pruner.rule import FinalState
 from chancy.plugins.pruner.sweep import Sweep

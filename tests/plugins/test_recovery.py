@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, State, Worker, WorkerRecord
-from chancy.leader import LeaderGate
-from chancy.plugin import Plugin, Runtime
+from chancy.plugin.leader import LeaderGate
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.recovery import Recovery, Silence
 from chancy.testing.clock import ManualClock
 from tests import jobs

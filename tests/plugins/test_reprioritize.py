@@ -12,10 +12,11 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, Worker
-from chancy.broker import SqlStore, WorkerRecord
+from chancy.broker.notices import Kind, Notice
+from chancy.broker.optional import SqlStore
+from chancy.broker.values import WorkerRecord
 from chancy.clock import SystemClock
-from chancy.identity import new_id
-from chancy.notice import Kind, Notice
+from chancy.job.ids import new_id
 from chancy.plugins.leadership import ImmediateLeadership
 from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.postgres.broker import PostgresBroker

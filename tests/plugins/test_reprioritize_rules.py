@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.installed import made
+from chancy.plugin.discovery import made
 from chancy.plugins.reprioritize import Aging, Reprioritize
 
 MINUTE = timedelta(minutes=1)

@@ -9,23 +9,23 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-import chancy.answers
+import chancy.attempt.control
 from chancy import Chancy, Queue, State, Worker, job
-from chancy.attempt import (
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import (
     Cancelled,
-    Claim,
-    Failure,
     Lost,
     MemoryExceeded,
     Outcome,
     Raised,
     Returned,
-    Settlement,
     Snoozed,
     TimedOut,
 )
+from chancy.attempt.settlement import Settlement
 from chancy.errors import ConfigurationError
-from chancy.judge import judge
 from chancy.plugins.retry import (
     Constant,
     Custom,

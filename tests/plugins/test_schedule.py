@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from chancy import schedule as module
 from chancy.errors import ConfigurationError
-from chancy.plugins.cron import schedule as module
-from chancy.plugins.cron.schedule import Schedule, jitter_s
+from chancy.schedule import Schedule, jitter_s
 
 MINUTE = timedelta(minutes=1)
 

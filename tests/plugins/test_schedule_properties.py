@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.cron.schedule import Schedule
+from chancy.schedule import Schedule
 
 MINUTE = timedelta(minutes=1)
 

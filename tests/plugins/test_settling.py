@@ -8,9 +8,9 @@ from uuid import UUID
 import psycopg
 
 from chancy import Chancy, Queue, Settlement, State, Worker
-from chancy.plugin import Plugin
+from chancy.broker.transaction import Transaction
+from chancy.plugin.plugin import Plugin
 from chancy.plugins.retry import Never, Retry
-from chancy.settling import Transaction
 from tests import jobs
 from tests.plugins.test_recovery import orphan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.broker import RedisBroker
 from chancy.testing.conformance import BrokerContract

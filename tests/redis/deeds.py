@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 
 from chancy import Chancy, State, Unique, Worker
-from chancy.attempt import Note, Settlement
-from chancy.broker import JobFilter
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.values import JobFilter
 from chancy.errors import DuplicateJob
 from chancy.plugins.redis.link import linked
 from chancy.plugins.redis.purging import purge
 from chancy.plugins.redis.upkeep import Upkeep
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 from chancy.testing.conformance.bench import record
 from tests.redis.errands import QUEUE
 from tests.redis.scene import (

@@ -15,7 +15,7 @@ from uuid import UUID
 import redis
 
 from chancy import Chancy, State
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from tests.redis.errands import QUEUE
 
 ROOT = Path(__file__).parents[2]

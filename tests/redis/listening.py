@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from chancy.notice import Kind, Notice, Subscription
+from chancy.broker.notices import Kind, Notice, Subscription
 from tests.waiting import eventually
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from chancy import Chancy, Plugin, Queue
-from chancy.broker import Adoption, SqlStore
+from chancy.broker.optional import Adoption, SqlStore
 from chancy.plugins.redis import RedisBroker, RedisPlugin
-from chancy.routing import RoutedBroker
+from chancy.routing.router import RoutedBroker
 
 FAST = Queue(name="fast", executor="async", broker="redis")
 

@@ -21,8 +21,8 @@ from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings, moves,
 from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.retry import Retry
-from chancy.queue import DEFAULT_BROKER
-from chancy.routing import RoutedBroker
+from chancy.queue.queue import DEFAULT_BROKER
+from chancy.routing.router import RoutedBroker
 from tests.redis.errand_fleet import entries, rows
 from tests.redis.errands import QUEUE, errand
 from tests.waiting import eventually

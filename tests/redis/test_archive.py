@@ -11,16 +11,16 @@ from uuid import UUID
 import pytest
 
 from chancy import Chancy, Job, JobFilter, Queue, State
-from chancy.attempt import Settlement
-from chancy.broker import SqlStore
+from chancy.attempt.settlement import Settlement
+from chancy.broker.optional import SqlStore
 from chancy.clock import SystemClock
 from chancy.errors import ConfigurationError
-from chancy.leader import Unelected
+from chancy.plugin.leader import Unelected
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.plugins.redis.archive import Archive
 from chancy.plugins.retry import Retry
-from chancy.routing import RoutedBroker
+from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record
 from chancy.worker.worker import Worker
 from tests import jobs

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.plugins.redis import RedisSettings
 from tests.redis.contract import RedisContract
 

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Unique
-from chancy.broker import Cancellation
+from chancy.broker.values import Cancellation
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis import RedisPlugin
-from chancy.routing import RoutedBroker
+from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record, settlement
 from chancy.worker.worker import Worker
 from tests import jobs

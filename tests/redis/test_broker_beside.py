@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chancy import Chancy, Queue, State
-from chancy.broker import Broker, SqlStore
-from chancy.job import job
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
+from chancy.job.definition import job
 from chancy.plugins.cron import Cron, Entry, Overlap
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.redis import RedisPlugin
-from chancy.routing import RoutedBroker
+from chancy.routing.router import RoutedBroker
 from chancy.worker.worker import Worker
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually

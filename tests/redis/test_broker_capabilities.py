@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from chancy import Chancy, Job, Queue, Unique
-from chancy.broker import Capability
+from chancy.broker.values import Capability
 from chancy.errors import ConfigurationError, PushError
-from chancy.plugin import Plugin
+from chancy.plugin.plugin import Plugin
 from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
 from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.testing.memory import MemoryBroker

@@ -9,7 +9,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from chancy.attempt import Claim, Note, Settlement
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note, Settlement
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.states import State

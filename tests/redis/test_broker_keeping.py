@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chancy.attempt import Note
-from chancy.broker import JobFilter
+from chancy.attempt.settlement import Note
+from chancy.broker.values import JobFilter
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.link import SCRIPTS
 from chancy.plugins.redis.upkeep import Upkeep
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 

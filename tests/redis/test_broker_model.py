@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.client import command_sync, connect_sync
 from tests.contract.machine import BrokerMachine

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import Claim, Failure, Note
-from chancy.broker import Cancellation, JobFilter, PreparedJob
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Note
+from chancy.broker.values import Cancellation, JobFilter, PreparedJob
 from chancy.errors import BrokerUnavailable, DuplicateJob, StatementFailed
+from chancy.job.unique import OnConflict, UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.pieces import BATCH, BYTES, MOVED, fit, take_back
 from chancy.plugins.redis.scripts import Value
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
-from chancy.unique import OnConflict, UniqueKey
 from tests.redis.script_times import timed
 from tests.redis_fixtures import RedisServer
 

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from chancy.attempt import Failure, Note
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Note
+from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.pieces import BATCH
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
-from chancy.unique import UniqueKey
 from tests.redis.script_times import MOST_US, timed
 from tests.redis_fixtures import RedisServer
 

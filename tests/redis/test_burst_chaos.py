@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from chancy.attempt import Claim, Failure
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement

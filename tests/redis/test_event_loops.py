@@ -9,7 +9,7 @@ import pytest
 
 from chancy import Chancy, Queue, Worker
 from chancy.plugins.redis import RedisPlugin
-from chancy.routing import RoutedSqlBroker
+from chancy.routing.router import RoutedSqlBroker
 from tests import jobs
 
 CROWD = 50

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chancy.attempt import Note
+from chancy.attempt.settlement import Note
 from chancy.plugins.redis import RedisBroker, RedisSettings, folding, records
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from chancy.broker.notices import Subscription
 from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
-from chancy.notice import Subscription
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from chancy.attempt import Claim
+from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker
 from chancy.plugins.redis.desk import Desk

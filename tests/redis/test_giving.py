@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import redis
 
-from chancy.attempt import Claim
+from chancy.attempt.claim import Claim
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.desk import PATIENCE_S
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.redis.listening import Listening, woken

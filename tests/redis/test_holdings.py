@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from chancy.attempt import Claim
+from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.link import Link

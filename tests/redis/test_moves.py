@@ -1,4 +1,3 @@
-# over 300 lines: every way in which a move can be broken off, beside each other
 """Jobs in Postgres whose queue is in Redis are taken there, each once, whatever happens."""
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from chancy import Chancy, State, Unique
-from chancy.broker import Adoption
+from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import moves
 from chancy.plugins.redis.moves import Moves

@@ -15,14 +15,15 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from chancy import Chancy, Job, Queue, State, Unique
-from chancy.broker import Capability, SqlStore
+from chancy.broker.optional import SqlStore
+from chancy.broker.values import Capability
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, PushError
-from chancy.leader import Unelected
+from chancy.plugin.leader import Unelected
 from chancy.plugins.redis import RedisBroker, RedisPlugin, relay
 from chancy.plugins.redis.outbox import Outbox, Waiting
 from chancy.plugins.redis.relay import Relay
-from chancy.routing import RoutedBroker
+from chancy.routing.router import RoutedBroker
 from chancy.worker.worker import Worker
 from tests import jobs
 from tests.redis_fixtures import RedisServer

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from chancy.broker import PreparedJob
+from chancy.broker.values import PreparedJob
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.link import Link
 from chancy.plugins.redis.upkeep import Upkeep
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 

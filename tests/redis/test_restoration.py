@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import Claim
-from chancy.broker import JobFilter
+from chancy.attempt.claim import Claim
+from chancy.broker.values import JobFilter
+from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.doctor import examine
 from chancy.plugins.redis.restoration import Restoration
 from chancy.plugins.redis.upkeep import Upkeep
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
-from chancy.unique import UniqueKey
 
 #: More than a script looks at.
 MANY = 150

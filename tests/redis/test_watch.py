@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from chancy.notice import Kind, Notice
+from chancy.broker.notices import Kind, Notice
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.testing.conformance.bench import Bench, prepared
 

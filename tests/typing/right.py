@@ -22,7 +22,7 @@ from chancy import (
 )
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams import BlockingEvents, Events, Halt, Record, Stream, Streams
-from chancy.reference import References
+from chancy.results.reference import References
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 

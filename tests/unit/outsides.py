@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
-from chancy.context import Attempt, Progress
-from chancy.outside import Nowhere
+from chancy.context.context import Attempt, Progress
+from chancy.context.host import Nowhere
 
 
 class Stored:

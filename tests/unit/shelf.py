@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from chancy.errors import WaitTimeout
-from chancy.job import QueuedJob
-from chancy.reference import Reference, result_of
-from chancy.signature import Signature
+from chancy.job.definition import QueuedJob
+from chancy.results.reference import Reference, result_of
+from chancy.serialization.signature import Signature
 from chancy.states import State
 from tests.waiting import eventually
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chancy import Cancel, InvalidAnswer, Retry, Snooze
-from chancy.answers import MAX_DELAY
+from chancy.attempt.control import MAX_DELAY
 
 AT = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chancy.attempt import MAX_MESSAGE, MAX_NOTE, MAX_TRACE, Failure, storable
+from chancy.attempt.failure import MAX_MESSAGE, MAX_NOTE, MAX_TRACE, Failure
 from chancy.errors import BrokerUnavailable
 from chancy.testing.conformance.hostile import HOSTILE_TEXT
 from chancy.testing.store import read_json
+from chancy.text import storable
 
 LIMIT = 400
 

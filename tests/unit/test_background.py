@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.job import QueuedJob
-from chancy.postgres.background import Background
+from chancy.job.definition import QueuedJob
+from chancy.results.background import Background
 from tests.waiting import eventually_sync
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chancy.codec import decode, encode
 from chancy.errors import InvalidArguments, PayloadTooLarge
+from chancy.serialization.codec import decode, encode
 from chancy.testing.conformance.hostile import HOSTILE_TEXT
 
 storable_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"))

@@ -10,7 +10,7 @@ import pytest
 from chancy.cli.options import MOMENT
 from chancy.cli.push import push
 from chancy.cli.queues import pause
-from chancy.commands import Seconds
+from chancy.plugin.commands import Seconds
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e300", "-1", "soon"])

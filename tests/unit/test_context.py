@@ -10,8 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from chancy.attempt import Claim, Returned
-from chancy.context import MAX_TEXT, Attempt, JobContext, Progress
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Returned
+from chancy.context.context import MAX_TEXT, Attempt, JobContext, Progress
 from chancy.errors import Interrupted, NoCurrentJob
 from chancy.executors.base import Ties
 from chancy.executors.progress import INTERVAL_S, Reporter

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from chancy.attempt import Failure
-from chancy.broker import Place, WorkerRecord
-from chancy.diagnosis import Why, diagnose
-from chancy.job import QueuedJob
-from chancy.queue import Queue
+from chancy.app.diagnosis import Why, diagnose
+from chancy.attempt.failure import Failure
+from chancy.broker.values import Place, WorkerRecord
+from chancy.job.definition import QueuedJob
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, prepared, settlement

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from chancy.endings import Endings, Standing
+from chancy.broker.notices import Subscription, Topic
 from chancy.errors import BrokerUnavailable, WaitTimeout
-from chancy.notice import Subscription, Topic
+from chancy.results.group_waiter import Endings, Standing
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, settlement
@@ -114,7 +114,7 @@ async def test_the_deaf_look_twice_a_second_and_say_so_once(
 ) -> None:
     races.broker.deaf = True
     [claim] = await bench.running()
-    with caplog.at_level(logging.WARNING, "chancy.endings"):
+    with caplog.at_level(logging.WARNING, "chancy.results.group_waiter"):
         waiting = asyncio.create_task(races.endings.wait(claim.id, None))
         await passed(clock, races, 6)
         began, looks = clock.monotonic(), races.looks

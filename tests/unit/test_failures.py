@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import MAX_CAUSES, MAX_NOTE, MAX_NOTES, Failure
+from chancy.attempt.failure import MAX_CAUSES, MAX_NOTE, MAX_NOTES, Failure
 from tests.unit.test_attempt import HOSTILE, Exiting, chained, check, circular
 
 

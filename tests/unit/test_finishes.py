@@ -1,4 +1,3 @@
-# over 300 lines: all that may happen while jobs are waited for, on one store that is watched
 """Waiting for the ends of jobs, on a broker in memory and a clock that a test moves."""
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
+from chancy.broker.notices import Subscription, Topic
 from chancy.errors import BrokerUnavailable, JobError, WaitTimeout
-from chancy.finishes import Finishes
-from chancy.job import QueuedJob
-from chancy.notice import Subscription, Topic
-from chancy.queue import Queue
+from chancy.job.definition import QueuedJob
+from chancy.queue.queue import Queue
+from chancy.results.waiter import Finishes
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, prepared, settlement

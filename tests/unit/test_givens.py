@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chancy import Chancy, Job, Queue, State
-from chancy.broker import JobFilter
+from chancy.broker.values import JobFilter
 from chancy.errors import ConfigurationError, PushError
 from chancy.plugins.retry import Retry
 from chancy.testing.memory import MemoryBroker

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.homes import FRESH_S, Homes, check_move
-from chancy.queue import DEFAULT_BROKER, Queue
+from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.routing.placement import FRESH_S, Homes, check_move
 
 FAR = Queue(name="far", broker="memory")
 NEAR = Queue(name="far")

@@ -11,15 +11,19 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import Claim, Failure, Outcome, Raised, Returned, Settlement
-from chancy.broker import Capability
-from chancy.context import JobContext
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import Outcome, Raised, Returned
+from chancy.attempt.settlement import Settlement
+from chancy.broker.transaction import Inside, Transaction
+from chancy.broker.values import Capability
+from chancy.context.context import JobContext
 from chancy.errors import ConfigurationError
-from chancy.hooks import Hooks
-from chancy.job import QueuedJob
-from chancy.judge import judge
-from chancy.plugin import Application, Plugin, Runtime
-from chancy.settling import Inside, Transaction
+from chancy.job.definition import QueuedJob
+from chancy.plugin.hooks import Hooks
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Runtime
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
 from tests.unit.test_judge import claimed
@@ -194,7 +198,7 @@ def test_a_broken_judge_is_logged_and_the_verdict_stands(
 ) -> None:
     claim = claimed()
     after = Judge("after", "2")
-    with caplog.at_level(logging.ERROR, logger="chancy.hooks"):
+    with caplog.at_level(logging.ERROR, logger="chancy.plugin.hooks"):
         verdict = Hooks([Judge("before", "1"), Broken(answer), after]).judge(claim, OOPS)
     assert [seen.result for seen in after.saw] == ["1"]
     assert (verdict.id, verdict.lease, verdict.result) == (claim.id, claim.lease, "2")
@@ -286,7 +290,7 @@ async def test_a_plugin_that_never_says_why_holds_nobody_up(
             await asyncio.Event().wait()
             raise AssertionError
 
-    monkeypatch.setattr("chancy.hooks._EXPLAIN_S", 0.01)
+    monkeypatch.setattr("chancy.plugin.hooks._EXPLAIN_S", 0.01)
     app: Any = None
     job: Any = claimed(attempt=1)
     [said] = await Hooks([Stuck()]).why_held(app, job)

@@ -10,7 +10,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from chancy.identity import new_id, new_ids
+from chancy.job.ids import new_id, new_ids
 
 
 def test_an_id_is_a_uuid_of_version_7_of_this_moment() -> None:

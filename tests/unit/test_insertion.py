@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from chancy.broker import PreparedJob
+from chancy.broker.values import PreparedJob
 from chancy.postgres import statements as texts
 from chancy.postgres.insertion import columns, insertion
 from chancy.testing.conformance.bench import prepared

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from chancy import Job, Limit, Queue, ThreadOptions
+from chancy.app.preparation import Intake, chunks
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, PushError
-from chancy.intake import Intake, chunks
-from chancy.registry import Registry
+from chancy.job.registry import Registry
 from tests.unit import jobs
 
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 import pytest
 
 from chancy import Job, job
+from chancy.app.preparation import MAX_DELAY, check_job
 from chancy.errors import ConfigurationError, InvalidArguments, PushError
-from chancy.intake import MAX_DELAY, check_job
-from chancy.job import DECORATED, path_of
-from chancy.reference import Reference
+from chancy.job.definition import DECORATED, path_of
+from chancy.results.reference import Reference
 from tests.unit import jobs
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chancy.attempt import (
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.judge import MAX_CRASHES, MAX_UNKNOWN, judge
+from chancy.attempt.outcome import (
     Cancelled,
-    Claim,
-    Failure,
     Lost,
     MemoryExceeded,
     Outcome,
     Raised,
     Released,
     Returned,
-    Settlement,
     Snoozed,
     TimedOut,
 )
+from chancy.attempt.settlement import Settlement
 from chancy.errors import UnknownFunction
-from chancy.judge import MAX_CRASHES, MAX_UNKNOWN, judge
 from chancy.states import TRANSITIONS, State
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)

@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from chancy.attempt import Claim, Note
-from chancy.broker import Broker
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note
+from chancy.broker.contract import Broker
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, LeaseLost
 from chancy.worker.keeper import Keeper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from chancy.attempt import Claim
+from chancy.attempt.claim import Claim
 from chancy.postgres.lanes import Lanes
 
 LEASE = uuid.uuid4()

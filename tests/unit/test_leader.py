@@ -10,9 +10,10 @@ import pytest
 
 from chancy.clock import SystemClock
 from chancy.errors import ConfigurationError
-from chancy.hooks import Hooks
-from chancy.leader import LeaderGate, Unelected, elected
-from chancy.plugin import Plugin, Runtime
+from chancy.plugin.hooks import Hooks
+from chancy.plugin.leader import LeaderGate, Unelected, elected
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Runtime
 
 RUNTIME = cast(Runtime, SimpleNamespace())
 

@@ -10,7 +10,7 @@ import pytest
 
 from chancy import Limit
 from chancy.errors import ConfigurationError
-from chancy.limits import (
+from chancy.job.limits import (
     MAX_TIME_S,
     MIN_MEMORY_BYTES,
     NO_LIMITS,

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
+from chancy.broker.notices import Kind, Notice
 from chancy.clock import SystemClock
-from chancy.notice import Kind, Notice
 from chancy.worker.listener import Listener
 
 _A, _B = Notice(Kind.WAKE, "a"), Notice(Kind.WAKE, "b")

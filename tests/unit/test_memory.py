@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from chancy.broker.notices import Kind
 from chancy.errors import BrokerUnavailable
-from chancy.notice import Kind
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, prepared, settlement

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chancy.checks import check_function_path, check_queue_name, check_schema_name
 from chancy.errors import ConfigurationError
-from chancy.names import check_function_path, check_queue_name, check_schema_name, shown
+from chancy.text import shown
 
 #: What no name may be: SQL, shell, terminal, path, format and markup tricks, and wrong types.
 HOSTILE: tuple[object, ...] = (

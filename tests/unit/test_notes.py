@@ -10,10 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from chancy.attempt import Cancelled, Claim, Note, Outcome, Settlement
-from chancy.broker import Broker
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Cancelled, Outcome
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.contract import Broker
 from chancy.clock import SystemClock
-from chancy.context import Progress
+from chancy.context.context import Progress
 from chancy.errors import BrokerUnavailable
 from chancy.states import State
 from chancy.worker import notes

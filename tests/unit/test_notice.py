@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chancy.notice import Kind, Notice, channel, parse
+from chancy.broker.notices import Kind, Notice, channel, parse
 
 
 @given(st.sampled_from(Kind), st.text(max_size=128))

@@ -11,7 +11,7 @@ import pytest
 
 from chancy import AsyncOptions, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
-from chancy.options import (
+from chancy.queue.executor_options import (
     EXECUTORS,
     ExecutorName,
     Options,

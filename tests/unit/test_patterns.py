@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.postgres.patterns import check_pattern, exact, like, matches
+from chancy.plugin.patterns import check_pattern, exact, like, matches
 
 NAMES = ("shop.jobs.sell", "shop_jobs.sell", "shop.jobs", "a:b/c-d", "büro.öffnen", "S", "a\nb")
 

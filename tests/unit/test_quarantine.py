@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from chancy.attempt import Claim, Outcome, Released, Returned, Snoozed
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome, Released, Returned, Snoozed
 from chancy.worker import quarantine
 from chancy.worker.quarantine import CHILDREN, MOST, Quarantine
 from tests.waiting import eventually

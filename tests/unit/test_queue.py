@@ -12,8 +12,8 @@ import pytest
 
 from chancy import AsyncOptions, Limit, ProcessOptions, ThreadOptions
 from chancy.errors import ConfigurationError
-from chancy.options import EXECUTORS
-from chancy.queue import MAX_CONCURRENCY, Queue
+from chancy.queue.executor_options import EXECUTORS
+from chancy.queue.queue import MAX_CONCURRENCY, Queue
 
 
 def test_the_defaults() -> None:

@@ -12,14 +12,8 @@ from typing import Any
 import pytest
 
 from chancy.errors import InvalidResult, JobCancelled, JobError, JobFailed, WaitTimeout
-from chancy.reference import (
-    Reference,
-    References,
-    as_completed,
-    gather,
-    result_of,
-)
-from chancy.signature import Signature
+from chancy.results.reference import Reference, References, as_completed, gather, result_of
+from chancy.serialization.signature import Signature
 from chancy.states import State
 from tests.unit.shelf import AT, OOPS, Shelf, queued
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from chancy.errors import ConfigurationError, PushError, UnknownFunction
-from chancy.registry import Registry
+from chancy.job.registry import Registry
 from tests.unit import jobs
 
 #: What a row should not be able to run, and what is no function at all.

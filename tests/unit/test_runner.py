@@ -7,9 +7,11 @@ import uuid
 
 import pytest
 
-from chancy.attempt import Cancelled, Claim, Outcome, Returned, Settlement
+from chancy.attempt.claim import Claim
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import Cancelled, Outcome, Returned
+from chancy.attempt.settlement import Settlement
 from chancy.clock import SystemClock
-from chancy.judge import judge
 from chancy.worker.runner import Runner
 from tests.waiting import eventually
 

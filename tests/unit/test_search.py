@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
-from chancy.elsewhere import GONE_S, Search, Spot
+from chancy.plugin.tracking import GONE_S, Search, Spot
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
 

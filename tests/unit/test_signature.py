@@ -17,7 +17,7 @@ import pytest
 from typing_extensions import TypedDict, Unpack
 
 from chancy.errors import InvalidArguments
-from chancy.signature import Signature
+from chancy.serialization.signature import Signature
 from tests.unit import orders
 from tests.unit.orders import Box, Cat, Color, Dog, Item, Level, Line, Node, Order, Point, Tone
 

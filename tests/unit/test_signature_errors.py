@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge
-from chancy.signature import FORMAT, Signature
+from chancy.serialization.signature import FORMAT, Signature
 from tests.unit import outsides
 from tests.unit.orders import Loose, Node, Order, Point
 from tests.unit.test_signature import AT, signature

@@ -15,8 +15,8 @@ import pytest
 from pydantic import AfterValidator, SecretStr, StringConstraints
 
 from chancy.errors import InvalidArguments, InvalidResult
-from chancy.exactness import Exactness
-from chancy.schemas import Schemas
+from chancy.serialization.roundtrip.schema_rules import Exactness
+from chancy.serialization.validation import Schemas
 from tests.unit import orders
 from tests.unit.orders import (
     Amount,

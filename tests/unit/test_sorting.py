@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from chancy.broker import CHUNK, PreparedJob
+from chancy.app.preparation import chunks
+from chancy.broker.values import CHUNK, PreparedJob
 from chancy.errors import PushError
-from chancy.intake import chunks
-from chancy.sorting import Sorting
+from chancy.routing.partitioning import Sorting
 
 
 def job(queue: str) -> PreparedJob:
@@ -67,7 +67,7 @@ def test_a_refusal_of_any_broker_comes_before_the_end_of_the_first() -> None:
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chancy.sorting.MOST_APART", 10)
+    monkeypatch.setattr("chancy.routing.partitioning.MOST_APART", 10)
 
     def given() -> Iterator[list[PreparedJob]]:
         yield [job("a"), *(job("b") for _ in range(10))]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import Claim
-from chancy.context import Attempt, JobContext
+from chancy.attempt.claim import Claim
+from chancy.context.context import Attempt, JobContext
+from chancy.context.host import Nowhere
+from chancy.context.steps import MAX_NAME, MAX_STEPS
 from chancy.errors import Interrupted, InvalidArguments, InvalidStep, JobError, PayloadTooLarge
-from chancy.outside import Nowhere
-from chancy.steps import MAX_NAME, MAX_STEPS
 from tests.unit.outsides import Ear, Stored
 from tests.unit.test_judge import claimed
 

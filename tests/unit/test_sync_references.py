@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chancy.errors import JobFailed, WaitTimeout
-from chancy.reference import sync_as_completed, sync_gather
+from chancy.results.reference import sync_as_completed, sync_gather
 from chancy.states import State
 from tests.unit.shelf import OOPS, Shelf
 from tests.waiting import eventually

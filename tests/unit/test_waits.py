@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import pytest
 
-from chancy.broker import PreparedJob
+from chancy.broker.values import PreparedJob
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, JobError, StatementFailed, WaitTimeout
-from chancy.job import QueuedJob
-from chancy.planes import Planes
+from chancy.job.definition import QueuedJob
+from chancy.routing.members import Planes
+from chancy.routing.waiter import Waits
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
-from chancy.waits import Waits
 from tests.integration.two_brokers import FailingBroker, TwoBrokers
 
 
@@ -59,7 +59,7 @@ async def test_a_job_that_is_nowhere_yet_is_waited_for(
 async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_history(
     planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.waits._DOUBT_S", 0.01)
+    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
     wanted = job()
     planes.pushed("memory", [wanted.id])
     waiting = asyncio.create_task(waits.wait(wanted.id, 10))
@@ -73,7 +73,7 @@ async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_hist
 async def test_what_its_broker_lost_before_it_told_is_found_in_the_history(
     planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.finishes._LOOK_S", 0.01)
+    monkeypatch.setattr("chancy.results.waiter._LOOK_S", 0.01)
     wanted, lost = job(), job()
     await planes.all["memory"].push([wanted, lost])
     planes.pushed("memory", [wanted.id, lost.id])
@@ -114,7 +114,7 @@ async def test_many_who_begin_to_wait_are_answered_by_few_looks(
 async def test_a_look_that_fails_leaves_those_who_wait(
     planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.waits._DOUBT_S", 0.01)
+    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
     failed = asyncio.Event()
     wanted = job()
     await planes.all["memory"].push([wanted])
@@ -147,7 +147,7 @@ async def test_who_waits_at_the_end_is_told(planes: Planes, waits: Waits) -> Non
 async def test_who_waits_where_it_was_pushed_waits_no_longer_than_asked(
     planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.waits._DOUBT_S", 0.01)
+    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
     wanted = job()
     await planes.all["memory"].push([wanted])
     planes.pushed("memory", [wanted.id])

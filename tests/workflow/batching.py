@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from chancy import Chancy, Plugin, Queue, Settlement, Worker
+from chancy.broker.transaction import Transaction
 from chancy.clock import Clock, SystemClock
 from chancy.plugins.batch import Batch, Batches, BatchReference, Progress
 from chancy.plugins.batch.ends import Notes
 from chancy.plugins.batch.sweep import Sweep
-from chancy.settling import Transaction
 from tests.waiting import eventually
 from tests.workflow.batch_jobs import ran, said
 from tests.workflow.running import ASYNC, SOON, execute

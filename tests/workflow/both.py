@@ -11,7 +11,6 @@ from typing import Any
 
 from chancy import Chancy, Job, Queue, Settlement, State, Worker, current_job, job
 from chancy.clock import Clock, SystemClock
-from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import (
@@ -20,7 +19,8 @@ from chancy.plugins.workflow import (
 )
 from chancy.plugins.workflow.ends import Notes
 from chancy.plugins.workflow.sweep import Sweep
-from chancy.routing import RoutedBroker
+from chancy.routing.router import RoutedBroker
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 from tests.workflow.running import ASYNC, SOON
 
 FAST = Queue(name="fast", executor="async", broker="redis")

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 
 from chancy import Chancy, Plugin, Queue, Settlement, Worker
+from chancy.broker.transaction import Transaction
 from chancy.clock import Clock, SystemClock
 from chancy.plugins.retry import Constant, Jitter, Retry
 from chancy.plugins.workflow import WorkflowReference, Workflows, WorkflowState
 from chancy.plugins.workflow.ends import Notes
 from chancy.plugins.workflow.sweep import Sweep
-from chancy.settling import Transaction
 from tests.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from chancy import Chancy, WaitTimeout
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.plugins.batch import Batches
 from chancy.plugins.workflow import Workflows
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chancy import BrokerUnavailable, JobFilter, State, Worker
-from chancy.elsewhere import GONE_S
+from chancy.plugin.tracking import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.calls import Calls
 from chancy.plugins.batch.ends import End

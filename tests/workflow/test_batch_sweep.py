@@ -18,10 +18,10 @@ from chancy import (
     current_job,
     job,
 )
-from chancy.elsewhere import GONE_S
+from chancy.broker.transaction import Transaction
+from chancy.plugin.tracking import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.ends import MAX_NOTED, place_of
-from chancy.settling import Transaction
 from chancy.testing.clock import ManualClock
 from tests.waiting import eventually
 from tests.workflow import batch_jobs

@@ -10,7 +10,7 @@ import pytest
 
 from chancy import Chancy, PushError, job
 from chancy.clock import SystemClock
-from chancy.elsewhere import Untold
+from chancy.plugin.tracking import Untold
 from chancy.plugins.workflow import Workflow, Workflows
 from chancy.plugins.workflow.ends import End, Place
 from chancy.plugins.workflow.store import statement

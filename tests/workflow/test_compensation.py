@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chancy import Chancy, PushError, State
-from chancy.identity import new_id
+from chancy.job.ids import new_id
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     From,

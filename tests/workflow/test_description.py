@@ -8,12 +8,12 @@ from uuid import uuid4
 import pytest
 
 from chancy import Job, PushError, Unique
+from chancy.job.registry import Registry
 from chancy.plugins.batch import BatchState, On
 from chancy.plugins.workflow import Each, From, Workflow, WorkflowState, chain, chord, group
 from chancy.plugins.workflow.description import MAX_STEPS
 from chancy.plugins.workflow.fit import fits
 from chancy.plugins.workflow.preparation import Preparation, Prepared
-from chancy.registry import Registry
 from tests.workflow import steps
 from tests.workflow.steps import Page, Size
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, Settlement, State
-from chancy.attempt import Returned
-from chancy.elsewhere import GONE_S, Absences
+from chancy.attempt.outcome import Returned
+from chancy.plugin.tracking import GONE_S, Absences
 from chancy.plugins.batch import Batches, BatchState
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
 from chancy.plugins.workflow.ends import Notes, Place, end_of

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chancy import Chancy, Settlement
+from chancy.broker.transaction import Transaction
 from chancy.clock import SystemClock
 from chancy.plugins.workflow import OnFailure, Workflows, WorkflowState
 from chancy.plugins.workflow.ends import Notes
 from chancy.plugins.workflow.sweep import Sweep
-from chancy.settling import Transaction
 from tests.waiting import eventually
 from tests.workflow import model, steps
 from tests.workflow.running import execute, working

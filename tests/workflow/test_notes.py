@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from chancy import Settlement, State
-from chancy.attempt import Returned
+from chancy.attempt.outcome import Returned
 from chancy.plugins.batch.ends import Notes as BatchNotes
 from chancy.plugins.batch.ends import Place as BatchPlace
 from chancy.plugins.batch.ends import place_of as batch_place_of

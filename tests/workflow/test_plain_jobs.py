@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import Settlement
+from chancy.attempt.settlement import Settlement
 from chancy.plugins.workflow import Workflows, chain
 from chancy.postgres.inside import Insiders
 from tests.waiting import eventually

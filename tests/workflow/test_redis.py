@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chancy import Chancy, PushError, State, Worker, job
-from chancy.elsewhere import GONE_S
+from chancy.plugin.tracking import GONE_S
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     Each,

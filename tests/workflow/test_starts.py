@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy
-from chancy.plugin import Runtime
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
 from chancy.plugins.workflow.ends import End, Place, advancing
 from chancy.plugins.workflow.flows import Flows

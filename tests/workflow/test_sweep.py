@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from chancy import Chancy, ConfigurationError, Queue, Settlement, State, Worker, current_job, job
-from chancy.attempt import Returned
-from chancy.elsewhere import GONE_S
+from chancy.attempt.outcome import Returned
+from chancy.broker.transaction import Transaction
+from chancy.plugin.tracking import GONE_S
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     From,
@@ -25,7 +26,6 @@ from chancy.plugins.workflow import (
 )
 from chancy.plugins.workflow.ends import Notes
 from chancy.plugins.workflow.sweep import Sweep
-from chancy.settling import Transaction
 from chancy.testing.clock import ManualClock
 from tests.unit.test_judge import claimed
 from tests.waiting import eventually

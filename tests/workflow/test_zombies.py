@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chancy import Settlement, State, current_job, job
-from chancy.context import JobContext
+from chancy.context.context import JobContext
 from chancy.plugins.workflow import From, Workflow, Workflows
 from tests.waiting import eventually
 from tests.workflow import steps

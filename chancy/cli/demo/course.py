@@ -12,13 +12,13 @@ from uuid import UUID
 
 import click
 
-from chancy.app import Chancy
+from chancy.app.app import Chancy
 from chancy.cli.demo import jobs
 from chancy.cli.demo.progress import shown
 from chancy.errors import WaitTimeout
-from chancy.job import Job, QueuedJob
+from chancy.job.definition import Job, QueuedJob
 from chancy.plugins.retry import Exponential, Retry
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 from chancy.worker.worker import Worker
 
 SCHEMA = "chancy_demo"

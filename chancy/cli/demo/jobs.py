@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
-from chancy.job import job
+from chancy.job.definition import job
 
 
 class Measure(TypedDict):

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy.cli.demo import jobs
-from chancy.job import Job, QueuedJob
+from chancy.job.definition import Job, QueuedJob
 from chancy.states import State
 
 

@@ -10,13 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from chancy.attempt import Claim, Settlement
-from chancy.broker import Broker, PreparedJob, WorkerRecord
-from chancy.identity import new_id
-from chancy.job import QueuedJob
-from chancy.queue import Queue
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.values import PreparedJob, WorkerRecord
+from chancy.job.definition import QueuedJob
+from chancy.job.ids import new_id
+from chancy.job.unique import UniqueKey
+from chancy.queue.queue import Queue
 from chancy.states import State
-from chancy.unique import UniqueKey
 
 PAST = datetime(2001, 1, 1, tzinfo=UTC)
 FUTURE = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)

@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from chancy.attempt import Failure
-from chancy.broker import Cancellation
-from chancy.queue import Queue
+from chancy.attempt.failure import Failure
+from chancy.broker.values import Cancellation
+from chancy.queue.queue import Queue
 from chancy.states import TRANSITIONS, State
 from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, settlement
 

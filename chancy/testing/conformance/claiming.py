@@ -7,9 +7,9 @@ import json
 import uuid
 from uuid import UUID
 
-from chancy.broker import Broker
-from chancy.limits import NO_LIMITS, Limit, Limits, decode_limits
-from chancy.queue import Queue
+from chancy.broker.contract import Broker
+from chancy.job.limits import NO_LIMITS, Limit, Limits, decode_limits
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import (
     FUTURE,

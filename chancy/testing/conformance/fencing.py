@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from chancy.attempt import Failure
+from chancy.attempt.failure import Failure
 from chancy.states import TRANSITIONS, State
 from chancy.testing.conformance.bench import Bench, Promises, prepared, settlement
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import Failure, Settlement
-from chancy.queue import Queue
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Settlement
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, Promises, prepared, settlement
 

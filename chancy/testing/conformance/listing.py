@@ -6,9 +6,9 @@ import uuid
 
 import pytest
 
-from chancy.broker import JobFilter, QueueCounts
+from chancy.broker.values import JobFilter, QueueCounts
 from chancy.errors import ConfigurationError
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, settlement
 

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chancy.broker import Broker, Capability
-from chancy.notice import Kind, Notice, Subscription, Topic
-from chancy.queue import Queue
+from chancy.broker.contract import Broker
+from chancy.broker.notices import Kind, Notice, Subscription, Topic
+from chancy.broker.values import Capability
+from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, Promises, prepared, settlement
 

@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from chancy.attempt import Claim, Note
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note
 from chancy.states import TRANSITIONS, State
 from chancy.testing.conformance.bench import Bench, Promises, prepared, settlement
 

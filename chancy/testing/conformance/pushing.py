@@ -8,7 +8,7 @@ from datetime import UTC
 
 import pytest
 
-from chancy.broker import CHUNK, PreparedJob
+from chancy.broker.values import CHUNK, PreparedJob
 from chancy.errors import StatementFailed
 from chancy.states import State
 from chancy.testing.conformance.bench import FUTURE, PAST, Bench, Promises, prepared, settlement

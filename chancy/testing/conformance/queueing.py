@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chancy.limits import Limit
-from chancy.options import AsyncOptions, Options, ProcessOptions, ThreadOptions
-from chancy.queue import Queue
+from chancy.job.limits import Limit
+from chancy.queue.executor_options import AsyncOptions, Options, ProcessOptions, ThreadOptions
+from chancy.queue.queue import Queue
 from chancy.testing.conformance.bench import FUTURE, PAST, Bench, Promises, prepared
 
 FULL = Queue(

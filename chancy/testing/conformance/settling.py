@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chancy.attempt import Failure
-from chancy.queue import Queue
+from chancy.attempt.failure import Failure
+from chancy.queue.queue import Queue
 from chancy.states import TRANSITIONS, State
 from chancy.testing.conformance.bench import (
     FUTURE,

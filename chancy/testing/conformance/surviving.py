@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from chancy.broker import Broker
+from chancy.broker.contract import Broker
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, Promises, prepared, record, settlement
 

@@ -10,13 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from chancy.broker import CHUNK, Broker, PreparedJob
+from chancy.broker.contract import Broker
+from chancy.broker.notices import Kind, Notice
+from chancy.broker.values import CHUNK, PreparedJob
 from chancy.errors import DuplicateJob
-from chancy.identity import new_id
-from chancy.notice import Kind, Notice
+from chancy.job.ids import new_id
+from chancy.job.unique import OnConflict, UniqueKey
 from chancy.states import State
 from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, settlement
-from chancy.unique import OnConflict, UniqueKey
 
 
 def rule(name: str = "a", on_conflict: OnConflict = "skip", **more: Any) -> UniqueKey:

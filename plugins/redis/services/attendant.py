@@ -11,8 +11,8 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.services.ledger import SWEPT_AT_ONCE, Ended, Ledger, Passed, Taken
+from chancy.text import shown
 
 logger = logging.getLogger("chancy.redis.services")
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from chancy.commands import as_json
 from chancy.errors import BrokerUnavailable, InvalidArguments
-from chancy.plugin import CommandLine
+from chancy.plugin.commands import as_json
+from chancy.plugin.runtime import CommandLine
 from chancy.plugins.redis.services.base import Listing, ServiceReport, State
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.services.store import NoService, ServiceRuns, ServiceStore

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
+from chancy.text import shown
 
 _TAG = re.compile(r"\{([^{}]+)\}")
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.client import Client
 from chancy.plugins.redis.services.attendant import Cleaner, Handler, handler_at, sweep
 from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, State
@@ -24,6 +23,7 @@ from chancy.plugins.redis.services.store import ServiceStore
 from chancy.plugins.redis.services.terms import Local, OnException, Terms, tell
 from chancy.plugins.redis.services.values import as_json, check_name
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.text import shown
 
 S = TypeVar("S", bound=type[Service])
 P = ParamSpec("P")

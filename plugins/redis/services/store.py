@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chancy.errors import ChancyError, InvalidArguments
-from chancy.names import shown
 from chancy.plugins.redis.services.base import Listing, ServiceReport, State
 from chancy.plugins.redis.services.link import Link, Reply
 from chancy.plugins.redis.services.values import (
@@ -19,6 +18,7 @@ from chancy.plugins.redis.services.values import (
     fields_of,
     readable,
 )
+from chancy.text import shown
 
 #: Others that set the data at the same time, before one is given up.
 _TRIES = 20

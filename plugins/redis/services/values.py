@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import InvalidArguments, PayloadTooLarge
-from chancy.names import shown
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+from chancy.text import shown
 
 _LONGEST = 255
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chancy.origin import LogContext
+from chancy.log_context import LogContext
 from chancy.plugins.redis.streams.alone import run, serve
 from chancy.plugins.redis.streams.batch import StreamFull
 from chancy.plugins.redis.streams.blocking import BlockingEvents

@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from chancy.commands import as_json, refuse
-from chancy.names import shown
-from chancy.plugin import CommandLine
+from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.runtime import CommandLine
 from chancy.plugins.redis.streams.declared import (
     PROCESSOR,
     STREAM,
@@ -24,6 +23,7 @@ from chancy.plugins.redis.streams.declared import (
 from chancy.plugins.redis.streams.inspection import Inspection, PartitionReport, processors
 from chancy.plugins.redis.streams.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.text import shown
 
 
 @click.command()

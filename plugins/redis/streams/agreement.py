@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.scripts import Value
 from chancy.plugins.redis.streams.link import Call, Link, Reply
 from chancy.plugins.redis.streams.target import Target
+from chancy.text import shown
 
 #: Of the layout of keys and entries.
 LAYOUT = "1"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from chancy.errors import ChancyError, InvalidArguments
-from chancy.names import shown
 from chancy.plugins.redis.scripts import Value
 from chancy.plugins.redis.streams.link import Call, Reply
 from chancy.plugins.redis.streams.target import Target
+from chancy.text import shown
 
 R = TypeVar("R")
 

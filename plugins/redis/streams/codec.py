@@ -9,9 +9,7 @@ from typing import Generic, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
-from chancy.names import shown
 from chancy.plugins.redis.streams.compression import Compressor
 from chancy.plugins.redis.streams.encoding import (
     PREFIX,
@@ -21,6 +19,8 @@ from chancy.plugins.redis.streams.encoding import (
     UnreadableRecord,
 )
 from chancy.plugins.redis.streams.record import check_scalars, is_primitive, reasons
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
+from chancy.text import shown
 
 
 class RecordCoding(Generic[RecordT]):

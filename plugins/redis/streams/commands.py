@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 
 import click
 
-from chancy.commands import Seconds, as_json
 from chancy.errors import ChancyError, ConfigurationError, InvalidArguments
-from chancy.plugin import CommandLine
+from chancy.plugin.commands import Seconds, as_json
+from chancy.plugin.runtime import CommandLine
 from chancy.plugins.redis.streams.administration import lag, members, reset, resume
 from chancy.plugins.redis.streams.bar import Bar
 from chancy.plugins.redis.streams.codec import RecordCoding

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast, runtime_checkable
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.streams.extras import imported
+from chancy.text import shown
 
 #: Bytes that an event may have once it is decompressed: a few stored ones can become any number.
 MAX_DECOMPRESSED = 64 * 1024 * 1024

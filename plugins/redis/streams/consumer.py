@@ -9,7 +9,7 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.origin import ORIGIN, origin_here
+from chancy.log_context import ORIGIN, origin_here
 from chancy.plugins.redis.streams.child import ChildDied
 from chancy.plugins.redis.streams.invocation import HandlingFailed, Invocation
 from chancy.plugins.redis.streams.lane import Lane

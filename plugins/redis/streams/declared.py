@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.streams.inspection import Inspection, processors
 from chancy.plugins.redis.streams.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.text import shown
 
 T = TypeVar("T")
 

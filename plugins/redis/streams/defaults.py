@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.streams.compression import Compressor
 from chancy.plugins.redis.streams.encoding import Codec
 from chancy.plugins.redis.streams.hashing import GivenHasher
 from chancy.plugins.redis.streams.processor import Choices
 from chancy.plugins.redis.streams.stream import Full
+from chancy.text import shown
 
 #: Before the name of each variable, such as ``CHANCY_STREAMS_LEASE_S``.
 PREFIX = "CHANCY_STREAMS_"

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 
-from chancy.attempt import storable
-from chancy.origin import ORIGIN, Origin, origin_here
+from chancy.log_context import ORIGIN, Origin, origin_here
+from chancy.text import storable
 
 #: Characters that cross of a record.
 MAX_RECORD = 16_000

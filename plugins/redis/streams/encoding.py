@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from chancy.errors import ChancyError, ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.streams.compression import Compressor, find_compressor
 from chancy.plugins.redis.streams.extras import imported
+from chancy.text import shown
 
 #: The codec of streams that name none.
 DEFAULT_CODEC = "json"

@@ -10,7 +10,7 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.origin import ORIGIN, origin_here
+from chancy.log_context import ORIGIN, origin_here
 from chancy.plugins.redis.streams.agreement import agree, shape_of
 from chancy.plugins.redis.streams.control import Control
 from chancy.plugins.redis.streams.halts import Exit

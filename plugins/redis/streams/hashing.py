@@ -17,9 +17,9 @@ from typing import Any, Generic, Protocol, runtime_checkable
 from uuid import UUID
 
 from chancy.errors import ConfigurationError, InvalidArguments
-from chancy.names import shown
 from chancy.plugins.redis.streams.encoding import RecordT
 from chancy.plugins.redis.streams.extras import imported
+from chancy.text import shown
 
 #: What events are partitioned by.
 Key = str | int | bytes | UUID

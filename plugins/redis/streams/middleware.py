@@ -10,11 +10,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from chancy.names import shown
 from chancy.plugins.redis.streams.codec import RecordCoding, coding_of
 from chancy.plugins.redis.streams.protocols import Item, Place
 from chancy.plugins.redis.streams.record import Record, is_primitive
 from chancy.plugins.redis.streams.stream import Stream
+from chancy.text import shown
 
 R = TypeVar("R")
 

@@ -10,9 +10,8 @@ from importlib import resources
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.errors import InvalidArguments
-from chancy.names import shown
 from chancy.plugins.redis.scripts import Value
 from chancy.plugins.redis.streams.agreement import Shape
 from chancy.plugins.redis.streams.batch import (
@@ -28,6 +27,7 @@ from chancy.plugins.redis.streams.sending import Progress, each
 from chancy.plugins.redis.streams.target import Target
 from chancy.postgres.statements import load
 from chancy.postgres.within import fetch_within, fetch_within_sync
+from chancy.text import shown
 
 R = TypeVar("R")
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.streams.policy import Halt, Policy
 from chancy.plugins.redis.streams.protocols import Middleware
 from chancy.plugins.redis.streams.stream import Stream, check_name
+from chancy.text import shown
 
 if TYPE_CHECKING:
     from chancy.plugins.redis.streams.blocking import BlockingEvents

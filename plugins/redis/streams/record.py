@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from typing_extensions import Unpack
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
+from chancy.text import shown
 
 _SCALARS: tuple[object, ...] = (int, float, bool, str, bytes)
 #: What is told of a validation error: a record may have thousands of wrong parts.

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ChancyError, ConfigurationError
-from chancy.plugin import Runtime
+from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis.rounds import Rounds
 from chancy.plugins.redis.scripts import Value
 from chancy.plugins.redis.streams.agreement import agree

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from chancy.commands import as_json, refuse
-from chancy.plugin import CommandLine
+from chancy.plugin.commands import as_json, refuse
+from chancy.plugin.runtime import CommandLine
 from chancy.plugins.redis.streams.declared import PROCESSOR, STREAM, declared, inspected, run
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.letters import letters

@@ -1,4 +1,3 @@
-# over 300 lines: how partitions are taken, held and given back
 """The runner: owns the partitions that the plan gives this member, and gives up the others."""
 
 from __future__ import annotations

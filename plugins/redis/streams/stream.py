@@ -7,7 +7,6 @@ from collections.abc import AsyncIterable, Iterable, Sequence
 from typing import Generic, Literal, TypeVar, get_args
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.streams.keys import StreamKeys
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.outbox import Deposits, deposited
@@ -15,6 +14,7 @@ from chancy.plugins.redis.streams.protocols import Coding, Route
 from chancy.plugins.redis.streams.sending import PATIENCE_S, Progress, Sender
 from chancy.plugins.redis.streams.sync import SyncSender
 from chancy.plugins.redis.streams.turns import Turns
+from chancy.text import shown
 
 R = TypeVar("R")
 

@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from chancy.clock import Backoff, SystemClock
-from chancy.codec import DEFAULT_MAX_PAYLOAD
 from chancy.errors import BrokerError, ConfigurationError
-from chancy.leader import LeaderGate, Unelected
-from chancy.origin import ORIGIN, LogContext, Origin
+from chancy.log_context import ORIGIN, LogContext, Origin
+from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.child import locate
@@ -37,6 +36,7 @@ from chancy.plugins.redis.streams.processor import (
 from chancy.plugins.redis.streams.record import is_primitive
 from chancy.plugins.redis.streams.stream import Full, Stream
 from chancy.plugins.redis.streams.timers import Timers
+from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 logger = logging.getLogger("chancy.redis.streams")
 # Whatever handler gets them: lines of this library say where they come from.

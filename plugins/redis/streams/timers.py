@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError, ConfigurationError
-from chancy.leader import LeaderGate
+from chancy.plugin.leader import LeaderGate
 from chancy.plugins.redis.streams.escape import cancelled
 from chancy.plugins.redis.streams.link import Link
 
 if TYPE_CHECKING:
-    from chancy.plugins.cron.schedule import Schedule
+    from chancy.schedule import Schedule
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -74,7 +74,7 @@ def schedule_of(expression: str, zone: str) -> Schedule:
 
     :raises ConfigurationError: it cannot be read, or the zone is unknown.
     """
-    from chancy.plugins.cron.schedule import Schedule
+    from chancy.schedule import Schedule
 
     return Schedule(expression, zone)
 

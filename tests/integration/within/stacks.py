@@ -1,4 +1,3 @@
-# over 300 lines: every library that is supported, in one table
 """The libraries that bring a transaction, each made to look the same for the tests."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# over 300 lines: every kind of object, and what is wrong with it
 """What is taken as ``within``, what is refused, and how the edges of the libraries are met."""
 
 from __future__ import annotations

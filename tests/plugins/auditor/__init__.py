@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chancy.plugin import Plugin
+from chancy.plugin.plugin import Plugin
 from chancy.postgres.component import Migrations
 
 

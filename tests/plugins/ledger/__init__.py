@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chancy.broker import SqlStore
-from chancy.plugin import Panel, Plugin, Runtime
+from chancy.broker.optional import SqlStore
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Panel, Runtime
 from chancy.postgres.component import Migrations
 from chancy.postgres.statements import quoted
 

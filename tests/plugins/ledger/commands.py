@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
-from chancy.plugin import Application, CommandLine
+from chancy.plugin.runtime import Application, CommandLine
 from chancy.postgres.statements import quoted
 
 

@@ -11,7 +11,7 @@ from operator import contains
 
 import pytest
 
-from chancy.app import Chancy
+from chancy.app.app import Chancy
 from chancy.errors import LeaseLost
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.services import BlockingContext, Context, Service

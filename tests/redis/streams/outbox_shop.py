@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from chancy import Chancy
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from chancy.clock import SystemClock
-from chancy.leader import Unelected
+from chancy.plugin.leader import Unelected
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.relay import EventRelay
 from chancy.plugins.redis.streams.stream import Stream

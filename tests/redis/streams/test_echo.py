@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from chancy.origin import ORIGIN, LogContext, Origin
+from chancy.log_context import ORIGIN, LogContext, Origin
 from chancy.plugins.redis.streams.echo import MAX_NAMES, MAX_RECORD, Echo, Recorder
 from tests.waiting import eventually_sync
 

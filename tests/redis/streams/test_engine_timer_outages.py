@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.leader import Unelected
+from chancy.plugin.leader import Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import timers
 from chancy.plugins.redis.streams.link import Link

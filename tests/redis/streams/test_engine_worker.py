@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chancy.app import Chancy
+from chancy.app.app import Chancy
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.events import Events
 from chancy.worker.worker import Worker

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from chancy.origin import ORIGIN
+from chancy.log_context import ORIGIN
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import Events, LogContext, Streams
 from chancy.plugins.redis.streams.executor import Executor
@@ -37,7 +37,7 @@ if not foreign.handlers:
     foreign.addHandler(handler)
 
 from chancy import Chancy
-from chancy.origin import ORIGIN
+from chancy.log_context import ORIGIN
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams import Record
 

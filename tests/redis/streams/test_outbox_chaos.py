@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chancy.broker import SqlStore
+from chancy.broker.optional import SqlStore
 from tests.redis.streams.orders import every, orders
 from tests.redis.streams.outbox_member import LEASE_S, PARTITIONS, declare
 from tests.waiting import eventually

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from chancy.leader import Unelected
+from chancy.plugin.leader import Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.timers import Timer, Timers

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chancy import Plugin, Runtime, Settlement, State
-from chancy.broker import SqlStore
-from chancy.plugin import Panel
+from chancy.broker.optional import SqlStore
+from chancy.broker.transaction import Transaction
+from chancy.plugin.runtime import Panel
 from chancy.postgres.component import Migrations
 from chancy.postgres.statements import quoted
-from chancy.settling import Transaction
 
 if TYPE_CHECKING:
     import click

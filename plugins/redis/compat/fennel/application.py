@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, overload
 
-from chancy.app import Chancy
-from chancy.attempt import Claim, Outcome
+from chancy.app.app import Chancy
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
 from chancy.errors import ConfigurationError
-from chancy.job import JobFactory, job
-from chancy.names import shown
+from chancy.job.definition import JobFactory, job
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
@@ -20,7 +20,8 @@ from chancy.plugins.redis.compat.discovery import discover
 from chancy.plugins.redis.compat.fennel.loop import Loop
 from chancy.plugins.redis.compat.fennel.settings import Settings, settings_of
 from chancy.plugins.retry import Fennel, Policy, Retry
-from chancy.queue import Queue
+from chancy.queue.queue import Queue
+from chancy.text import shown
 
 T = TypeVar("T")
 Function = Callable[..., Any]

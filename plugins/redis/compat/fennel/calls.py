@@ -8,10 +8,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chancy.app import Chancy
+from chancy.app.app import Chancy
 from chancy.errors import JobCancelled, JobFailed
-from chancy.job import Job as Prepared
-from chancy.job import QueuedJob
+from chancy.job.definition import Job as Prepared
+from chancy.job.definition import QueuedJob
 from chancy.plugins.dead_letter import DeadLetter, LetterFilter
 from chancy.plugins.redis.compat.fennel import exceptions
 from chancy.plugins.redis.compat.fennel.job import Job, exception_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
 from chancy.plugins.redis.compat.fennel.status import status_of
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from chancy.app import Chancy
+from chancy.app.app import Chancy
 
 T = TypeVar("T")
 

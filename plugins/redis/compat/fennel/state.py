@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chancy.app import Chancy
-from chancy.job import QueuedJob
+from chancy.app.app import Chancy
+from chancy.job.definition import QueuedJob
 from chancy.plugins.dead_letter import LetterFilter
 from chancy.plugins.redis import records
 from chancy.plugins.redis.compat.fennel import calls, exceptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from chancy.job import QueuedJob
+from chancy.job.definition import QueuedJob
 from chancy.states import State
 
 UNKNOWN = "UNKNOWN"

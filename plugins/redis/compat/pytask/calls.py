@@ -8,10 +8,10 @@ from typing import Any
 from redis import Redis, RedisCluster
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.client import Client
 from chancy.plugins.redis.services.keys import ServiceKeys, named_keys
 from chancy.plugins.redis.services.services import Services
+from chancy.text import shown
 
 
 class PyTaskHelpers:

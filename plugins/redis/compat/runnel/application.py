@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal, TypeVar, overload
 
-from chancy.app import Chancy
+from chancy.app.app import Chancy
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.compat.discovery import discover

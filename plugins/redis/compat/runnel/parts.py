@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Any, Protocol
 
 from chancy.errors import ConfigurationError
-from chancy.names import shown
 from chancy.plugins.redis.streams.compression import Compressor as NamedCompressor
 from chancy.plugins.redis.streams.compression import Gzip, Lz4
 from chancy.plugins.redis.streams.encoding import Codec, JsonCodec, ValuesCodec
 from chancy.plugins.redis.streams.middleware import DeadLetters
 from chancy.plugins.redis.streams.protocols import Item, Middleware, Place
+from chancy.text import shown
 
 
 class Compressor:

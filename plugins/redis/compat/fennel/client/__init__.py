@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from chancy.app import Chancy
-from chancy.job import JobFactory
+from chancy.app.app import Chancy
+from chancy.job.definition import JobFactory
 from chancy.plugins.redis.compat.fennel import calls
 from chancy.plugins.redis.compat.fennel.calls import DEFAULT, Filter, Timeout, every
 from chancy.plugins.redis.compat.fennel.client import aio

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from chancy.job import JobFactory
+from chancy.job.definition import JobFactory
 from chancy.plugins.redis.compat.fennel import calls
 from chancy.plugins.redis.compat.fennel.calls import DEFAULT, Filter, Timeout, every
 from chancy.plugins.redis.compat.fennel.job import Job

@@ -1,0 +1,263 @@
+"""From jobs to what is stored: every check, before anything is written. Pure but for the clock
+that stands in an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from inspect import iscoroutinefunction
+from itertools import islice
+from typing import TypeVar
+from uuid import UUID
+
+from chancy.broker.contract import Broker
+from chancy.broker.values import Capability, PreparedJob
+from chancy.checks import check_function_path, check_queue_name, number
+from chancy.errors import ConfigurationError, PushError
+from chancy.job.definition import Job, JobFactory
+from chancy.job.ids import new_id, new_ids
+from chancy.job.limits import Limit, LimitType, check_limits, encode_limits
+from chancy.job.registry import Registry
+from chancy.job.unique import Unique, UniqueKey
+from chancy.queue.queue import PLAIN_WITH_TIME, Queue, unsupported
+from chancy.serialization.codec import encode
+from chancy.serialization.signature import Signature
+from chancy.text import shown
+
+T = TypeVar("T")
+
+PRIORITIES = range(-100, 101)
+ATTEMPTS = range(1, 10_001)
+#: The furthest a delay may reach: Postgres and Python both end their calendars later.
+MAX_DELAY = timedelta(days=365_000)
+
+_tuple = tuple.__new__
+
+#: Combinations of settings whose checks are remembered, at most.
+_MOST_PASSED = 1_000
+
+
+class Intake:
+    """Checks and encodes the jobs of one application.
+
+    :param max_payload: bytes of UTF-8 that arguments, and meta, may take.
+    :param queues: what the application says of its queues. Whether a limit can be kept to is
+        known for these alone; of other queues the worker finds out.
+    :param broker: gives where the jobs go, asked for each that is unique.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        max_payload: int,
+        queues: Sequence[Queue] = (),
+        broker: Callable[[], Broker] | None = None,
+    ) -> None:
+        number(max_payload, "max_payload")
+        if max_payload < 2:
+            raise ConfigurationError(f"max_payload={max_payload} bytes leaves room for nothing")
+        self._registry = registry
+        self._broker = broker
+        self._max_payload = max_payload
+        # Of two of one name a worker declares the first.
+        self._queues = {queue.name: queue for queue in reversed(queues)}
+        #: What has passed the checks: most jobs differ in nothing but their arguments.
+        self._passed: dict[tuple[str, str, int, int, bool], Signature | None] = {}
+
+    def prepare(self, job: object, *, validate: bool) -> PreparedJob:
+        """Raise `PushError` unless the job can be stored, and with ``validate`` be found here."""
+        return self._prepare(job, None, validate=validate)
+
+    def prepare_all(self, jobs: Sequence[object], *, validate: bool) -> list[PreparedJob]:
+        """The same for many, at half the price for each."""
+        return [
+            self._prepare(job, id, validate=validate)
+            for job, id in zip(jobs, new_ids(len(jobs)), strict=True)
+        ]
+
+    def _prepare(self, job: object, id: UUID | None, *, validate: bool) -> PreparedJob:
+        """``id``: a new one, for a job without."""
+        if not isinstance(job, Job):
+            raise PushError(_not_a_job(job))
+        signature = self._check(job, validate=validate)
+        func, limit = job.func, self._max_payload
+        if type(job.arguments) is not dict:
+            _check_mapping("arguments", job.arguments, func)
+        if signature is None:
+            arguments = encode(job.arguments, what=f"the arguments of {func}", limit=limit)
+        else:
+            arguments = signature.encode(job.arguments, limit)
+        meta = None
+        if job.meta:
+            _check_mapping("meta", job.meta, func)
+            meta = encode(job.meta, what=f"the meta of {func}", limit=limit)
+        run_at, delay_s = (None, None) if job.run_at is None else _due(job, job.run_at)
+        unique = None
+        if job.unique is not None:
+            unique, delay_s = self._unique(job, arguments, delay_s)
+        # Without the constructor of a NamedTuple: 0.12 µs less.
+        return _tuple(
+            PreparedJob,
+            (
+                job.id or id or new_id(),
+                job.queue,
+                job.priority,
+                func,
+                arguments,
+                run_at,
+                delay_s,
+                job.max_attempts,
+                meta,
+                self._limits(job, validate=validate) if job.limits else None,
+                unique,
+            ),
+        )
+
+    def _unique(
+        self, job: Job, arguments: str, delay_s: float | None
+    ) -> tuple[UniqueKey, float | None]:
+        """Its key, and how long after the push it is due."""
+        rule = job.unique
+        if not isinstance(rule, Unique):
+            raise PushError(f"job {job.func}: unique={shown(rule)} must be a Unique")
+        broker = None if self._broker is None else self._broker()
+        if broker is not None and Capability.UNIQUE not in broker.capabilities:
+            raise PushError(f"job {job.func} is unique, and {broker!r} does not offer unique jobs")
+        if rule.debounce is not None:
+            if job.run_at is not None:
+                raise PushError(
+                    f"job {job.func}: run_at={shown(job.run_at)} and debounce={rule.debounce} both "
+                    "say when it runs: leave one of them out"
+                )
+            delay_s = rule.debounce.total_seconds()
+        return rule.of(job.func, job.queue, arguments), delay_s
+
+    def _limits(self, job: Job, *, validate: bool) -> str | None:
+        try:
+            limits = check_limits(job.limits, f"job {job.func}")
+        except ConfigurationError as error:
+            raise PushError(str(error)) from None
+        if queue := self._queues.get(job.queue):
+            for limit in limits:
+                if why := unsupported(limit.type, queue.executor, queue.options):
+                    raise PushError(f"job {job.func}: queue {queue.name!r}: {why}")
+            if validate:
+                self._check_function(job.func, queue, limits)
+        return encode_limits(limits)
+
+    def _check_function(self, func: str, queue: Queue, limits: Sequence[Limit]) -> None:
+        """Raise `PushError` if a function that is here cannot be stopped at its time limit."""
+        timed = any(limit.type is LimitType.TIME for limit in limits)
+        if (
+            timed
+            and queue.executor == "async"
+            and not iscoroutinefunction(self._registry.find(func))
+        ):
+            raise PushError(f"job {func}: queue {queue.name!r}: {func} {PLAIN_WITH_TIME}")
+
+    def _check(self, job: Job, *, validate: bool) -> Signature | None:
+        """The signature of its function, with ``validate``."""
+        settings = (job.func, job.queue, job.priority, job.max_attempts, validate)
+        # True and 1.0 are equal to 1, and still not numbers of an int column.
+        known = type(job.priority) is int and type(job.max_attempts) is int
+        known = known and job.run_at is None and job.id is None and not job.limits
+        try:
+            if known and settings in self._passed:
+                return self._passed[settings]
+        except TypeError:  # something that cannot be hashed, which the checks name
+            known = False
+        try:
+            check_job(job)
+            signature = self._registry.signature(job.func) if validate else None
+        except ConfigurationError as error:
+            raise PushError(f"job {shown(job.func)}: {error}") from None
+        if validate and (queue := self._queues.get(job.queue)):
+            self._check_function(job.func, queue, queue.limits)
+        if known:
+            if len(self._passed) >= _MOST_PASSED:
+                self._passed.clear()
+            self._passed[settings] = signature
+        return signature
+
+
+def check_job(job: Job) -> None:
+    """Raise `PushError` if a field other than the arguments and limits cannot be stored."""
+    check_function_path(job.func)
+    check_queue_name(job.queue)
+    _check_number("priority", job.priority, PRIORITIES, job.func)
+    _check_number("max_attempts", job.max_attempts, ATTEMPTS, job.func)
+    if job.run_at is not None:
+        check_run_at(job.run_at, job.func)
+    if job.id is not None:
+        _check_id(job.id, job.func)
+
+
+def _check_number(name: str, value: object, allowed: range, func: str) -> None:
+    if type(value) is not int or value not in allowed:
+        raise PushError(
+            f"job {func}: {name}={shown(value)} must be a whole number "
+            f"from {allowed[0]} to {allowed[-1]:,}"
+        )
+
+
+def _check_mapping(name: str, value: object, func: str) -> None:
+    if not isinstance(value, Mapping):
+        raise PushError(f"job {func}: {name}={shown(value)} must be a dict")
+
+
+def _check_id(id: object, func: str) -> None:
+    if not isinstance(id, UUID):
+        raise PushError(f"job {func}: id={shown(id)} must be a uuid.UUID")
+
+
+def check_run_at(run_at: object, func: str) -> None:
+    match run_at:
+        case datetime() if run_at.tzinfo is None:
+            raise PushError(
+                f"job {func}: run_at={run_at!r} has no time zone, so it names no moment: "
+                "use datetime.now(timezone.utc), or .astimezone()"
+            )
+        case datetime():
+            return
+        case timedelta():
+            if abs(run_at) > MAX_DELAY:
+                raise PushError(f"job {func}: run_at={run_at!r} is over {MAX_DELAY.days:,} days")
+        case _:
+            raise PushError(
+                f"job {func}: run_at={shown(run_at)} must be an aware datetime or a timedelta"
+            )
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of ``size`` items each, the last one shorter; takes no more than it gives."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _due(job: Job, at: datetime | timedelta) -> tuple[datetime | None, float | None]:
+    match at:
+        case timedelta():
+            return None, at.total_seconds()
+        case datetime():
+            try:
+                return at.astimezone(UTC), None
+            except OverflowError:
+                raise PushError(
+                    f"job {job.func}: run_at={at} is outside of the years 1 to 9999 in UTC"
+                ) from None
+
+
+def several_jobs(given: Iterable[T]) -> Iterable[T]:
+    """What is to be pushed as several; raises `PushError` if it is a single one."""
+    if not isinstance(given, Iterable):
+        raise PushError(f"{shown(given)} is not a list of jobs: push what is a single one")
+    return given
+
+
+def _not_a_job(job: object) -> str:
+    if isinstance(job, JobFactory):
+        return f"{shown(job.func)}.job makes jobs: call it with the arguments, .job(...)"
+    if callable(job) and isinstance(getattr(job, "job", None), JobFactory):
+        return f"{shown(job)} is a function: push what its .job(...) makes"
+    return f"{shown(job)} is not a Job"

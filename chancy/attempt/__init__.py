@@ -1,0 +1,1 @@
+"""One attempt at a job: its claim, its outcome, the decision, and the settlement."""

@@ -1,0 +1,32 @@
+"""The right to run one attempt.
+
+A named tuple, because one is made for every job that runs: a frozen dataclass of this size takes
+three times as long to make (1.6 µs against 0.5 µs).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+
+class Claim(NamedTuple):
+    """The right to run one attempt of one job, fenced by ``(id, lease)``.
+
+    ``arguments``, ``meta`` and ``limits`` are JSON text as the database has it.
+    ``attempt`` counts from 1; ``crashes`` counts the attempts whose worker or child died.
+    """
+
+    id: UUID
+    lease: UUID
+    worker_id: UUID
+    queue: str
+    func: str
+    arguments: str | None
+    attempt: int
+    max_attempts: int
+    crashes: int
+    priority: int
+    position: int
+    meta: str | None
+    limits: str | None = None

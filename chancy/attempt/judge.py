@@ -1,0 +1,126 @@
+"""The default verdict on an outcome. Pure: plugins change verdicts by their `judging` hook."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import MAX_HOST, Failure
+from chancy.attempt.outcome import (
+    Cancelled,
+    Lost,
+    MemoryExceeded,
+    Outcome,
+    Raised,
+    Released,
+    Returned,
+    Snoozed,
+    TimedOut,
+)
+from chancy.attempt.settlement import Settlement
+from chancy.states import State
+from chancy.text import storable
+
+#: Deaths of a worker or child in the middle of a job after which the job fails for good.
+MAX_CRASHES = 3
+#: Times that workers which do not know a job's function hand it on before it fails for good.
+#: With doubling delays from one second this covers a deploy of two minutes.
+MAX_UNKNOWN = 7
+
+UNKNOWN_FUNCTION = "chancy.errors.UnknownFunction"
+#: The key of a job's meta that counts how often the job put itself off.
+SNOOZES = "snoozes"
+_UNKNOWN = "unknown_function"
+
+
+def judge(claim: Claim, outcome: Outcome) -> Settlement:
+    """Decide what an outcome means when no plugin has an opinion.
+
+    Whatever failed fails for good, unless the function itself said when it is to be run again and
+    attempts are left: retrying is otherwise the retry plugin's. A function that this worker does
+    not know is handed on without cost, since another deploy may know it. A death counts a crash
+    and not an attempt, up to `MAX_CRASHES`.
+    """
+    match outcome:
+        case Returned():
+            # By position, without unpacking: 0.4 µs less, and nearly every job comes here.
+            return Settlement(
+                claim.id, claim.lease, State.SUCCEEDED, None, None, None, outcome.result
+            )
+        case Raised(failure) if failure.is_a(UNKNOWN_FUNCTION):
+            return _unknown(claim, failure)
+        case Raised(failure, again=again) if again is not None:
+            return _again(claim, failure, again)
+        case Raised(failure):
+            return _failed(claim, failure)
+        case TimedOut(limit_s):
+            message = f"stopped at its time limit of {limit_s:g} s"
+            return _failed(claim, Failure.named("chancy.TimedOut", message))
+        case MemoryExceeded(limit_bytes):
+            message = f"stopped at its memory limit of {limit_bytes:,} bytes"
+            return _failed(claim, Failure.named("chancy.MemoryExceeded", message))
+        case Cancelled(why):
+            failure = Failure.named("chancy.Cancelled", why)
+            return Settlement(claim.id, claim.lease, State.CANCELLED, failure=failure)
+        case Snoozed(until, asked=asked):
+            meta = _counted(SNOOZES, _count(claim, SNOOZES) + 1) if asked else None
+            return _later(claim, until)._replace(refund=True, meta=meta)
+        case Released():
+            return Settlement(claim.id, claim.lease, State.PENDING, refund=True)
+        case Lost(why, host=host):
+            return _lost(claim, why, host)
+        case _:
+            assert_never(outcome)
+
+
+def _failed(claim: Claim, failure: Failure) -> Settlement:
+    return Settlement(claim.id, claim.lease, State.FAILED, failure=failure)
+
+
+def _lost(claim: Claim, why: str, host: str | None) -> Settlement:
+    crashes = claim.crashes + 1
+    for_good = crashes >= MAX_CRASHES
+    ending = "it fails for good" if for_good else "it is run again"
+    failure = Failure.named("chancy.Lost", f"crash {crashes} of {MAX_CRASHES}: {why}; {ending}")
+    if host is not None:
+        failure = replace(failure, host=storable(host, MAX_HOST))
+    state = State.FAILED if for_good else State.PENDING
+    return Settlement(
+        claim.id, claim.lease, state, failure=failure, refund=not for_good, crashed=True
+    )
+
+
+def _later(claim: Claim, when: datetime | timedelta) -> Settlement:
+    if isinstance(when, timedelta):
+        delay_s = when.total_seconds()
+        return Settlement(claim.id, claim.lease, State.SCHEDULED, delay_s=delay_s)
+    return Settlement(claim.id, claim.lease, State.SCHEDULED, run_at=when)
+
+
+def _again(claim: Claim, failure: Failure, when: datetime | timedelta) -> Settlement:
+    if claim.attempt >= claim.max_attempts:
+        return _failed(claim, failure)
+    return _later(claim, when)._replace(failure=failure)
+
+
+def _unknown(claim: Claim, failure: Failure) -> Settlement:
+    count = _count(claim, _UNKNOWN, unreadable=MAX_UNKNOWN) + 1
+    if count > MAX_UNKNOWN:
+        return _failed(claim, failure)
+    delay = timedelta(seconds=2.0 ** (count - 1))
+    return _later(claim, delay)._replace(refund=True, meta=_counted(_UNKNOWN, count))
+
+
+def _counted(key: str, count: int) -> str:
+    return json.dumps({key: count})
+
+
+def _count(claim: Claim, key: str, *, unreadable: int = 0) -> int:
+    try:
+        count = json.loads(claim.meta or "{}").get(key, 0)
+    except (ValueError, AttributeError, RecursionError):
+        return unreadable
+    return count if isinstance(count, int) and count >= 0 else unreadable

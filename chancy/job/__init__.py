@@ -1,0 +1,7 @@
+"""What a job is."""
+
+from __future__ import annotations
+
+from chancy.job.definition import Job, JobFactory, QueuedJob, job
+
+__all__ = ["Job", "JobFactory", "QueuedJob", "job"]

@@ -1,0 +1,89 @@
+"""Which functions a row may name.
+
+A row is written by whoever may write to the table. It chooses among the functions that this
+process has registered, or may import by its allow-list; it never chooses what is imported.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from chancy.checks import check_function_path, several
+from chancy.errors import PushError, UnknownFunction
+from chancy.job.definition import DECORATED
+from chancy.serialization.signature import Signature
+from chancy.text import shown
+
+
+class Registry:
+    """Finds functions by their path.
+
+    :param allow: patterns of paths (``fnmatch``: ``shop.jobs.*``) that may be imported although
+        nothing has registered them; only functions defined in the module they are named by.
+    """
+
+    def __init__(self, allow: Iterable[str] = ()) -> None:
+        self.allow = several(allow, str, "allow", "give patterns such as 'shop.jobs.*'")
+        self._found: dict[str, Callable[..., Any]] = {}
+
+    def find(self, path: str) -> Callable[..., Any]:
+        """The function of a path that a row named.
+
+        :raises UnknownFunction: it is neither registered nor allowed, or it is not there.
+        """
+        function = self._found.get(path) or DECORATED.get(path)
+        if function is not None:
+            return function
+        if not any(fnmatch.fnmatchcase(path, pattern) for pattern in self.allow):
+            raise UnknownFunction(
+                f"no job is registered as {shown(path)}, and allow={list(self.allow)} does not "
+                "match it: import its module in the application of the worker, or allow it"
+            )
+        return self._import(path)
+
+    def check(self, path: str) -> None:
+        """Raise `PushError` unless this process can import the function it is about to push."""
+        check_function_path(path)
+        if path in DECORATED or path in self._found:
+            return
+        try:
+            self._import(path)
+        except UnknownFunction as error:
+            raise PushError(
+                f"{error}; to push a job for another codebase, pass validate=False (--no-validate)"
+            ) from error.__cause__
+
+    def known(self, path: str) -> Signature | None:
+        """The signature of a function that this process has already; imports nothing."""
+        function = self._found.get(path) or DECORATED.get(path)
+        return None if function is None else Signature.of(function, path)
+
+    def signature(self, path: str) -> Signature:
+        """The signature of a function that is about to be pushed. Raises what `check` raises."""
+        self.check(path)
+        return Signature.of(self._found.get(path) or DECORATED[path], path)
+
+    def _import(self, path: str) -> Callable[..., Any]:
+        module_name, _, name = path.rpartition(".")
+        if not module_name:
+            raise UnknownFunction(f"{shown(path)} names no module")
+        try:
+            module = sys.modules.get(module_name) or importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:  # a script that exits when it is imported
+            raise UnknownFunction(
+                f"the module of {shown(path)} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+        function: Callable[..., Any] | None = vars(module).get(name)
+        if function is None or not callable(function):
+            raise UnknownFunction(f"module {module_name} has no function {name!r}")
+        if getattr(function, "__module__", None) != module_name:
+            raise UnknownFunction(
+                f"{shown(path)} is defined in {getattr(function, '__module__', None)!r}: name it "
+                "by the module that defines it"
+            )
+        self._found[path] = function
+        return function

@@ -1,0 +1,230 @@
+"""A list of plugins, checked and compiled into chains of the hooks they override."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import Outcome
+from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Broker
+from chancy.broker.transaction import Inside
+from chancy.broker.values import Capability
+from chancy.checks import check_broker_name
+from chancy.context.context import JobContext
+from chancy.errors import ConfigurationError
+from chancy.job.definition import QueuedJob
+from chancy.plugin.leader import LeaderGate, Unelected
+from chancy.plugin.plugin import Plugin, Surrounding
+from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
+from chancy.postgres.component import ordered
+from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.text import storable
+
+logger = logging.getLogger("chancy.hooks")
+
+#: Seconds that a plugin has to say why it holds a job, and characters that are shown of it.
+_EXPLAIN_S, _MOST_SAID = 5.0, 500
+
+Judging = Callable[[Claim, Outcome, Settlement], Settlement]
+Around = Callable[[JobContext], Surrounding]
+Settled = Callable[[Sequence[Settlement]], None]
+
+
+class Hooks:
+    """The hooks of an application.
+
+    :raises ConfigurationError: two plugins have one identifier, or one name for their tables or a
+        panel, or both elect a leader, or a dependency is missing.
+    """
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        self.plugins = tuple(plugins)
+        by_identifier: dict[str, Plugin] = {}
+        for plugin in self.plugins:
+            _check_plugin(plugin)
+            identifier = plugin.get_identifier()
+            if identifier in by_identifier:
+                raise ConfigurationError(
+                    f"two plugins are called {identifier!r}: {by_identifier[identifier]!r} and "
+                    f"{plugin!r}; pass one of them"
+                )
+            by_identifier[identifier] = plugin
+        for plugin in self.plugins:
+            for dependency in plugin.get_dependencies():
+                if dependency not in by_identifier:
+                    raise ConfigurationError(
+                        f"the plugin {plugin.get_identifier()!r} needs {dependency!r}, which is "
+                        f"not among the plugins: {', '.join(sorted(by_identifier))}"
+                    )
+        #: What owns tables beside the core, in the order in which they are made.
+        self.components = ordered(
+            (plugin.get_identifier(), plugin.migrations(), plugin.get_dependencies())
+            for plugin in self.plugins
+        )
+        self.panels: tuple[Panel, ...] = _panels(self.plugins)
+        self._judging: tuple[tuple[str, Judging], ...] = tuple(
+            (plugin.get_identifier(), plugin.judging)
+            for plugin in self.plugins
+            if type(plugin).judging is not Plugin.judging
+        )
+        #: What is opened around each run, in the order in which it is entered.
+        self.around: tuple[Around, ...] = tuple(
+            plugin.around for plugin in self.plugins if type(plugin).around is not Plugin.around
+        )
+        self._inside = tuple(_inside(self.plugins))
+        self._settled: tuple[tuple[str, Settled], ...] = tuple(
+            (plugin.get_identifier(), plugin.settled)
+            for plugin in self.plugins
+            if type(plugin).settled is not Plugin.settled
+        )
+        self._explaining: tuple[Plugin, ...] = tuple(
+            plugin for plugin in self.plugins if type(plugin).why_held is not Plugin.why_held
+        )
+        self._electing = _one_electing(self.plugins)
+        self.services: tuple[Plugin, ...] = tuple(
+            plugin for plugin in self.plugins if type(plugin).serve is not Plugin.serve
+        )
+
+    def check_broker(self, broker: Broker) -> None:
+        """Raise `ConfigurationError` unless the broker offers what the plugins require."""
+        offered = broker.capabilities
+        for plugin in self.plugins:
+            missing = plugin.requires() - offered
+            if missing:
+                raise ConfigurationError(
+                    f"the plugin {plugin.get_identifier()!r} requires {_listed(missing)} of the "
+                    f"broker; {type(broker).__name__} offers {_listed(offered)}"
+                )
+
+    def check_queue(self, queue: Queue, broker: Broker) -> None:
+        """Raise `ConfigurationError` unless the broker of a queue offers what plugins require."""
+        offered = broker.capabilities
+        for plugin in self.plugins:
+            missing = plugin.requires_for(queue) - offered
+            if missing:
+                raise ConfigurationError(
+                    f"queue {queue.name!r}: the plugin {plugin.get_identifier()!r} requires "
+                    f"{_listed(missing)} of its broker; {queue.broker!r} offers {_listed(offered)}"
+                )
+
+    def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
+        """What makes the brokers that plugins supply, by their names.
+
+        :raises ConfigurationError: a name that cannot be, or that two of them have.
+        """
+        made: dict[str, Callable[[], Broker]] = {}
+        owners = {DEFAULT_BROKER: "the core"}
+        for plugin in self.plugins:
+            if type(plugin).brokers is Plugin.brokers:
+                continue
+            where = f"the plugin {plugin.get_identifier()!r}"
+            for name, make in plugin.brokers(context).items():
+                check_broker_name(name, where)
+                if name in owners:
+                    raise ConfigurationError(
+                        f"{where} supplies a broker {name!r}, and {owners[name]} has one of this "
+                        "name: name one otherwise"
+                    )
+                owners[name], made[name] = where, make
+        return made
+
+    def inside(self, broker: Broker) -> tuple[Inside, ...]:
+        """What plugins write in the settling transactions of this broker."""
+        return self._inside if Capability.SETTLING in broker.capabilities else ()
+
+    def after(self, broker: Broker) -> Settled | None:
+        """What is told of settlements that this broker has taken: the plugins that could not write
+        with them. None: nobody wants to hear of them."""
+        if not self._settled or Capability.SETTLING in broker.capabilities:
+            return None
+        return self._tell
+
+    def _tell(self, batch: Sequence[Settlement]) -> None:
+        for identifier, settled in self._settled:
+            try:
+                settled(batch)
+            except Exception:
+                logger.exception("settled_failed plugin=%s settlements=%d", identifier, len(batch))
+
+    def gate(self, runtime: Runtime) -> LeaderGate:
+        """How a worker knows whether it leads. Without a plugin for it every worker does."""
+        given = self._electing.gate(runtime) if self._electing else None
+        return Unelected() if given is None else given
+
+    async def why_held(self, app: Application, job: QueuedJob) -> Sequence[str]:
+        """What plugins say of a held job: a sentence of each that holds it, in their order."""
+        found: list[str] = []
+        for plugin in self._explaining:
+            identifier = plugin.get_identifier()
+            try:
+                async with asyncio.timeout(_EXPLAIN_S):
+                    said = await plugin.why_held(app, job)
+            except Exception as error:
+                logger.exception("why_held_failed plugin=%s job=%s", identifier, job.id)
+                said = f"{identifier} could not say whether it holds it: {error!r}"
+            if said is not None:
+                found.append(storable(str(said), _MOST_SAID))
+        return found
+
+    def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
+        """The default verdict, and then each plugin's opinion in their order."""
+        verdict = judge(claim, outcome)
+        for identifier, judging in self._judging:
+            try:
+                changed = judging(claim, outcome, verdict)
+                if changed is verdict:
+                    continue
+                if changed.id != claim.id or changed.lease != claim.lease:
+                    raise ValueError(f"the settlement is for another claim: {changed}")
+                verdict = changed
+            except Exception:
+                logger.exception("judging_failed plugin=%s job=%s", identifier, claim.id)
+        return verdict
+
+
+def _inside(plugins: Iterable[Plugin]) -> Iterable[Inside]:
+    for plugin in plugins:
+        if type(plugin).settling is not Plugin.settling:
+            chooses = type(plugin).settling_concerns is not Plugin.settling_concerns
+            concerns = plugin.settling_concerns if chooses else None
+            identifier, states = plugin.get_identifier(), plugin.settling_states
+            yield Inside(identifier, states, plugin.settling, concerns)
+
+
+def _listed(capabilities: frozenset[str]) -> str:
+    return ", ".join(sorted(capabilities)) or "nothing"
+
+
+def _one_electing(plugins: Iterable[Plugin]) -> Plugin | None:
+    found = [one for one in plugins if type(one).gate is not Plugin.gate]
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"the plugins {found[0].get_identifier()!r} and {found[1].get_identifier()!r} both "
+            "elect a leader: pass one of them, or give yours the identifier of the other"
+        )
+    return found[0] if found else None
+
+
+def _panels(plugins: Iterable[Plugin]) -> tuple[Panel, ...]:
+    owners: dict[str, str] = {}
+    found: list[Panel] = []
+    for plugin in plugins:
+        identifier = plugin.get_identifier()
+        for panel in plugin.panels():
+            if panel.name in owners:
+                raise ConfigurationError(
+                    f"the plugins {owners[panel.name]!r} and {identifier!r} both have a panel "
+                    f"{panel.name!r}: name one otherwise"
+                )
+            owners[panel.name] = identifier
+            found.append(panel)
+    return tuple(found)
+
+
+def _check_plugin(plugin: object) -> None:
+    if not isinstance(plugin, Plugin):
+        raise ConfigurationError(f"{plugin!r} is not a Plugin: pass instances, not classes")

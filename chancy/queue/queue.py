@@ -1,0 +1,210 @@
+"""Queues: where jobs wait, and how a worker runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from chancy.checks import check_broker_name, check_queue_name, flag, one, several
+from chancy.errors import ConfigurationError, PushError
+from chancy.job.limits import Limit, LimitType, check_limits
+from chancy.queue.executor_options import (
+    EXECUTORS,
+    ExecutorName,
+    Options,
+    ThreadOptions,
+    check_options,
+)
+from chancy.serialization.codec import encode
+from chancy.text import shown
+
+#: The most jobs of one queue that one worker may run at a time.
+MAX_CONCURRENCY = 100_000
+#: The broker of a queue that names none: the one that keeps the queues themselves.
+DEFAULT_BROKER = "postgres"
+#: Why a plain function has no time limit in an async queue, after its name.
+PLAIN_WITH_TIME = (
+    "is a plain function, which an async queue runs in a thread, and a thread cannot be stopped "
+    "at a time limit: make it a coroutine function, or use the executor process"
+)
+#: Bytes of JSON that the options of a broker may take.
+_MOST_OPTIONS = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as it is declared. Workers read it from the database and follow its changes.
+
+    :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``.
+    :param executor: what runs the jobs: ``process`` (children of the worker, the default),
+        ``thread`` or ``async`` (the worker's event loop).
+    :param concurrency: jobs that one worker runs at a time; None takes the executor's default
+        (process: one per core, thread: 16, async: 256).
+    :param tags: patterns (regular expressions, matched against whole tags). A worker serves the
+        queue if each pattern matches one of its tags; ``*`` alone matches every worker.
+    :param poll_interval_s: seconds between looks while notifications do not work; ten times
+        that while they do, at most 5.
+    :param keep_finished: whether finished jobs are kept in the history. Without it a row is
+        deleted once it settles, and its result and state cannot be asked for. Failed jobs are
+        kept in any case.
+    :param limits: of every attempt at its jobs, unless the job has others. A ``thread`` queue
+        takes a limit of time only with ``ThreadOptions(cooperative=True)``; only a ``process``
+        queue takes one of memory.
+    :param options: of the executor; None takes its defaults.
+    :param broker: where its jobs live: ``postgres``, or the name of a broker that a plugin
+        supplies, as the redis plugin does.
+    :param broker_options: of that broker, as JSON has them; it says which it takes.
+    :param paused: claimed by nobody. Declaring an existing queue again leaves this as it is.
+    :param resume_at: when a paused queue goes on by itself, by the clock of the database.
+    """
+
+    name: str
+    _: KW_ONLY
+    executor: ExecutorName = "process"
+    concurrency: int | None = None
+    tags: frozenset[str] = frozenset()
+    poll_interval_s: float = 1.0
+    keep_finished: bool = True
+    limits: tuple[Limit, ...] = ()
+    options: Options | None = None
+    broker: str = DEFAULT_BROKER
+    broker_options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    paused: bool = False
+    resume_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_queue_name(self.name)
+        where = f"queue {self.name!r}"
+        check_executor(self.executor, where)
+        if self.concurrency is not None:
+            check_concurrency(self.concurrency, where)
+        check_poll_interval(self.poll_interval_s, where)
+        object.__setattr__(self, "tags", check_tags(self.tags, where))
+        object.__setattr__(self, "limits", check_limits(self.limits, where))
+        if self.options is not None:
+            check_options(self.options, self.executor, where)
+        check_broker_name(self.broker, where)
+        options = check_broker_options(self.broker_options, where)
+        object.__setattr__(self, "broker_options", options)
+        for limit in self.limits:
+            if why := unsupported(limit.type, self.executor, self.options):
+                raise ConfigurationError(f"{where}: {why}")
+        flag(self.keep_finished, f"{where}: keep_finished")
+        flag(self.paused, f"{where}: paused")
+        check_resume_at(self.resume_at, self.name)
+
+    def served_by(self, worker_tags: Iterable[str]) -> bool:
+        """Whether a worker with these tags serves the queue."""
+        have = tuple(worker_tags)
+        return all(
+            pattern == "*" or any(re.fullmatch(pattern, tag) for tag in have)
+            for pattern in self.tags
+        )
+
+
+def unsupported(limit: LimitType, executor: ExecutorName, options: Options | None) -> str | None:
+    """Why an executor cannot keep to a limit of this type; None if it can."""
+    match limit, executor:
+        case (LimitType.TIME, "process" | "async") | (LimitType.MEMORY, "process"):
+            return None
+        case LimitType.TIME, "thread":
+            if isinstance(options, ThreadOptions) and options.cooperative:
+                return None
+            return (
+                "a thread cannot be stopped, so a thread queue takes no time limit: use the "
+                "executor process or async, or functions that look at current_job().cancelled and "
+                "ThreadOptions(cooperative=True)"
+            )
+        case LimitType.MEMORY, "thread" | "async":
+            return (
+                f"the jobs of a queue of the executor {executor} share the memory of the worker, "
+                "so none of them can have a limit of its own: use the executor process"
+            )
+        case _:
+            raise AssertionError(f"{limit!r} of {executor!r}")
+
+
+def queues_of(given: object) -> tuple[Queue, ...]:
+    """The queues of an application; raises `ConfigurationError` for what is none."""
+    return several(given, Queue, "queues", "give Queue(name=...), in a list")
+
+
+def queue_of(given: object) -> Queue:
+    """A queue to be declared; raises `ConfigurationError` for what is none."""
+    return one(given, Queue, "queue", "give Queue(name=...)")
+
+
+def name_of(given: object) -> str:
+    """The name of a queue that somebody asks for, which there may be none of."""
+    return one(given, str, "name", "give the name of a queue, which is a text")
+
+
+def check_resume_at(value: object, name: str) -> datetime | None:
+    """When a queue goes on, if it says so; raises `ConfigurationError` for what is no moment."""
+    if value is None:
+        return None
+    told = f"queue {name!r}: resume_at={shown(value)}"
+    if not isinstance(value, datetime):
+        raise ConfigurationError(f"{told} must be an aware datetime")
+    if value.tzinfo is None:
+        raise ConfigurationError(f"{told} has no time zone: pass an aware datetime")
+    return value
+
+
+def check_executor(value: object, where: str) -> ExecutorName:
+    for name in EXECUTORS:
+        if value == name:
+            return name
+    raise ConfigurationError(
+        f"{where}: there is no executor {shown(value)}: use one of {', '.join(EXECUTORS)}"
+    )
+
+
+def check_concurrency(value: object, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_CONCURRENCY:
+        return value
+    raise ConfigurationError(
+        f"{where}: concurrency={shown(value)} must be a whole number from 1 to {MAX_CONCURRENCY:,}"
+    )
+
+
+def check_poll_interval(value: object, where: str) -> float:
+    if isinstance(value, int | float) and 0.01 <= value <= 3600:
+        return float(value)
+    raise ConfigurationError(
+        f"{where}: poll_interval_s={shown(value)} must be from 0.01 to 3600 seconds"
+    )
+
+
+def check_tags(value: object, where: str) -> frozenset[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{where}: tags must be a set of patterns, not {shown(value)}")
+    patterns = frozenset(value)
+    for pattern in patterns:
+        if pattern == "*":
+            continue
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ConfigurationError(
+                f"{where}: the tag pattern {shown(pattern)} is not a regular expression: {error}"
+            ) from None
+    return patterns
+
+
+def check_broker_options(value: object, where: str) -> dict[str, Any]:
+    """A copy of the options, as JSON gives them back. Their names are the broker's to check."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigurationError(
+            f"{where}: broker_options={shown(value)} must be a dict with texts as keys"
+        )
+    try:
+        text = encode(dict(value), what=f"{where}: broker_options", limit=_MOST_OPTIONS)
+    except PushError as error:
+        raise ConfigurationError(str(error)) from None
+    kept: dict[str, Any] = json.loads(text)
+    return kept

@@ -1,0 +1,1 @@
+"""How a caller learns that a job has finished."""

@@ -1,0 +1,116 @@
+"""Jobs by id, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from chancy.broker.contract import Broker
+from chancy.broker.values import Cancellation, JobFilter, Place, QueueCounts
+from chancy.job.definition import QueuedJob
+from chancy.routing.members import Planes, away
+
+_Got = Coroutine[Any, Any, Mapping[UUID, QueuedJob]]
+
+#: A count that stands for that many or more; see `QueueCounts`.
+_COUNT_CAP = 100_001
+
+
+class Lookup:
+    """The calls of a `chancy.broker.Broker` about jobs that exist, over several brokers.
+
+    :raises BrokerUnavailable: from the calls about ids, if a broker is away that may have what
+        the others do not.
+    """
+
+    def __init__(self, planes: Planes) -> None:
+        self.planes = planes
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        found = dict.fromkeys(ids, Cancellation.UNKNOWN)
+
+        async def ask(broker: Broker, wanted: list[UUID]) -> Collection[UUID]:
+            answers = await broker.cancel(wanted)
+            found.update(answers)
+            return {id for id, what in answers.items() if what is not Cancellation.UNKNOWN}
+
+        await self.planes.walk(ids, ask)
+        return found
+
+    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        hurried: set[UUID] = set()
+
+        async def ask(broker: Broker, wanted: list[UUID]) -> Collection[UUID]:
+            hurried.update(await broker.hurry(wanted))
+            return hurried
+
+        await self.planes.walk(ids, ask)
+        return frozenset(hurried)
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._get(ids, lambda broker, wanted: broker.get(wanted))
+
+    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._get(ids, lambda broker, wanted: broker.expect(wanted))
+
+    async def _get(
+        self, ids: Sequence[UUID], get: Callable[[Broker, list[UUID]], _Got]
+    ) -> Mapping[UUID, QueuedJob]:
+        found: dict[UUID, QueuedJob] = {}
+
+        async def ask(broker: Broker, wanted: list[UUID]) -> Collection[UUID]:
+            found.update(await get(broker, wanted))
+            return found
+
+        await self.planes.walk(ids, ask)
+        return found
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        for name, broker in await self.planes.there():
+            with away(name):
+                await broker.forget(ids)
+
+    async def place(self, id: UUID) -> Place | None:
+        found: list[Place] = []
+
+        async def ask(broker: Broker, _: list[UUID]) -> Collection[UUID]:
+            place = await broker.place(id)
+            found.extend([] if place is None else [place])
+            return [] if place is None else [id]
+
+        await self.planes.walk([id], ask)
+        return found[0] if found else None
+
+    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
+        """See `Broker.find`. What is in planes that are away is left out, which is logged.
+
+        A job that has finished in a plane and is in the history, too, is there once.
+        """
+        found: dict[UUID, QueuedJob] = {}
+        for name, broker in await self.planes.there():
+            with away(name):
+                for job in await broker.find(wanted):
+                    if job.id not in found or found[job.id].state.final:
+                        found[job.id] = job
+        ordered = sorted(found.values(), key=lambda job: job.id, reverse=True)
+        return ordered[: wanted.limit]
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        """See `Broker.counts`. What is in planes that are away is left out, which is logged."""
+        return await self._counts(None)
+
+    async def counted(self) -> tuple[Mapping[str, QueueCounts], Mapping[str, str]]:
+        """The counts, and why a plane is away whose jobs are left out of them, by its name."""
+        silent: dict[str, str] = {}
+        return await self._counts(silent), silent
+
+    async def _counts(self, silent: dict[str, str] | None) -> Mapping[str, QueueCounts]:
+        found: dict[str, QueueCounts] = {}
+        for name in self.planes.all:
+            with away(name, silent):
+                broker = await self.planes.ready(name)
+                for queue, here in (await broker.counts()).items():
+                    pairs = zip(found.get(queue, QueueCounts()), here, strict=True)
+                    found[queue] = QueueCounts(*(min(a + b, _COUNT_CAP) for a, b in pairs))
+        return found

@@ -1,0 +1,1 @@
+"""Arguments and results as JSON and back."""

@@ -1,0 +1,200 @@
+"""What a function says of its parameters and its result: the types that it names, without pydantic.
+
+Most functions of a queue take numbers, text and plain lists. For those a look at the type of each
+value says as much as a validator would, in a tenth of the time, and nothing need be imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Union, get_args, get_origin
+
+from chancy.attempt.control import Cancel, Retry, Snooze
+from chancy.text import shown
+
+#: Types whose values JSON holds as they are, if they are of this very type.
+_PLAIN = (bool, int, float, str, type(None), list, dict)
+#: Levels of lists and objects in JSON that are read again for certain. Shorter text has no more.
+DEEPEST = 190
+#: What says nothing of a value.
+_ANYTHING: tuple[object, ...] = (
+    Any,
+    object,
+    inspect.Parameter.empty,
+    typing.NoReturn,
+    typing.Never,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """An annotation that names nothing."""
+
+    text: str
+    why: str
+
+    def __str__(self) -> str:
+        return (
+            f"its annotation {self.text} cannot be resolved ({self.why}): import what it names "
+            "where the module is loaded, not for type checkers alone"
+        )
+
+
+class Misfit(Exception):
+    """A value does not fit its annotation, or does not come back from JSON as it is."""
+
+
+class Anything(frozenset[type]):
+    """The types of what JSON's own rules are enough for: all of them."""
+
+    def __contains__(self, kind: object) -> bool:
+        return True
+
+
+ANYTHING: Final = Anything({object})
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What is said of one parameter, or of a result.
+
+    :param kinds: a value of one of these very types fits; others may, which a validator says.
+        `ANYTHING` if nothing is said. Empty if every value needs the validator.
+    """
+
+    name: str
+    annotation: Any
+    required: bool
+    kinds: frozenset[type]
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing is said of it."""
+        return self.kinds is ANYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """What a function says. ``rest`` stands for further keywords, if it takes any."""
+
+    parameters: tuple[Parameter, ...]
+    rest: Parameter | None
+    result: Parameter
+
+    NOTHING: ClassVar[Annotations]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Annotations:
+        """Read a function. Never raises: what cannot be resolved is told when it is needed."""
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # one that is not written in Python
+            return cls.NOTHING
+        scope = _scope(function)
+        parameters: list[Parameter] = []
+        rest = None
+        for parameter in signature.parameters.values():
+            annotation = _resolved(parameter.annotation, scope)
+            required = parameter.default is parameter.empty
+            if parameter.kind is parameter.VAR_KEYWORD:
+                # typing and typing_extensions each have one of their own.
+                if getattr(get_origin(annotation), "_name", None) == "Unpack":
+                    parameters += _unpacked(get_args(annotation)[0], scope)
+                else:
+                    rest = _parameter(parameter.name, annotation, required=False)
+            else:
+                parameters.append(_parameter(parameter.name, annotation, required=required))
+        result = _result(_resolved(signature.return_annotation, scope), function)
+        return cls(tuple(parameters), rest, result)
+
+
+def _parameter(name: str, annotation: Any, *, required: bool) -> Parameter:
+    return Parameter(name, annotation, required, kinds_of(annotation))
+
+
+def _unpacked(keywords: Any, scope: Mapping[str, Any]) -> list[Parameter]:
+    """The parameters that ``**keywords: Unpack[…]`` stands for."""
+    needed: frozenset[str] = getattr(keywords, "__required_keys__", frozenset())
+    return [
+        _parameter(name, _resolved(annotation, scope), required=name in needed)
+        for name, annotation in typing.get_type_hints(keywords, include_extras=True).items()
+    ]
+
+
+def _scope(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Where the names of annotations are looked up."""
+    inner = inspect.unwrap(function)
+    found = getattr(inner, "__globals__", None)
+    if found is None:
+        module = sys.modules.get(getattr(inner, "__module__", None) or "")
+        found = vars(module) if module is not None else {}
+    generic = {one.__name__: one for one in getattr(inner, "__type_params__", ())}
+    return {**found, **generic} if generic else found
+
+
+def _resolved(annotation: Any, scope: Mapping[str, Any]) -> Any:
+    if annotation is inspect.Parameter.empty:
+        return annotation
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, globalns=dict(scope), include_extras=True)["it"]
+    except Exception as error:
+        text = annotation if isinstance(annotation, str) else shown(annotation)
+        return Unresolved(text, f"{type(error).__name__}: {error}")
+
+
+def kinds_of(annotation: Any) -> frozenset[type]:
+    """See `Parameter.kinds`."""
+    if any(annotation is one for one in _ANYTHING) or isinstance(annotation, typing.TypeVar):
+        return ANYTHING
+    for plain in _PLAIN:
+        if annotation is plain:
+            return frozenset({plain})
+    if supertype := getattr(annotation, "__supertype__", None):  # a NewType
+        return kinds_of(supertype)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return _kinds_of_union([kinds_of(argument) for argument in arguments])
+    if any(not any(argument is one for one in (Any, object)) for argument in arguments[-1:]):
+        return frozenset()
+    if origin is list or annotation is typing.List:  # noqa: UP006
+        return frozenset({list})
+    if origin in (dict, Mapping) and arguments[:1] in ((str,), (Any,)):
+        return frozenset({dict})
+    return frozenset({dict}) if annotation is typing.Dict else frozenset()  # noqa: UP006
+
+
+def _kinds_of_union(members: Sequence[frozenset[type]]) -> frozenset[type]:
+    if any(member is ANYTHING for member in members):
+        return ANYTHING
+    # Of the others the validator says whether a value is meant for it.
+    return frozenset().union(*members) if all(members) else frozenset()
+
+
+def _result(annotation: Any, function: Callable[..., Any]) -> Parameter:
+    """What is said of the result: of what is awaited, and of what is not an answer."""
+    if isinstance(annotation, Unresolved):
+        annotation = Any  # JSON's own rules say what may be stored
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated and get_origin(arguments[0]) in (Union, types.UnionType):
+        return Parameter("return", annotation, True, frozenset())
+    if origin in (Awaitable, Coroutine) and not inspect.iscoroutinefunction(function):
+        annotation = arguments[-1]
+        origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        results = [one for one in arguments if one not in (Snooze, Cancel, Retry)]
+        if len(results) < len(arguments):
+            annotation = Union[tuple(results)] if results else Any  # noqa: UP007
+    elif annotation in (Snooze, Cancel, Retry):
+        annotation = Any
+    return _parameter("return", annotation, required=True)
+
+
+Annotations.NOTHING = Annotations(
+    (), Parameter("arguments", Any, False, ANYTHING), Parameter("return", Any, True, ANYTHING)
+)
