@@ -35,10 +35,10 @@ from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import BrokerContext
-from chancy.postgres import schema as tables
 from chancy.postgres.broker import PostgresBroker
-from chancy.postgres.component import Component
 from chancy.postgres.drivers.base import Connection
+from chancy.postgres.schema import migrate as tables
+from chancy.postgres.schema.component import Component
 from chancy.queue.queue import Queue, check_resume_at, name_of, queue_of, queues_of
 from chancy.results.reference import Reference, References, checked, reference_to, result_of
 from chancy.routing.placement import check_move

@@ -13,8 +13,8 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.errors import ConfigurationError
 from chancy.job.definition import Job, QueuedJob
-from chancy.postgres import schema as tables
-from chancy.postgres.component import Component
+from chancy.postgres.schema import migrate as tables
+from chancy.postgres.schema.component import Component
 from chancy.queue.queue import Queue, queue_of
 from chancy.results.reference import Reference, References, checked, reference_to
 from chancy.routing.placement import check_move

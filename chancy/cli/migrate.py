@@ -11,11 +11,11 @@ from chancy.cli import output
 from chancy.cli.exits import NO, complain
 from chancy.cli.options import Target, as_json, on_target
 from chancy.errors import ConfigurationError, SchemaMismatch
-from chancy.postgres import grants as privileges
-from chancy.postgres import schema as tables
-from chancy.postgres.component import Kind
 from chancy.postgres.dsn import redacted
-from chancy.postgres.standing import State
+from chancy.postgres.schema import grants as privileges
+from chancy.postgres.schema import migrate as tables
+from chancy.postgres.schema.component import Kind
+from chancy.postgres.schema.status import State
 
 
 def _of_component(function: Callable[..., None]) -> Callable[..., None]:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
     from chancy.cli.settings import Settings
-    from chancy.postgres.component import Component
+    from chancy.postgres.schema.component import Component
 
 _OPTIONS = (
     click.option("--app", metavar="MODULE:NAME", help="The application, pkg.module:attribute."),

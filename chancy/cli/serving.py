@@ -72,9 +72,9 @@ def run(chancy: Chancy, orders: Orders) -> None:
 
 
 async def _serve(chancy: Chancy, orders: Orders) -> None:
-    from chancy.executors.loop_threads import LoopThreads
+    from chancy.executors.thread.loop_threads import LoopThreads
     from chancy.postgres.broker import PostgresBroker
-    from chancy.worker.supervised import Line
+    from chancy.worker.supervisor.link import Line
     from chancy.worker.worker import Worker
 
     # A call of a job of an `async` queue that hangs in one is not to hold up the end.

@@ -251,7 +251,7 @@ def health(target: Target, within: float) -> None:
 
 def _supervise(target: Target, orders: Orders, processes: int) -> NoReturn:
     """Run workers in processes of their own."""
-    from chancy.worker.supervisor import Supervisor
+    from chancy.worker.supervisor.supervisor import Supervisor
 
     command = [sys.executable, "-m", "chancy.cli", "worker"]
     command += [*target.arguments(), *orders.arguments()]

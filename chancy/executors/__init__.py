@@ -81,15 +81,15 @@ def executor(
     }
     match options:
         case ProcessOptions():
-            from chancy.executors.process import ProcessExecutor
+            from chancy.executors.process.executor import ProcessExecutor
 
             return ProcessExecutor(**terms, options=options, sys_path=sys_path)
         case ThreadOptions():
-            from chancy.executors.thread import ThreadExecutor
+            from chancy.executors.thread.executor import ThreadExecutor
 
             return ThreadExecutor(**terms, options=options)
         case AsyncOptions():
-            from chancy.executors.aio import AsyncExecutor
+            from chancy.executors.coroutine.executor import AsyncExecutor
 
             return AsyncExecutor(**terms, options=options)
         case _:

@@ -20,7 +20,7 @@ from chancy.job.definition import QueuedJob
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import Plugin, Surrounding
 from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
-from chancy.postgres.component import ordered
+from chancy.postgres.schema.component import ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.text import storable
 

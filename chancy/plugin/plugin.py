@@ -20,7 +20,7 @@ from chancy.context.context import JobContext
 from chancy.job.definition import QueuedJob
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import Queue
 from chancy.states import State
 

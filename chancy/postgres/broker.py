@@ -27,20 +27,21 @@ from chancy.checks import number
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, ConfigurationError, NotOpen
 from chancy.job.definition import QueuedJob
-from chancy.postgres import mismatch, rows
-from chancy.postgres.bulk import pieces, store_all
+from chancy.postgres import rows
 from chancy.postgres.catalog import Catalog
-from chancy.postgres.claims import Claims
+from chancy.postgres.claim.claims import Claims
+from chancy.postgres.connections.dedicated import Link
+from chancy.postgres.connections.heartbeat import PostgresPulse
+from chancy.postgres.connections.listen import PostgresSubscription
 from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Pool, Row
 from chancy.postgres.dsn import redacted
-from chancy.postgres.insertion import insertion, stand_ins
-from chancy.postgres.link import Link
-from chancy.postgres.pulse import PostgresPulse
-from chancy.postgres.pushes import Pushes
-from chancy.postgres.settlements import Settlements
+from chancy.postgres.push import missing_tables as mismatch
+from chancy.postgres.push.bulk import pieces, store_all
+from chancy.postgres.push.coalescing import Pushes
+from chancy.postgres.push.statement import insertion, stand_ins
+from chancy.postgres.settle.settlements import Settlements
 from chancy.postgres.statements import Statements
-from chancy.postgres.subscription import PostgresSubscription
 from chancy.postgres.within import bind, fetch_within
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.text import shown

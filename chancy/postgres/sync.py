@@ -17,12 +17,13 @@ from chancy.broker.values import PreparedJob
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.job.definition import QueuedJob
-from chancy.postgres import mismatch, rows
-from chancy.postgres.bulk import gathered
+from chancy.postgres import rows
 from chancy.postgres.catalog import declaration
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.dsn import parse
-from chancy.postgres.insertion import PATIENCE_S, insertion, known, stand_ins, without
+from chancy.postgres.push import missing_tables as mismatch
+from chancy.postgres.push.bulk import gathered
+from chancy.postgres.push.statement import PATIENCE_S, insertion, known, stand_ins, without
 from chancy.postgres.statements import Statements
 from chancy.postgres.within import fetch_within_sync
 from chancy.queue.queue import Queue

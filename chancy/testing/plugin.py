@@ -49,8 +49,9 @@ from chancy.broker.values import Capability
 from chancy.job.definition import QueuedJob
 from chancy.plugin.discovery import installed, settings_of
 from chancy.plugin.plugin import Plugin
-from chancy.postgres import history, schema
-from chancy.postgres.component import Component
+from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema import revisions as history
+from chancy.postgres.schema.component import Component
 from chancy.states import TRANSITIONS, State
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.structure import structure

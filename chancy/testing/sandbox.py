@@ -32,7 +32,7 @@ from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.stand_in import SandboxBroker, SandboxFinishes, SandboxStore, at_once
-from chancy.worker.around import Surroundings
+from chancy.worker.middleware import Surroundings
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.notices import Kind, Notice
-from chancy.broker.values import Place, PreparedJob, WorkerRecord
+from chancy.broker.values import Holder, Place, PreparedJob, WorkerRecord
 from chancy.errors import InvalidArguments, StatementFailed
 from chancy.job.definition import QueuedJob
 from chancy.job.limits import limits_from
@@ -24,7 +24,6 @@ from chancy.queue.queue import Queue
 from chancy.serialization.codec import encode
 from chancy.states import TRANSITIONS, State
 from chancy.testing.clock import StoreClock
-from chancy.testing.places import place_of
 
 logger = logging.getLogger("chancy.testing")
 
@@ -289,3 +288,41 @@ def check_storable(job: PreparedJob) -> None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+#: Running jobs that are named, at most.
+_HOLDERS = 5
+
+
+def place_of(row: Row, rows: Iterable[Row], now: datetime) -> Place:
+    """The place of a row that has not ended.
+
+    :param rows: all that have not.
+    """
+    beside = [one for one in rows if one.pushed.queue == row.pushed.queue]
+    order = (-row.pushed.priority, row.position)
+    ahead = [
+        one
+        for one in beside
+        if one.state is State.PENDING and (-one.pushed.priority, one.position) < order
+    ]
+    running = sorted(
+        (one for one in beside if one.state is State.RUNNING),
+        key=lambda one: (one.claimed_at or now, one.pushed.id),
+    )
+    due, pending = row.run_at or row.pushed_at, row.state is State.PENDING
+    return Place(
+        ahead=len(ahead) if pending else 0,
+        running=len(running),
+        due_s=0.0 if row.run_at is None else (row.run_at - now).total_seconds(),
+        claimed_s=_claimed_s(row, now),
+        waited_s=(now - max(row.pushed_at, min(due, now))).total_seconds(),
+        holders=[
+            Holder(one.pushed.id, one.pushed.func, one.worker_id, _claimed_s(one, now))
+            for one in (running[:_HOLDERS] if pending else ())
+        ],
+    )
+
+
+def _claimed_s(row: Row, now: datetime) -> float:
+    return 0.0 if row.claimed_at is None else (now - row.claimed_at).total_seconds()

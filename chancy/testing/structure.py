@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 
-from chancy.postgres.maintenance import session
+from chancy.postgres.schema.sessions import session
 from chancy.postgres.statements import load
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from chancy.clock import Backoff, Clock, told_to_end
 from chancy.errors import BrokerUnavailable
-from chancy.worker.teardown import tear_down
+from chancy.worker.shutdown import tear_down
 
 logger = logging.getLogger("chancy.worker")
 

@@ -17,15 +17,15 @@ from chancy.broker.notices import Kind, Notice
 from chancy.checks import several
 from chancy.errors import ConfigurationError
 from chancy.text import shown
-from chancy.worker.bounds import Bounds
-from chancy.worker.brokers import Brokers
+from chancy.worker.broker_session import Member, Plane
+from chancy.worker.broker_sessions import Brokers
 from chancy.worker.heartbeat import check_times
-from chancy.worker.plane import Member, Plane
-from chancy.worker.roster import Application, Roster
+from chancy.worker.queue_set import Application, Roster
 from chancy.worker.services import Services
+from chancy.worker.shutdown import tear_down
 from chancy.worker.signals import Signals
-from chancy.worker.supervised import Line
-from chancy.worker.teardown import tear_down
+from chancy.worker.supervisor.link import Line
+from chancy.worker.worker_limits import Bounds
 
 logger = logging.getLogger("chancy.worker")
 

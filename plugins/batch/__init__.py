@@ -35,8 +35,8 @@ from chancy.plugins.batch.record import (
 from chancy.plugins.batch.reference import BatchReference
 from chancy.plugins.batch.sweep import Sweep
 from chancy.plugins.batch.waiting import Waiting, waiting_for
-from chancy.postgres.component import Kind, Migrations
-from chancy.postgres.finals import finals
+from chancy.postgres.schema.component import Kind, Migrations
+from chancy.postgres.settle.finals import finals
 from chancy.states import State
 from chancy.text import shown
 

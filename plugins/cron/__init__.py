@@ -17,7 +17,7 @@ from chancy.plugins.cron.entry import Entry, Overlap, StoredEntry, facts
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.misfire import Misfire
 from chancy.plugins.cron.store import MAX_ENTRIES, MAX_KEPT, Entries, Fired
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 from chancy.text import shown
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter
 from chancy.plugins.dead_letter.replaying import Progress, Terms, Walk
 from chancy.plugins.dead_letter.store import Group, Letters, filing
 from chancy.plugins.dead_letter.sweep import Sweep
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.states import State
 from chancy.text import shown

@@ -9,7 +9,7 @@ from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.leadership.election import Election
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 
 __all__ = ["Election", "ImmediateLeadership", "Leadership"]
 

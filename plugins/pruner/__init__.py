@@ -16,7 +16,7 @@ from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.pruner.rule import Prune
 from chancy.plugins.pruner.sweep import Sweep, statement
-from chancy.postgres.component import Kind, Migrations
+from chancy.postgres.schema.component import Kind, Migrations
 from chancy.text import shown
 
 if TYPE_CHECKING:

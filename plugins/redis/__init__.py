@@ -30,7 +30,7 @@ from chancy.plugins.redis.streams.link import Link as StreamLink
 from chancy.plugins.redis.streams.relay import EventRelay
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.upkeep import Upkeep
-from chancy.postgres.component import Kind, Migrations
+from chancy.postgres.schema.component import Kind, Migrations
 
 if TYPE_CHECKING:
     import click

@@ -19,7 +19,7 @@ from chancy.plugin.patterns import like, matches
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.reprioritize.aging import Aging
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 from chancy.postgres.statements import load
 from chancy.queue.queue import Queue
 from chancy.text import shown

@@ -42,8 +42,8 @@ from chancy.plugins.workflow.store import store_of
 from chancy.plugins.workflow.sweep import Sweep
 from chancy.plugins.workflow.timers import Timers
 from chancy.plugins.workflow.waiting import Waiting, waiting_for
-from chancy.postgres.component import Kind, Migrations
-from chancy.postgres.finals import finals
+from chancy.postgres.schema.component import Kind, Migrations
+from chancy.postgres.settle.finals import finals
 from chancy.postgres.within import bind, bind_sync
 from chancy.states import State
 from chancy.text import shown

@@ -19,7 +19,7 @@ from tests.contract.executor_calls import DEADLINE_S, Place, started  # noqa: E4
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children of a busy machine take more than a second to take a call; it is not given back."""
-    monkeypatch.setattr("chancy.executors.process._PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", DEADLINE_S)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from chancy.attempt.outcome import Released
-from chancy.executors.aio import AsyncExecutor
+from chancy.executors.coroutine.executor import AsyncExecutor
 from chancy.queue.executor_options import AsyncOptions, ExecutorName
 from tests.contract.executor_calls import DEADLINE_S, Place, claim_of, find, result, started
 

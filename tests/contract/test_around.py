@@ -23,7 +23,7 @@ from chancy.context.context import JobContext, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
 from chancy.queue.executor_options import ExecutorName
-from chancy.worker.around import Surroundings
+from chancy.worker.middleware import Surroundings
 from tests.contract.executor_calls import Place, claim_of, end_of, result, run, started
 from tests.contract.executor_jobs import tenant
 from tests.waiting import eventually

@@ -13,7 +13,7 @@ from chancy.attempt.judge import judge
 from chancy.attempt.outcome import Cancelled, Raised, Returned, TimedOut
 from chancy.attempt.settlement import Settlement
 from chancy.clock import SystemClock
-from chancy.executors.aio import AsyncExecutor
+from chancy.executors.coroutine.executor import AsyncExecutor
 from chancy.job.limits import Limit, encode_limits
 from chancy.queue.executor_options import AsyncOptions
 from chancy.worker.runner import Runner

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from chancy.executors import loop_watch
-from chancy.executors.loop_watch import LoopWatch
+from chancy.executors.coroutine import stall_watch as loop_watch
+from chancy.executors.coroutine.stall_watch import LoopWatch
 from tests.contract.executor_calls import Place, end_of, started
 from tests.waiting import eventually
 
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(loop_watch, "EVERY_S", 0.02)
     monkeypatch.setattr(loop_watch, "BLOCKED_S", 0.1)
-    caplog.set_level(logging.INFO, logger="chancy.executors.loop_watch")
+    caplog.set_level(logging.INFO, logger="chancy.executors.coroutine.stall_watch")
 
 
 @pytest.fixture

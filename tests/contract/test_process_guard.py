@@ -12,8 +12,8 @@ from chancy.attempt.claim import Claim
 from chancy.context.context import JobContext
 from chancy.context.host import Nowhere
 from chancy.errors import Interrupted
-from chancy.executors.calls import Call, pack
-from chancy.executors.guard import Guard
+from chancy.executors.process.call import Call, pack
+from chancy.executors.process.child.interrupts import Guard
 from chancy.job.limits import NO_LIMITS
 
 

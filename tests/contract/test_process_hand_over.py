@@ -14,7 +14,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Cancelled, Lost, Outcome, Released, Returned
 from chancy.executors.base import Executor
-from chancy.executors.pace import MAX_DEPTH, Pace
+from chancy.executors.process.pace import MAX_DEPTH, Pace
 from tests.contract.executor_calls import Place, claim_of, end_of, result, started
 from tests.waiting import eventually
 
@@ -127,7 +127,7 @@ async def test_process_attempts_that_no_child_takes_go_back(
     one: Executor, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker's consumers have taken more than can run now that the jobs are long."""
-    monkeypatch.setattr("chancy.executors.process._PATIENCE_S", 0.5)
+    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", 0.5)
     running = start(one, [place.waiting("wait_for_file")])
     await place.has_started()
     behind = start(one, [claim_of("mark", path=str(place.other)) for _ in range(3)])

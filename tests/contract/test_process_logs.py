@@ -15,7 +15,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Lost, Returned
 from chancy.context.context import Progress
 from chancy.executors.base import Executor
-from chancy.executors.echo import MAX_NAMES, MAX_RECORD, MAX_RECORDS, Echo
+from chancy.executors.process.logs import MAX_NAMES, MAX_RECORD, MAX_RECORDS, Echo
 from tests.contract.executor_calls import Place, claim_of, end_of, result, run, started
 from tests.waiting import eventually
 

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from chancy.executors import hand_over
+from chancy.executors.process import prefetch as hand_over
 from tests.contract.executor_calls import DEADLINE_S, result, started
 from tests.waiting import eventually
 

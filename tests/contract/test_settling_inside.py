@@ -17,9 +17,9 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.transaction import Inside, Transaction
 from chancy.broker.values import Capability
 from chancy.errors import BrokerUnavailable
-from chancy.postgres import inside
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
+from chancy.postgres.settle import plugin_writes as inside
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 

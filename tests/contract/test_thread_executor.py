@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chancy.attempt.outcome import Released
-from chancy.executors import pool
+from chancy.executors.thread import pool
 from tests.contract import executor_scripts
 from tests.contract.executor_calls import (
     Place,

@@ -8,7 +8,7 @@ import pytest
 
 from chancy.broker.values import Capability
 from chancy.plugin.runtime import Application, CommandLine, Panel
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 from tests.docs import source
 from tests.docs.pages import page, words_of
 

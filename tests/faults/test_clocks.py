@@ -15,7 +15,7 @@ from chancy.embedded import cluster
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from tests import jobs
 from tests.faults import tables
 from tests.faults.test_cron import faketime

@@ -17,7 +17,7 @@ import pytest
 from chancy import Chancy
 from chancy.plugins.cron import Cron
 from chancy.plugins.leadership import Leadership
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from tests.faults.worker_process import ROOT
 from tests.integration.command import Started, started
 from tests.plugins.crons import execute, pushed

@@ -14,7 +14,7 @@ import pytest
 
 from chancy import Chancy, State
 from chancy.job.ids import new_id
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from tests.faults import book as books
 from tests.faults import fleet as fleets
 from tests.faults import jobs, ledger, novel, oracles, tables

@@ -16,7 +16,8 @@ from chancy.executors.base import Executor
 from chancy.plugins.recovery import Recovery
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.statements import Statements
-from chancy.worker import holdings, serving
+from chancy.worker import queue_worker as serving
+from chancy.worker import reconciler as holdings
 from tests.faults.flaky_driver import (
     CONNECTION_LOST,
     FlakyDriver,

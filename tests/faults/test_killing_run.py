@@ -19,7 +19,7 @@ from chancy.job.ids import new_id
 from chancy.plugins.cron import Cron
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from tests.faults import fleet as fleets
 from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book

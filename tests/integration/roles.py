@@ -13,8 +13,9 @@ from psycopg.conninfo import make_conninfo
 
 from chancy import Chancy
 from chancy.plugins.cron import Cron
-from chancy.postgres import grants, schema
-from chancy.postgres.component import Component, Kind
+from chancy.postgres.schema import grants
+from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema.component import Component, Kind
 from tests.plugins.ledger import Ledger
 
 COMPONENTS = Chancy("postgresql://nowhere", plugins=[Ledger(), Cron()]).hooks.components

@@ -16,7 +16,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor
-from chancy.worker import serving
+from chancy.worker import queue_worker as serving
 from tests import jobs
 from tests.integration import reporting
 from tests.integration.command import inside

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from chancy.postgres import schema as tables
+from chancy.postgres.schema import migrate as tables
 from tests.integration.command import inside
 
 

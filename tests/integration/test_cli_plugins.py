@@ -13,7 +13,7 @@ from chancy.app.default_plugins import defaults
 from chancy.cli import extensions, main
 from chancy.errors import ConfigurationError
 from chancy.plugin.discovery import installed
-from chancy.postgres import schema as tables
+from chancy.postgres.schema import migrate as tables
 from tests.integration.command import alone, inside
 from tests.plugins.ledger import Ledger
 

@@ -19,8 +19,9 @@ from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError
 from chancy.plugins.cron import Cron
 from chancy.plugins.pruner import Prune, Pruner
-from chancy.postgres import grants, schema
-from chancy.postgres.component import Component, Kind, Migrations
+from chancy.postgres.schema import grants
+from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema.component import Component, Kind, Migrations
 from tests.integration.command import inside
 from tests.integration.roles import COMPONENTS, Cast, P, V, W, execute, roles
 from tests.plugins.finished import fill

@@ -40,7 +40,7 @@ async def pass_gate(name: str) -> None:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chancy.worker.holdings.EVERY_S", 0.1)
+    monkeypatch.setattr("chancy.worker.reconciler.EVERY_S", 0.1)
     begun.clear()
     gates.clear()
     gates.update(ended=asyncio.Event(), running=asyncio.Event())

@@ -18,8 +18,8 @@ async def test_they_are_run_or_given_back_while_the_worker_goes_on(
     dsn: str, monkeypatch: pytest.MonkeyPatch, deleted: bool
 ) -> None:
     """Deleted, or served in another way."""
-    monkeypatch.setattr("chancy.worker.holdings.EVERY_S", 0.2)
-    monkeypatch.setattr("chancy.postgres.claims._UNKNOWN_FOR_S", 1.0)
+    monkeypatch.setattr("chancy.worker.reconciler.EVERY_S", 0.2)
+    monkeypatch.setattr("chancy.postgres.claim.claims._UNKNOWN_FOR_S", 1.0)
     queue = Queue(name="short", executor="async")
     async with Chancy(dsn, queues=[queue]) as chancy:
         broker = chancy.control

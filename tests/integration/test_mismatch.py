@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, SchemaMismatch, StatementFailed, Unique
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from tests import jobs
 
 

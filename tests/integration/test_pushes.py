@@ -18,8 +18,8 @@ from chancy.errors import BrokerUnavailable, PushError, StatementFailed
 from chancy.job.definition import Job
 from chancy.job.ids import new_id
 from chancy.postgres.broker import PostgresBroker
-from chancy.postgres.bulk import KEPT
-from chancy.postgres.pushes import AT_ONCE, Pushes
+from chancy.postgres.push.bulk import KEPT
+from chancy.postgres.push.coalescing import AT_ONCE, Pushes
 from tests import jobs
 from tests.waiting import eventually
 
@@ -131,7 +131,7 @@ async def test_an_id_that_is_there_stays_one_job(
 async def test_a_push_that_is_given_up_holds_nobody_up(
     dsn: str, pushes: Pushes, statements: Statements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.postgres.pushes._TURN_S", 60)
+    monkeypatch.setattr("chancy.postgres.push.coalescing._TURN_S", 60)
     wanted = [prepared() for _ in range(6)]
     with locked(dsn):
         tasks = start(pushes, wanted)

@@ -25,7 +25,7 @@ from chancy import (
     State,
 )
 from chancy.errors import ConfigurationError
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from tests import jobs
 
 

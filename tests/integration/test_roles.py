@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from chancy.postgres.component import Kind
+from chancy.postgres.schema.component import Kind
 from tests.architecture.sources import ROOT
 from tests.integration.command import alone, command, started
 from tests.integration.roles import Cast, P, V, W, execute, roles

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.postgres import claims
 from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.claim import claims
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.postgres_fixtures import OwnServer
 from tests.waiting import eventually

@@ -18,7 +18,7 @@ from tests.waiting import eventually_sync
 #: Runs a supervisor over any Python program.
 _DRIVER = """\
 import asyncio, logging, sys
-from chancy.worker.supervisor import Supervisor
+from chancy.worker.supervisor.supervisor import Supervisor
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 program, processes, once = sys.argv[1:]
 command = [sys.executable, "-c", program]

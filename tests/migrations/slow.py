@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chancy.postgres.component import Component, Migrations
+from chancy.postgres.schema.component import Component, Migrations
 
 FIRST = "create table {schema}.slow_rows (id bigint primary key, kind int not null)"
 BUILD = "create index concurrently if not exists slow_rows_kind on {schema}.slow_rows (kind)"

@@ -14,10 +14,10 @@ import pytest
 from chancy import Chancy, Plugin, SchemaMismatch, Worker
 from chancy.embedded import PostgresServer
 from chancy.errors import ConfigurationError
-from chancy.postgres import component as parts
-from chancy.postgres import schema
-from chancy.postgres.component import Component, Migrations
-from chancy.postgres.standing import State
+from chancy.postgres.schema import component as parts
+from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema.component import Component, Migrations
+from chancy.postgres.schema.status import State
 from chancy.testing.structure import structure
 from tests.plugins.auditor import Auditor, Clerk
 from tests.plugins.ledger import Ledger

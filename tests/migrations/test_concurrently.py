@@ -20,8 +20,9 @@ import pytest
 
 from chancy.embedded import PostgresServer
 from chancy.errors import ConfigurationError
-from chancy.postgres import history, schema
-from chancy.postgres.component import CORE, Component
+from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema import revisions as history
+from chancy.postgres.schema.component import CORE, Component
 from chancy.testing.structure import structure
 from tests.migrations.slow import BUILD, written
 from tests.waiting import eventually

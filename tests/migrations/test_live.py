@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 
 FROM = "0001"
 PUSH = (
@@ -94,7 +94,7 @@ def test_with_a_million_jobs_nobody_waits_for_a_second(empty_dsn: str) -> None:
 def test_a_table_that_is_held_for_ever_ends_the_upgrade(
     empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.postgres.schema._PATIENCE_S", 1.0)
+    monkeypatch.setattr("chancy.postgres.schema.migrate._PATIENCE_S", 1.0)
     fill(empty_dsn, 1)
     with psycopg.connect(empty_dsn) as report:
         report.execute(LOOK.encode())

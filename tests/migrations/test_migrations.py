@@ -11,7 +11,7 @@ import pytest
 
 from chancy.embedded import PostgresServer
 from chancy.errors import SchemaMismatch
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from chancy.testing.structure import structure
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from chancy import Chancy, Job, Limit, ProcessOptions, Queue, State
 from chancy.attempt.settlement import Note
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from chancy.testing.conformance.bench import Bench, settlement
 from chancy.testing.structure import structure
 

@@ -17,7 +17,7 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.pruner import Prune, Pruner
 from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.plugins.retry import Never, Retry
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from chancy.testing.structure import structure
 from tests import jobs
 from tests.architecture.sources import ROOT

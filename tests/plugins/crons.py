@@ -14,7 +14,7 @@ from chancy import Chancy, Job
 from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.cron.store import Entries
-from chancy.postgres import schema
+from chancy.postgres.schema import migrate as schema
 from tests import jobs
 
 #: Every second; the past is made by `long_ago`.

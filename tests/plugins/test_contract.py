@@ -23,7 +23,7 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.plugins.retry import Retry
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.plugin import PluginContract
 from tests.plugins.auditor import Auditor, Clerk

@@ -17,8 +17,8 @@ from chancy.errors import ConfigurationError
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.plugin import Plugin
 from chancy.plugins.leadership import ImmediateLeadership, Leadership
-from chancy.postgres import schema
 from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.schema import migrate as schema
 from chancy.postgres.statements import load
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.structure import structure

@@ -15,7 +15,7 @@ from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import moves
 from chancy.plugins.redis.moves import Moves
-from chancy.postgres.link import Link
+from chancy.postgres.connections.dedicated import Link
 from chancy.worker.worker import Worker
 from tests import jobs
 from tests.redis.moving import adoption, application, arrived, fetch, insert, left, plane

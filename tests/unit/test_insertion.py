@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from chancy.broker.values import PreparedJob
 from chancy.postgres import statements as texts
-from chancy.postgres.insertion import columns, insertion
+from chancy.postgres.push.statement import columns, insertion
 from chancy.testing.conformance.bench import prepared
 
 

@@ -15,7 +15,7 @@ from chancy.attempt.settlement import Note
 from chancy.broker.contract import Broker
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, LeaseLost
-from chancy.worker.keeper import Keeper
+from chancy.worker.step_writer import Keeper
 from tests.unit.test_notes import Store
 from tests.unit.test_quarantine import claim
 from tests.waiting import eventually

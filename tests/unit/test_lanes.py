@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from chancy.attempt.claim import Claim
-from chancy.postgres.lanes import Lanes
+from chancy.postgres.claim.hints import Lanes
 
 LEASE = uuid.uuid4()
 

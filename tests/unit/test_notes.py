@@ -18,8 +18,8 @@ from chancy.clock import SystemClock
 from chancy.context.context import Progress
 from chancy.errors import BrokerUnavailable
 from chancy.states import State
-from chancy.worker import notes
-from chancy.worker.notes import Notes
+from chancy.worker import meta_writer as notes
+from chancy.worker.meta_writer import Notes
 from tests.unit.test_quarantine import claim
 from tests.waiting import eventually
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from chancy.worker import vitals
-from chancy.worker.vitals import Finding, Vitals
+from chancy.worker.supervisor import liveness as vitals
+from chancy.worker.supervisor.liveness import Finding, Vitals
 from tests.waiting import eventually_sync
 
 

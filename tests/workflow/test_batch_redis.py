@@ -71,7 +71,7 @@ async def test_one_in_redis_fails_and_its_replay_mends_the_batch(dsn: str, redis
 async def test_those_that_go_on_and_on_count_at_once(
     dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.worker.notes.EVERY_S", 0.002)
+    monkeypatch.setattr("chancy.worker.meta_writer.EVERY_S", 0.002)
     monkeypatch.setattr("chancy.plugins.redis.folding.MOST", 3)
     batches = Batches(sweep_s=3600)
     async with working(dsn, redis_url, batches) as chancy:

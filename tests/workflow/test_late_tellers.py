@@ -36,7 +36,7 @@ where {BLOCKED}
 
 @pytest.fixture(autouse=True)
 def hooks_give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chancy.postgres.inside.STATEMENT_S", 0.3)
+    monkeypatch.setattr("chancy.postgres.settle.plugin_writes.STATEMENT_S", 0.3)
 
 
 async def test_a_step_that_succeeded_does_not_fail(flows_dsn: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from chancy.attempt.settlement import Settlement
 from chancy.plugins.workflow import Workflows, chain
-from chancy.postgres.inside import Insiders
+from chancy.postgres.settle.plugin_writes import Insiders
 from tests.waiting import eventually
 from tests.workflow import steps
 from tests.workflow.running import execute, working

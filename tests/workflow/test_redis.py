@@ -87,7 +87,7 @@ async def test_a_step_in_redis_fails_and_is_undone_and_retried(dsn: str, redis_u
 async def test_steps_that_go_on_and_on_are_told_at_once(
     dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.worker.notes.EVERY_S", 0.002)
+    monkeypatch.setattr("chancy.worker.meta_writer.EVERY_S", 0.002)
     monkeypatch.setattr("chancy.plugins.redis.folding.MOST", 3)
     flows = Workflows(sweep_s=3600)
     flow = Workflow("w").add(fast(steps.winding.job(), "fast"), "a")

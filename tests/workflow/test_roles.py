@@ -6,7 +6,7 @@ from chancy import Chancy, Plugin, Worker
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import Each, From, Workflow, Workflows
-from chancy.postgres.component import Kind
+from chancy.postgres.schema.component import Kind
 from tests.integration.roles import Cast, roles
 from tests.waiting import eventually
 from tests.workflow import steps

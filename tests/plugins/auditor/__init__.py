@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chancy.plugin.plugin import Plugin
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 
 
 class Clerk(Plugin):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from chancy.broker.optional import SqlStore
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Panel, Runtime
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 from chancy.postgres.statements import quoted
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from chancy import Plugin, Runtime, Settlement, State
 from chancy.broker.optional import SqlStore
 from chancy.broker.transaction import Transaction
 from chancy.plugin.runtime import Panel
-from chancy.postgres.component import Migrations
+from chancy.postgres.schema.component import Migrations
 from chancy.postgres.statements import quoted
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Inside a child process: one job after the other, or many coroutines."""

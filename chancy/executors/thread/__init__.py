@@ -1,0 +1,7 @@
+"""The executor of threads."""
+
+from __future__ import annotations
+
+from chancy.executors.thread.executor import ThreadExecutor
+
+__all__ = ["ThreadExecutor"]

@@ -1,0 +1,190 @@
+"""Runs jobs in threads of the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable
+from contextvars import Context, copy_context
+from functools import partial
+from time import monotonic, perf_counter
+from typing import Any
+from uuid import UUID
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Outcome
+from chancy.context.context import CURRENT
+from chancy.executors.base import NO_TIES, FindFunction, Ties
+from chancy.executors.invocation import (
+    Callee,
+    arguments_of,
+    call_error,
+    callee,
+    raised,
+    returned,
+    time_limit,
+)
+from chancy.executors.progress import Reporter
+from chancy.executors.thread.loop_threads import LoopThreads
+from chancy.executors.thread.pool import ThreadPool
+from chancy.executors.thread.run import ThreadRun
+from chancy.job.limits import NO_LIMITS, Limits
+from chancy.queue.executor_options import ThreadOptions
+
+logger = logging.getLogger(__name__)
+
+_Run = tuple[UUID, UUID]
+
+
+class ThreadExecutor:
+    """Plain functions run in a thread, coroutine functions in a loop of that thread.
+
+    The loop is kept from job to job, so that clients tied to it stay usable. Tasks that a
+    coroutine leaves behind rest until the next coroutine. Each job has a copy of the consumer's
+    context.
+
+    :param max_payload: bytes that an encoded result may have.
+    :param limits: of claims that have none of their own.
+    :param ties: who takes what running jobs say.
+    """
+
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        find: FindFunction,
+        max_payload: int,
+        options: ThreadOptions | None = None,
+        limits: Limits = NO_LIMITS,
+        ties: Ties = NO_TIES,
+    ) -> None:
+        self._concurrency = concurrency
+        self._find = find
+        self._max_payload = max_payload
+        self._options = options or ThreadOptions()
+        self._limits = limits
+        self._limited = limits != NO_LIMITS
+        self._reporter = Reporter(ties, max_payload)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._callees: dict[str, Callee] = {}
+        self._runs: dict[_Run, ThreadRun] = {}
+        self._stuck = 0
+        self._local = threading.local()
+        self._threads = ThreadPool(concurrency, "chancy-thread", self._close_runner)
+
+    @property
+    def slots(self) -> int:
+        """Threads less those that are taken by interrupted jobs until these return."""
+        return self._concurrency - self._stuck
+
+    @property
+    def broken(self) -> str | None:
+        return None
+
+    async def start(self) -> None:
+        """Threads are started when they are needed."""
+
+    async def run(self, claim: Claim) -> Outcome:
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+            self._reporter.attach(loop)
+        try:
+            called = self._callees.get(claim.func)
+            if called is None:
+                called = self._callees[claim.func] = callee(claim.func, self._find)
+            limit_s = None
+            if claim.limits is not None or self._limited:
+                limit_s = time_limit(claim, self._limits, "thread", self._options)
+        except BaseException as error:
+            return raised(error, perf_counter())
+        job = self._reporter.context_of(claim)
+        context = copy_context()
+        context.run(CURRENT.set, job)
+        run = ThreadRun(claim, job, self._left)
+        self._runs[claim.id, claim.lease] = run
+        call = partial(self._perform, called, run, context, limit_s, loop)
+        try:
+            value = await run.result(self._threads.submit(call))
+            assert not isinstance(value, Awaitable)
+            outcome = value
+        except Exception as error:
+            outcome = raised(error, perf_counter())
+        finally:
+            del self._runs[claim.id, claim.lease]
+        job.outcome = outcome
+        self._reporter.end(claim)
+        return outcome
+
+    def _perform(
+        self,
+        called: Callee,
+        run: ThreadRun,
+        context: Context,
+        limit_s: float | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Outcome:
+        """Make one call, in a thread."""
+        began = perf_counter()
+        if limit_s is not None:
+            run.job.deadline = monotonic() + limit_s
+            loop.call_soon_threadsafe(run.limit, limit_s)
+        try:
+            arguments = arguments_of(called, run.claim.arguments)
+        except BaseException as error:
+            return raised(error, began)
+        try:
+            value = context.run(called.function, **arguments)
+        except BaseException as error:
+            return raised(call_error(called, arguments, error), began)
+        if isinstance(value, Awaitable):
+            try:
+                value = self._wait_for(run.stoppable(value), context)
+            except BaseException as error:
+                return raised(error, began)
+        return returned(called, value, self._max_payload, began)
+
+    def _wait_for(self, work: Any, context: Context) -> Any:
+        runner: asyncio.Runner | None = getattr(self._local, "runner", None)
+        if runner is None:
+            runner = self._local.runner = asyncio.Runner()
+            helpers = LoopThreads(f"{threading.current_thread().name}-helper")
+            runner.get_loop().set_default_executor(helpers)
+        try:
+            return runner.run(work, context=context)
+        except (SystemExit, KeyboardInterrupt):
+            # Such an exception breaks the loop off in the middle of its other tasks.
+            self._close_runner()
+            raise
+
+    def _close_runner(self) -> None:
+        """Cancel what is left on this thread's loop, and close it."""
+        runner: asyncio.Runner | None = getattr(self._local, "runner", None)
+        if runner is not None:
+            self._local.runner = None
+            runner.close()
+
+    def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
+        run = self._runs.get((claim.id, claim.lease))
+        return run is not None and run.interrupt(outcome)
+
+    def _left(self, run: ThreadRun, ends_soon: bool) -> None:
+        self._stuck += 1
+        run.errand.late = self._unstuck
+        if not ends_soon:
+            logger.warning(
+                "job %s (%s) runs in a thread, which cannot be stopped: its slot is taken until "
+                "it returns (%d of %d are), and what it returns is dropped",
+                run.claim.id,
+                run.claim.func,
+                self._stuck,
+                self._concurrency,
+            )
+
+    def _unstuck(self) -> None:
+        self._stuck -= 1
+
+    async def stop(self) -> None:
+        """End the threads. One that is stuck is left behind and keeps nothing from exiting."""
+        await self._threads.stop()

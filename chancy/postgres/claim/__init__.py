@@ -1,0 +1,1 @@
+"""Claims: which rows a worker takes next."""

@@ -1,0 +1,1 @@
+"""Connections beside the pool: for claims, heartbeats and notifications."""

@@ -1,0 +1,1 @@
+"""The tables: migrations, their status, and grants."""

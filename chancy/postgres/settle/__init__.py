@@ -1,0 +1,1 @@
+"""Settlements, and what plugins write in their transaction."""
