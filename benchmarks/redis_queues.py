@@ -35,7 +35,7 @@ from benchmarks.redis_systems import ALL, RedisSystem
 from benchmarks.server import server as postgres
 from benchmarks.tally import per_second
 from chancy.embedded import free_port
-from chancy.plugins.redis.client import command_sync
+from chancy.plugins.redis.transport.clients import command_sync
 
 #: Jobs of a drain: ours are so quick that few of them would not last a second.
 JOBS, PEERS_JOBS = 20_000, 3_000

@@ -19,8 +19,8 @@ import redis
 from benchmarks.stream_roles import Noop
 from benchmarks.streams import server
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 
 _STEPS = 10

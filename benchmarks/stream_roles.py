@@ -13,9 +13,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.record import Record
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 
 #: What a partition may keep: all events of a run.

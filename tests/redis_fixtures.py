@@ -27,7 +27,7 @@ import pytest
 import redis
 
 from chancy.embedded import free_port
-from chancy.plugins.redis.client import command_sync
+from chancy.plugins.redis.transport.clients import command_sync
 from tests import leftovers
 
 #: Seconds until a server that does not come up is given up.

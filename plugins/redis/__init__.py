@@ -19,17 +19,17 @@ from chancy.broker.optional import SqlStore
 from chancy.log_context import ORIGIN, Origin
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import BrokerContext, Runtime
-from chancy.plugins.redis.archive import Archive
-from chancy.plugins.redis.broker import RedisBroker
-from chancy.plugins.redis.client import checked
-from chancy.plugins.redis.link import linked
-from chancy.plugins.redis.relay import Relay
+from chancy.plugins.redis.jobs.broker import RedisBroker
+from chancy.plugins.redis.maintenance.upkeep import Upkeep
+from chancy.plugins.redis.relay.archive import Archive
+from chancy.plugins.redis.relay.job_relay import Relay
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.settings import History, RedisSettings
-from chancy.plugins.redis.streams.link import Link as StreamLink
-from chancy.plugins.redis.streams.relay import EventRelay
+from chancy.plugins.redis.streams.producing.relay import EventRelay
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.upkeep import Upkeep
+from chancy.plugins.redis.transport.clients import checked
+from chancy.plugins.redis.transport.script_client import Link as StreamLink
+from chancy.plugins.redis.transport.shard_client import linked
 from chancy.postgres.schema.component import Kind, Migrations
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class RedisPlugin(Plugin):
         )
 
     def commands(self) -> Sequence[click.Command]:
-        from chancy.plugins.redis.commands import commands
+        from chancy.plugins.redis.cli.commands import commands
 
         return [commands(self.streams, self.services, self.settings)]
 

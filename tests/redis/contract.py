@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from chancy.broker.contract import Broker
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.broker import RedisBroker
+from chancy.plugins.redis.jobs.broker import RedisBroker
 from chancy.testing.conformance import BrokerContract
 
 

@@ -9,9 +9,9 @@ from chancy import Chancy, State, Unique, Worker
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.values import JobFilter
 from chancy.errors import DuplicateJob
-from chancy.plugins.redis.link import linked
-from chancy.plugins.redis.purging import purge
-from chancy.plugins.redis.upkeep import Upkeep
+from chancy.plugins.redis.maintenance.upkeep import Upkeep
+from chancy.plugins.redis.relay.purge import purge
+from chancy.plugins.redis.transport.shard_client import linked
 from chancy.queue.queue import Queue
 from chancy.testing.conformance.bench import record
 from tests.redis.errands import QUEUE

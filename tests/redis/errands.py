@@ -11,7 +11,9 @@ from datetime import timedelta
 from chancy import Chancy, Queue, Reference, Worker, current_job, job
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.redis import RedisPlugin, moves, relay
+from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.relay import adoption as moves
+from chancy.plugins.redis.relay import job_relay as relay
 from chancy.plugins.retry import Retry
 from chancy.states import State
 

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.client import Client
-from chancy.plugins.redis.desk import Desk
-from chancy.plugins.redis.link import SCRIPTS, Link
-from chancy.plugins.redis.scripts import Script, Value
+from chancy.plugins.redis.jobs.handoff import Desk
+from chancy.plugins.redis.transport.clients import Client
+from chancy.plugins.redis.transport.scripts import Script, Value
+from chancy.plugins.redis.transport.shard_client import SCRIPTS, Link
 
 #: Around each call.
 Call = Callable[[], AbstractContextManager[None]]

@@ -17,9 +17,11 @@ import redis
 from chancy import Chancy, Job, State, Worker
 from chancy.plugins.leadership import ImmediateLeadership
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings, moves, relay
-from chancy.plugins.redis.client import command_sync
+from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
 from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.relay import adoption as moves
+from chancy.plugins.redis.relay import job_relay as relay
+from chancy.plugins.redis.transport.clients import command_sync
 from chancy.plugins.retry import Retry
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.routing.router import RoutedBroker

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import redis
 
-from chancy.plugins.redis.client import command_sync
-from chancy.plugins.redis.link import SCRIPTS, Link
-from chancy.plugins.redis.scripts import Value
+from chancy.plugins.redis.transport.clients import command_sync
+from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.shard_client import SCRIPTS, Link
 from tests.redis_fixtures import RedisServer
 
 logger = logging.getLogger(__name__)

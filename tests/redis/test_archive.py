@@ -18,7 +18,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugin.leader import Unelected
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisBroker, RedisPlugin
-from chancy.plugins.redis.archive import Archive
+from chancy.plugins.redis.relay.archive import Archive
 from chancy.plugins.retry import Retry
 from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record

@@ -74,7 +74,7 @@ async def test_a_push_outlasts_a_short_outage(bench: Bench, server: RedisServer)
 async def test_a_push_gives_up_in_the_end(
     bench: Bench, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.redis.pushing.PATIENCE_S", 0.2)
+    monkeypatch.setattr("chancy.plugins.redis.jobs.push.PATIENCE_S", 0.2)
     server.kill()
     async with asyncio.timeout(30):
         with pytest.raises(BrokerUnavailable):

@@ -9,8 +9,8 @@ import pytest
 from chancy.attempt.settlement import Note
 from chancy.broker.values import JobFilter
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.link import SCRIPTS
-from chancy.plugins.redis.upkeep import Upkeep
+from chancy.plugins.redis.maintenance.upkeep import Upkeep
+from chancy.plugins.redis.transport.shard_client import SCRIPTS
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement

@@ -10,7 +10,7 @@ import pytest
 
 from chancy.broker.contract import Broker
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.client import command_sync, connect_sync
+from chancy.plugins.redis.transport.clients import command_sync, connect_sync
 from tests.contract.machine import BrokerMachine
 from tests.contract.test_broker_model import hold_against_model
 

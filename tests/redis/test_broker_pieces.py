@@ -16,9 +16,9 @@ from chancy.broker.values import Cancellation, JobFilter, PreparedJob
 from chancy.errors import BrokerUnavailable, DuplicateJob, StatementFailed
 from chancy.job.unique import OnConflict, UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.link import Link
-from chancy.plugins.redis.pieces import BATCH, BYTES, MOVED, fit, take_back
-from chancy.plugins.redis.scripts import Value
+from chancy.plugins.redis.transport.chunks import BATCH, BYTES, MOVED, fit, take_back
+from chancy.plugins.redis.transport.scripts import Value
+from chancy.plugins.redis.transport.shard_client import Link
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.redis.script_times import timed

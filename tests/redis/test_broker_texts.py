@@ -12,7 +12,7 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note
 from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.pieces import BATCH
+from chancy.plugins.redis.transport.chunks import BATCH
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.redis.script_times import MOST_US, timed

@@ -15,7 +15,8 @@ from redis.retry import Retry
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.plugins.redis import RedisPlugin, RedisSettings
-from chancy.plugins.redis.client import (
+from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.transport.clients import (
     Client,
     broker_error,
     command_sync,
@@ -23,8 +24,7 @@ from chancy.plugins.redis.client import (
     connect_sync,
     translated,
 )
-from chancy.plugins.redis.keys import Keys
-from chancy.plugins.redis.scripts import Call, Script, run_all_sync
+from chancy.plugins.redis.transport.scripts import Call, Script, run_all_sync
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually, eventually_sync
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.client import command_sync
-from chancy.plugins.redis.doctor import Finding, examine
+from chancy.plugins.redis.maintenance.doctor import Finding, examine
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.integration.command import inside
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually

@@ -14,7 +14,7 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.client import command_sync
+from chancy.plugins.redis.transport.clients import command_sync
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.proxy import Proxy

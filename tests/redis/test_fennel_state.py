@@ -19,7 +19,7 @@ import redis
 from chancy.plugins.redis.compat.fennel.client import AsyncResult, gather, state
 from chancy.plugins.redis.compat.fennel.client.aio import state as aio_state
 from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed
-from chancy.plugins.redis.link import SCRIPTS
+from chancy.plugins.redis.transport.shard_client import SCRIPTS
 from tests.integration.command import environment
 from tests.redis.fennel_worker import APP, Shop, opened
 from tests.waiting import eventually_sync

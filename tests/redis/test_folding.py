@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chancy.attempt.settlement import Note
-from chancy.plugins.redis import RedisBroker, RedisSettings, folding, records
+from chancy.plugins.redis import RedisBroker, RedisSettings, records
+from chancy.plugins.redis.jobs import meta as folding
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 

@@ -11,7 +11,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker
-from chancy.plugins.redis.desk import Desk
+from chancy.plugins.redis.jobs.handoff import Desk
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.redis.listening import Listening, woken
@@ -23,7 +23,7 @@ async def test_what_is_heard_late_goes_back_if_nobody_claims_there_again(
 ) -> None:
     """As when the worker no longer serves the queue. It is no crash."""
     assert await bench.claim() == []
-    monkeypatch.setattr("chancy.plugins.redis.desk.LATE_S", -60.0)
+    monkeypatch.setattr("chancy.plugins.redis.jobs.handoff.LATE_S", -60.0)
     [job] = await bench.push(prepared())
     await woken(listening)
     other = Bench(bench.broker)
@@ -41,7 +41,7 @@ async def test_it_is_asked_for_until_the_server_says_it(
     bench: Bench, listening: Listening, monkeypatch: pytest.MonkeyPatch, broker: RedisBroker
 ) -> None:
     assert await bench.claim() == []
-    monkeypatch.setattr("chancy.plugins.redis.desk.LATE_S", -60.0)
+    monkeypatch.setattr("chancy.plugins.redis.jobs.handoff.LATE_S", -60.0)
     [job] = await bench.push(prepared())
     await woken(listening)
     run, asked = broker.link.run, list[str]()
@@ -69,7 +69,7 @@ def given(number: int, queue: str) -> Claim:
 
 async def test_places_that_nobody_asks_for_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for one of which the server does not know yet what came: it would be run twice."""
-    monkeypatch.setattr("chancy.plugins.redis.desk.MOST_PLACES", 3)
+    monkeypatch.setattr("chancy.plugins.redis.jobs.handoff.MOST_PLACES", 3)
     made = Desk(lambda claims: None, lambda worker, queue: None)
     made.skew = time.monotonic() - 1_000.0
     worker, [first, second] = UUID(int=1), [given(900, "a"), given(901, "b")]

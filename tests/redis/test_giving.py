@@ -13,8 +13,8 @@ import redis
 
 from chancy.attempt.claim import Claim
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.client import command_sync
-from chancy.plugins.redis.desk import PATIENCE_S
+from chancy.plugins.redis.jobs.handoff import PATIENCE_S
+from chancy.plugins.redis.transport.clients import command_sync
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
@@ -196,7 +196,7 @@ async def test_what_is_heard_late_is_asked_for(
 ) -> None:
     """A worker that was frozen hears of a job that another may have by now."""
     assert await bench.claim() == []
-    monkeypatch.setattr("chancy.plugins.redis.desk.LATE_S", -60.0)
+    monkeypatch.setattr("chancy.plugins.redis.jobs.handoff.LATE_S", -60.0)
     [job] = await bench.push(prepared())
     await woken(listening)
     if not rescued:

@@ -13,7 +13,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.link import Link
+from chancy.plugins.redis.transport.shard_client import Link
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.proxy import Proxy

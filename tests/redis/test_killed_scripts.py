@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from chancy.plugins.redis.link import SCRIPTS
-from chancy.plugins.redis.restoration import Restoration
+from chancy.plugins.redis.maintenance.repair import Restoration
+from chancy.plugins.redis.transport.shard_client import SCRIPTS
 from tests import leftovers
 from tests.redis.boundaries import SCENARIOS, Scenario
 from tests.redis.doomed import Nursery, nursery

@@ -21,7 +21,7 @@ async def test_a_push_that_too_few_have_heard_of_is_no_success(
     own_redis: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may last all the same, and is there once when it is pushed again."""
-    monkeypatch.setattr("chancy.plugins.redis.pushing.PATIENCE_S", 0.3)
+    monkeypatch.setattr("chancy.plugins.redis.jobs.push.PATIENCE_S", 0.3)
     primary = own_redis(**{"repl-diskless-sync-delay": "0"})
     broker = RedisBroker(RedisSettings(url=primary.url, timeout_s=1.0, replicas=1))
     await broker.open()

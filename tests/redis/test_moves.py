@@ -13,8 +13,8 @@ import pytest
 from chancy import Chancy, State, Unique
 from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis import moves
-from chancy.plugins.redis.moves import Moves
+from chancy.plugins.redis.relay import adoption as moves
+from chancy.plugins.redis.relay.adoption import Moves
 from chancy.postgres.connections.dedicated import Link
 from chancy.worker.worker import Worker
 from tests import jobs
@@ -115,7 +115,7 @@ async def die_before_the_push(adopt: Adoption, monkeypatch: pytest.MonkeyPatch) 
         raise BrokerUnavailable("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("chancy.plugins.redis.delivery.Delivery.push", die)
+        patch.setattr("chancy.plugins.redis.relay.delivery.Delivery.push", die)
         with pytest.raises(BrokerUnavailable, match="killed"):
             await adopt("fast")
 

@@ -20,9 +20,10 @@ from chancy.broker.values import Capability
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, PushError
 from chancy.plugin.leader import Unelected
-from chancy.plugins.redis import RedisBroker, RedisPlugin, relay
-from chancy.plugins.redis.outbox import Outbox, Waiting
-from chancy.plugins.redis.relay import Relay
+from chancy.plugins.redis import RedisBroker, RedisPlugin
+from chancy.plugins.redis.relay import job_relay as relay
+from chancy.plugins.redis.relay.job_relay import Relay
+from chancy.plugins.redis.relay.outbox import Outbox, Waiting
 from chancy.routing.router import RoutedBroker
 from chancy.worker.worker import Worker
 from tests import jobs

@@ -10,8 +10,8 @@ import pytest
 from chancy.broker.values import PreparedJob
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.link import Link
-from chancy.plugins.redis.upkeep import Upkeep
+from chancy.plugins.redis.maintenance.upkeep import Upkeep
+from chancy.plugins.redis.transport.shard_client import Link
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement

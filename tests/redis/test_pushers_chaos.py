@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from chancy import State
-from chancy.plugins.redis.client import command_sync
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.redis.errand_fleet import ROOT, archived, balanced, check, ready, worker
 from tests.redis.errands import QUEUE, make
 from tests.redis_fixtures import RedisServer

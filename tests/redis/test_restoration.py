@@ -11,9 +11,9 @@ from chancy.attempt.claim import Claim
 from chancy.broker.values import JobFilter
 from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.doctor import examine
-from chancy.plugins.redis.restoration import Restoration
-from chancy.plugins.redis.upkeep import Upkeep
+from chancy.plugins.redis.maintenance.doctor import examine
+from chancy.plugins.redis.maintenance.repair import Restoration
+from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.link import Link
-from chancy.plugins.redis.upkeep import risks
+from chancy.plugins.redis.maintenance.upkeep import risks
+from chancy.plugins.redis.transport.shard_client import Link
 from tests.redis_fixtures import RedisServer
 
 

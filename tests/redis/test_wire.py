@@ -10,8 +10,8 @@ import pytest
 from redis import exceptions as errors
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.connections import Connections
-from chancy.plugins.redis.wire import Dial, Wire
+from chancy.plugins.redis.transport.connection import Dial, Wire
+from chancy.plugins.redis.transport.pool import Connections
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from chancy import Chancy, Plugin, Queue, Worker, current_job, job
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.redis import RedisPlugin, relay
+from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.relay import job_relay as relay
 from chancy.plugins.retry import Constant, Retry
 from chancy.plugins.workflow import From, OnFailure, Workflow, Workflows
 from chancy.plugins.workflow.starts import Starts

@@ -72,7 +72,7 @@ async def test_those_that_go_on_and_on_count_at_once(
     dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.worker.meta_writer.EVERY_S", 0.002)
-    monkeypatch.setattr("chancy.plugins.redis.folding.MOST", 3)
+    monkeypatch.setattr("chancy.plugins.redis.jobs.meta.MOST", 3)
     batches = Batches(sweep_s=3600)
     async with working(dsn, redis_url, batches) as chancy:
         jobs = [there(winding.job(1), "fast"), there(winding.job(2), "brief")]

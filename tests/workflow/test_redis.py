@@ -88,7 +88,7 @@ async def test_steps_that_go_on_and_on_are_told_at_once(
     dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.worker.meta_writer.EVERY_S", 0.002)
-    monkeypatch.setattr("chancy.plugins.redis.folding.MOST", 3)
+    monkeypatch.setattr("chancy.plugins.redis.jobs.meta.MOST", 3)
     flows = Workflows(sweep_s=3600)
     flow = Workflow("w").add(fast(steps.winding.job(), "fast"), "a")
     flow.add(fast(steps.winding.job(), "brief"), "b", after="a")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from chancy.plugins.redis.services.alone import run, serve
 from chancy.plugins.redis.services.base import (
     BlockingContext,
     Context,
@@ -13,8 +12,9 @@ from chancy.plugins.redis.services.base import (
     State,
     UnknownService,
 )
+from chancy.plugins.redis.services.client import NoService, ServiceRuns, ServiceStore
 from chancy.plugins.redis.services.services import Services
-from chancy.plugins.redis.services.store import NoService, ServiceRuns, ServiceStore
+from chancy.plugins.redis.services.standalone import run, serve
 
 __all__ = [
     "BlockingContext",

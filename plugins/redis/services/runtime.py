@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, LeaseLost, StatementFailed
-from chancy.plugins.redis.services.attendant import Attendant, Cleaner
 from chancy.plugins.redis.services.base import Service, State
-from chancy.plugins.redis.services.copies import Copy
-from chancy.plugins.redis.services.keeper import Held, Keeper
-from chancy.plugins.redis.services.ledger import Ending, Ledger, Taken
-from chancy.plugins.redis.services.link import Link
-from chancy.plugins.redis.services.running import in_thread
-from chancy.plugins.redis.services.terms import Local, OnException, Terms, tell
+from chancy.plugins.redis.services.instance import Copy
+from chancy.plugins.redis.services.lease_renewal import Held, Keeper
+from chancy.plugins.redis.services.leases import Ending, Ledger, Taken
+from chancy.plugins.redis.services.run import in_thread
+from chancy.plugins.redis.services.settings import Local, OnException, Terms, tell
+from chancy.plugins.redis.services.supervision import Attendant, Cleaner
 from chancy.plugins.redis.services.values import message
+from chancy.plugins.redis.transport.sync_client import Link
 
 logger = logging.getLogger("chancy.redis.services")
 

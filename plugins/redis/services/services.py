@@ -12,17 +12,17 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.client import Client
-from chancy.plugins.redis.services.attendant import Cleaner, Handler, handler_at, sweep
+from chancy.plugins.redis.keys import ServiceKeys, own_keys
 from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, State
-from chancy.plugins.redis.services.keys import ServiceKeys, own_keys
-from chancy.plugins.redis.services.ledger import Ledger
-from chancy.plugins.redis.services.link import Link, connecting, connecting_as
+from chancy.plugins.redis.services.client import ServiceStore
+from chancy.plugins.redis.services.leases import Ledger
 from chancy.plugins.redis.services.runtime import Runtime
-from chancy.plugins.redis.services.store import ServiceStore
-from chancy.plugins.redis.services.terms import Local, OnException, Terms, tell
+from chancy.plugins.redis.services.settings import Local, OnException, Terms, tell
+from chancy.plugins.redis.services.supervision import Cleaner, Handler, handler_at, sweep
 from chancy.plugins.redis.services.values import as_json, check_name
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.transport.clients import Client
+from chancy.plugins.redis.transport.sync_client import Link, connecting, connecting_as
 from chancy.text import shown
 
 S = TypeVar("S", bound=type[Service])

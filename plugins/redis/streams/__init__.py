@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from chancy.log_context import LogContext
-from chancy.plugins.redis.streams.alone import run, serve
-from chancy.plugins.redis.streams.batch import StreamFull
-from chancy.plugins.redis.streams.blocking import BlockingEvents
-from chancy.plugins.redis.streams.compression import Compressor, Gzip, Lz4, Zstd
-from chancy.plugins.redis.streams.encoding import Codec, UnreadableRecord, ValuesCodec
-from chancy.plugins.redis.streams.event import Event
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.hashing import Hasher
+from chancy.plugins.redis.streams.encoding.codecs import Codec, UnreadableRecord, ValuesCodec
+from chancy.plugins.redis.streams.encoding.compression import Compressor, Gzip, Lz4, Zstd
+from chancy.plugins.redis.streams.encoding.hashing import Hasher
 from chancy.plugins.redis.streams.inspection import Inspection, Member, PartitionReport
-from chancy.plugins.redis.streams.middleware import Dead, DeadLetters, middleware
-from chancy.plugins.redis.streams.policy import Halt, Ignore, Quarantine, Retry
-from chancy.plugins.redis.streams.processor import Processor
-from chancy.plugins.redis.streams.protocols import Item, Middleware, Place
-from chancy.plugins.redis.streams.record import Record
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine, Retry
+from chancy.plugins.redis.streams.model.protocols import Item, Middleware, Place
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.middleware import Dead, DeadLetters, middleware
+from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.streams.producing.batch import StreamFull
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.streams.standalone import run, serve
 from chancy.plugins.redis.streams.streams import Streams
 
 __all__ = [

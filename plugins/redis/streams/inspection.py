@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.link import Call, Reply
-from chancy.plugins.redis.streams.stream import Stream, check_name
+from chancy.plugins.redis.streams.producing.stream import Stream, check_name
+from chancy.plugins.redis.transport.script_client import Call, Reply
 
 #: Entries that are counted one by one where the server does not say how many are left to read.
 MOST_COUNTED = 10_000

@@ -13,29 +13,29 @@ from chancy.errors import BrokerError, ConfigurationError
 from chancy.log_context import ORIGIN, LogContext, Origin
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.blocking import BlockingEvents
-from chancy.plugins.redis.streams.child import locate
-from chancy.plugins.redis.streams.codec import coding_of
-from chancy.plugins.redis.streams.compression import Compressor
-from chancy.plugins.redis.streams.defaults import AllChoices, Defaults
-from chancy.plugins.redis.streams.duties import Duties
-from chancy.plugins.redis.streams.encoding import Codec, RecordT
-from chancy.plugins.redis.streams.ending import end
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.executor import Executor
-from chancy.plugins.redis.streams.halts import Exit
-from chancy.plugins.redis.streams.hashing import GivenHasher, Key, route_of
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.outbox import Deposits
-from chancy.plugins.redis.streams.processor import (
+from chancy.plugins.redis.streams.encoding.codecs import Codec, RecordT
+from chancy.plugins.redis.streams.encoding.compression import Compressor
+from chancy.plugins.redis.streams.encoding.hashing import GivenHasher, Key, route_of
+from chancy.plugins.redis.streams.encoding.record_coding import coding_of
+from chancy.plugins.redis.streams.group.executor import Executor
+from chancy.plugins.redis.streams.group.halts import Exit
+from chancy.plugins.redis.streams.model.record import is_primitive
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.cancellation import end
+from chancy.plugins.redis.streams.processing.child import locate
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.processor import (
     Choices,
     Options,
     Processor,
     check_function,
 )
-from chancy.plugins.redis.streams.record import is_primitive
-from chancy.plugins.redis.streams.stream import Full, Stream
+from chancy.plugins.redis.streams.processing.settings import AllChoices, Defaults
+from chancy.plugins.redis.streams.producing.outbox import Deposits
+from chancy.plugins.redis.streams.producing.stream import Full, Stream
+from chancy.plugins.redis.streams.schedules import Duties
 from chancy.plugins.redis.streams.timers import Timers
+from chancy.plugins.redis.transport.script_client import Link
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 logger = logging.getLogger("chancy.redis.streams")

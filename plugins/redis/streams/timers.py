@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.plugin.leader import LeaderGate
-from chancy.plugins.redis.streams.escape import cancelled
-from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.processing.cancellation import cancelled
+from chancy.plugins.redis.transport.script_client import Link
 
 if TYPE_CHECKING:
     from chancy.schedule import Schedule

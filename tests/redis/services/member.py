@@ -17,7 +17,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import Any
 
-from chancy.plugins.redis.services import alone
+from chancy.plugins.redis.services import standalone as alone
 from tests.redis.services.shop import connect_notes, declare, note
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from chancy.plugins.redis.client import command_sync
-from chancy.plugins.redis.services.ledger import Ledger
+from chancy.plugins.redis.services.leases import Ledger
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.redis.services.member import member
 from tests.redis.services.shop import LEASE_S, Shop, note, shop
 from tests.redis_fixtures import RedisServer

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
-from chancy.plugins.redis.client import command_sync
+from chancy.plugins.redis.keys import named_keys, own_keys
 from chancy.plugins.redis.services import NoService, Service, ServiceRuns
-from chancy.plugins.redis.services.keys import named_keys, own_keys
-from chancy.plugins.redis.services.ledger import Ledger, Taken
+from chancy.plugins.redis.services.leases import Ledger, Taken
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.redis.services.shop import Beat, Shop
 from tests.waiting import eventually
 

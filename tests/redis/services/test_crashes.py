@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from chancy.plugins.redis.services.ledger import Ledger, Taken
+from chancy.plugins.redis.services.leases import Ledger, Taken
 from tests.redis.services.member import member
 from tests.redis.services.shop import LEASE_S, Shop, shop
 from tests.waiting import eventually

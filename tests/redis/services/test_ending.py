@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.services import Context, Service
-from chancy.plugins.redis.services.ledger import Ledger
+from chancy.plugins.redis.services.leases import Ledger
 from tests.redis.services.member import member
 from tests.redis.services.shop import Shop
 from tests.waiting import eventually

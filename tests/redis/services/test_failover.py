@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.client import command_sync
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.proxy import Proxy
 from tests.redis.services.member import member
 from tests.redis.services.shop import Shop, shop

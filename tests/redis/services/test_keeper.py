@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.services.keeper import Held, Keeper
-from chancy.plugins.redis.services.ledger import Ledger, Taken
-from chancy.plugins.redis.services.link import scripts
+from chancy.plugins.redis.services.lease_renewal import Held, Keeper
+from chancy.plugins.redis.services.leases import Ledger, Taken
+from chancy.plugins.redis.transport.sync_client import scripts
 from tests.proxy import Proxy
 from tests.redis.services.shop import declare, shop
 from tests.redis_fixtures import RedisServer

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from chancy.plugins.redis.services import NoService
-from chancy.plugins.redis.services.ledger import Ledger
+from chancy.plugins.redis.services.leases import Ledger
 from tests.redis.services.shop import LEASE_S, Shop
 from tests.waiting import eventually
 

@@ -16,8 +16,8 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from chancy.errors import StatementFailed
-from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.services import Services
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.proxy import Proxy
 from tests.redis.services.member import member
 from tests.redis.services.shop import LEASE_S, Shop, declare, shop

@@ -17,11 +17,11 @@ import pytest
 import redis
 
 from chancy.errors import BrokerUnavailable, ConfigurationError
-from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.compat.pytask import PyTaskHelpers, run_loop
 from chancy.plugins.redis.compat.pytask.calls import client_of
-from chancy.plugins.redis.services.alone import serve
 from chancy.plugins.redis.services.base import BlockingContext, Stopping
+from chancy.plugins.redis.services.standalone import serve
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.redis.services.pytask_shop import application
 from tests.waiting import eventually
 

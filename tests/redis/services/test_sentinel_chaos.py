@@ -16,9 +16,9 @@ from redis.sentinel import Sentinel
 
 from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.services import Services
-from chancy.plugins.redis.services.alone import serve
+from chancy.plugins.redis.services.standalone import serve
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.redis.services.shop import KINDS, connect_notes
 from tests.redis.services.test_failover import tell
 from tests.redis_fixtures import RedisServer, until

@@ -17,8 +17,8 @@ import pytest
 import redis
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.client import command_sync
 from chancy.plugins.redis.services import ServiceRuns, Services
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.redis.services.member import member
 from tests.redis.services.shop import declare
 from tests.redis.streams.shards import Shards, tell

@@ -9,8 +9,8 @@ import pytest
 
 from chancy.plugins.redis.services import Context, Service
 from chancy.plugins.redis.services.base import State, Stopping
-from chancy.plugins.redis.services.copies import Copy
-from chancy.plugins.redis.services.ledger import Ending, Taken
+from chancy.plugins.redis.services.instance import Copy
+from chancy.plugins.redis.services.leases import Ending, Taken
 from tests.waiting import eventually
 
 begun: list[int] = []

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.blocking import BlockingEvents
-from chancy.plugins.redis.streams.policy import Ignore
-from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.fleet import in_turn
 from tests.waiting import eventually_sync

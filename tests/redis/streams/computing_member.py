@@ -14,9 +14,9 @@ import sys
 from typing import Any
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.blocking import BlockingEvents
-from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams.fleet import Order, in_turn
 from tests.redis.streams.member import LEASE_S, PARTITIONS, noted
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.transport.script_client import Link
 
 
 @pytest.fixture(params=["alone", "cluster"])

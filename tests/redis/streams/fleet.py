@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.executor import Executor
-from chancy.plugins.redis.streams.record import Record
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.group.executor import Executor
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 
 

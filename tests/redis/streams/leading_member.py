@@ -9,7 +9,7 @@ import os
 import sys
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import alone
+from chancy.plugins.redis.streams import standalone as alone
 from chancy.plugins.redis.streams.streams import Streams
 
 LEASE_S = 3.0

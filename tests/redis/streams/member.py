@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.fleet import Order, in_turn
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chancy.plugins.redis.streams.codec import coding_of
-from chancy.plugins.redis.streams.hashing import route_of
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.record import Record
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.encoding.hashing import route_of
+from chancy.plugins.redis.streams.encoding.record_coding import coding_of
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.transport.script_client import Link
 
 
 class Order(Record):

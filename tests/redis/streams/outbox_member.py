@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from chancy import Chancy
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.streams import relay
-from chancy.plugins.redis.streams.outbox import Outbox, Waiting
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.producing import relay
+from chancy.plugins.redis.streams.producing.outbox import Outbox, Waiting
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.worker.worker import Worker
 from tests.redis.streams.orders import Order, in_turn
 

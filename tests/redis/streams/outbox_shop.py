@@ -11,8 +11,8 @@ from chancy.broker.optional import SqlStore
 from chancy.clock import SystemClock
 from chancy.plugin.leader import Unelected
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.streams.relay import EventRelay
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.producing.relay import EventRelay
+from chancy.plugins.redis.streams.producing.stream import Stream
 from tests.redis.streams.orders import Order, in_turn
 
 

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import alone
-from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams import standalone as alone
+from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.fleet import Order, in_turn
 

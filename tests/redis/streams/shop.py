@@ -6,8 +6,8 @@ import os
 
 from chancy import Chancy
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.streams import Streams
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.streams import batch, lines
-from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.cli import jsonl as lines
 from chancy.plugins.redis.streams.inspection import Inspection
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.policy import Quarantine
+from chancy.plugins.redis.streams.model.policy import Quarantine
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.architecture.sources import ROOT
 from tests.integration.command import Answer, environment, inside
 from tests.redis.streams import shop

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams import shop
 from tests.redis.streams.test_cli import runner
 

@@ -16,11 +16,11 @@ import pytest
 from pydantic import BaseModel
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams import compression
-from chancy.plugins.redis.streams.codec import coding_of
-from chancy.plugins.redis.streams.compression import Gzip, Zstd
-from chancy.plugins.redis.streams.encoding import UnreadableRecord, ValuesCodec
-from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.encoding import compression
+from chancy.plugins.redis.streams.encoding.codecs import UnreadableRecord, ValuesCodec
+from chancy.plugins.redis.streams.encoding.compression import Gzip, Zstd
+from chancy.plugins.redis.streams.encoding.record_coding import coding_of
+from chancy.plugins.redis.streams.model.record import Record
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 

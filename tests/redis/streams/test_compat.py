@@ -25,8 +25,8 @@ from chancy.plugins.redis.compat.runnel import (
     Serializer,
 )
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.policy import Halt, Ignore, Quarantine
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
+from chancy.plugins.redis.transport.script_client import Link
 from tests.architecture.sources import ROOT
 from tests.docs.pages import page
 from tests.integration.command import environment

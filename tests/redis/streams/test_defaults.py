@@ -8,9 +8,9 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.policy import Halt, Ignore
-from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.orders import Order
 

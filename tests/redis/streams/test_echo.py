@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from chancy.log_context import ORIGIN, LogContext, Origin
-from chancy.plugins.redis.streams.echo import MAX_NAMES, MAX_RECORD, Echo, Recorder
+from chancy.plugins.redis.streams.processing.child_logs import MAX_NAMES, MAX_RECORD, Echo, Recorder
 from tests.waiting import eventually_sync
 
 

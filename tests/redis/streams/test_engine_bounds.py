@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.processing.events import Events
 from tests.redis.streams.fleet import Order, fleet
 from tests.waiting import eventually
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.middleware import middleware
-from chancy.plugins.redis.streams.policy import Ignore, Policy, Quarantine
-from chancy.plugins.redis.streams.protocols import Item, Place
+from chancy.plugins.redis.streams.model.policy import Ignore, Policy, Quarantine
+from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.middleware import middleware
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually

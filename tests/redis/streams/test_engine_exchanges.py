@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.scripts import Value
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.keys import StreamKeys
-from chancy.plugins.redis.streams.lane import Lane
-from chancy.plugins.redis.streams.link import Call, Link
-from chancy.plugins.redis.streams.ownership import Ownership
-from chancy.plugins.redis.streams.policy import Ignore, Quarantine
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.policy import Ignore, Quarantine
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.ownership import Ownership
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.scripts import Value
 from tests.redis.streams.fleet import Order, fleet
 from tests.waiting import eventually
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import executor
-from chancy.plugins.redis.streams.control import Control
-from chancy.plugins.redis.streams.event import Event
-from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.group import executor
+from chancy.plugins.redis.streams.group.control import Control
 from chancy.plugins.redis.streams.inspection import Inspection
-from chancy.plugins.redis.streams.lane import Lane
-from chancy.plugins.redis.streams.link import Call, Link
-from chancy.plugins.redis.streams.policy import Halt, Quarantine
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.policy import Halt, Quarantine
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.partition import Lane
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Call, Link
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually
 

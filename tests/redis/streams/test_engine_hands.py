@@ -12,12 +12,12 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.blocking import BlockingEvents
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.lane import Lane
-from chancy.plugins.redis.streams.middleware import middleware
-from chancy.plugins.redis.streams.protocols import Item, Place
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.middleware import middleware
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.fleet import Order, in_turn
 from tests.waiting import eventually

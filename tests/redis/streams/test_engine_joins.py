@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.streams.lane import Lane
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.membership import Membership
-from chancy.plugins.redis.streams.ownership import Ownership
-from chancy.plugins.redis.streams.processor import Options, Processor
+from chancy.plugins.redis.streams.group.membership import Membership
+from chancy.plugins.redis.streams.processing.ownership import Ownership
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.processor import Options, Processor
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams.fleet import fleet
 from tests.waiting import eventually
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.link import Call, Link
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.transport.script_client import Call, Link
 from tests.redis.streams.fleet import Order, fleet
 from tests.redis.streams.witness import witness
 from tests.waiting import eventually

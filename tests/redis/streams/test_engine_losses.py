@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.scripts import Value
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.link import Call, Link
-from chancy.plugins.redis.streams.membership import Membership
-from chancy.plugins.redis.streams.ownership import Ownership
-from chancy.plugins.redis.streams.policy import Quarantine
+from chancy.plugins.redis.streams.group.membership import Membership
+from chancy.plugins.redis.streams.model.policy import Quarantine
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.ownership import Ownership
+from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.scripts import Value
 from tests.redis.streams.fleet import Fleet, Order, Worker, fleet
 from tests.waiting import eventually
 

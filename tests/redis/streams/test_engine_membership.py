@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chancy.plugins.redis.client import connect_sync
-from chancy.plugins.redis.scripts import Script
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.link import Link, scripts
-from chancy.plugins.redis.streams.membership import Membership, Plan, read_plan
-from chancy.plugins.redis.streams.processor import Options, Processor, Strategy
+from chancy.plugins.redis.streams.group.membership import Membership, Plan, read_plan
+from chancy.plugins.redis.streams.processing.processor import Options, Processor, Strategy
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.clients import connect_sync
+from chancy.plugins.redis.transport.script_client import Link, scripts
+from chancy.plugins.redis.transport.scripts import Script
 from tests.redis.streams.fleet import Order, in_turn
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually

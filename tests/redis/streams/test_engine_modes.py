@@ -16,10 +16,10 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import child
-from chancy.plugins.redis.streams.blocking import BlockingEvents
-from chancy.plugins.redis.streams.policy import Ignore
-from chancy.plugins.redis.streams.processor import Options
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.processing import child
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.processor import Options
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams import computing
 from tests.redis.streams.fleet import Order, in_turn

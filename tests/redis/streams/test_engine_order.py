@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.link import Call, Link
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.transport.script_client import Call, Link
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.redis.streams.shards import tell
 from tests.redis.streams.witness import witness

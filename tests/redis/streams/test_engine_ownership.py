@@ -11,14 +11,14 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.group.membership import Action, Membership, Standing
 from chancy.plugins.redis.streams.inspection import Inspection
-from chancy.plugins.redis.streams.lane import Lane
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.membership import Action, Membership, Standing
-from chancy.plugins.redis.streams.ownership import Busy, Ownership, Parked
-from chancy.plugins.redis.streams.processor import Options, Processor
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.processing.ownership import Busy, Ownership, Parked
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.processor import Options, Processor
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams.fleet import Order, fleet, in_turn
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually

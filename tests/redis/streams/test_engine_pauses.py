@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.policy import Halt, Ignore, Retry
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Retry
+from chancy.plugins.redis.streams.processing.events import Events
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.policy import Halt, Ignore, Policy, Quarantine, Retry
-from chancy.plugins.redis.streams.protocols import Item, Place
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Policy, Quarantine, Retry
+from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.processing.events import Events
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually
 

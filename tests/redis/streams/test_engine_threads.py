@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.blocking import BlockingEvents
 from chancy.plugins.redis.streams.inspection import Inspection
-from chancy.plugins.redis.streams.link import Call, Link
-from chancy.plugins.redis.streams.ownership import Ownership
-from chancy.plugins.redis.streams.policy import Ignore
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.ownership import Ownership
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Call, Link
 from tests.redis.streams.fleet import Order, in_turn
 from tests.redis.streams.witness import Witness, witness
 from tests.waiting import eventually

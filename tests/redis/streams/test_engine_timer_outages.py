@@ -14,8 +14,8 @@ from chancy.errors import BrokerUnavailable
 from chancy.plugin.leader import Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import timers
-from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.proxy import Proxy
 from tests.redis_fixtures import RedisServer
 from tests.waiting import eventually

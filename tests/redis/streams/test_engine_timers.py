@@ -13,8 +13,8 @@ import pytest
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import timers
-from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.waiting import eventually
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.processing.events import Events
 from tests.redis.streams.crew import Crew
 from tests.redis.streams.fleet import Fleet, Order, fleet
 from tests.waiting import eventually

@@ -9,8 +9,8 @@ import signal
 
 import pytest
 
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.policy import Halt
+from chancy.plugins.redis.streams.model.policy import Halt
+from chancy.plugins.redis.streams.processing.events import Events
 from tests.redis.streams.fleet import Fleet, Order, Seen, fleet
 from tests.waiting import eventually
 

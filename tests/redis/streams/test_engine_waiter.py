@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.lane import Lane
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.reader import Reader
+from chancy.plugins.redis.streams.group.waiter import Waiter
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.partition import Lane
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.streams.waiter import Waiter
+from chancy.plugins.redis.transport.blocking_reads import Reader
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams.fleet import Order, in_turn
 from tests.waiting import eventually
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from chancy.app.app import Chancy
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.streams.events import Events
+from chancy.plugins.redis.streams.processing.events import Events
 from chancy.worker.worker import Worker
 from tests.redis.streams.fleet import Order, in_turn
 from tests.waiting import eventually

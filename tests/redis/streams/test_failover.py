@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.client import command_sync
+from chancy.plugins.redis.transport.clients import command_sync
 from tests.proxy import Proxy
 from tests.redis.streams.fleet import Fleet, fleet
 from tests.redis_fixtures import RedisServer

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chancy.errors import ConfigurationError, InvalidArguments
-from chancy.plugins.redis.streams.hashing import find_hasher, key_bytes, route_of
-from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.encoding.hashing import find_hasher, key_bytes, route_of
+from chancy.plugins.redis.streams.model.record import Record
 
 
 class Shape(StrEnum):
@@ -91,7 +91,7 @@ def test_keys_spread_evenly(hasher: str, text: str) -> None:
 def test_another_process_finds_the_same_partition() -> None:
     """Also where Python shuffles its own hashes."""
     program = (
-        "from chancy.plugins.redis.streams.hashing import find_hasher\n"
+        "from chancy.plugins.redis.streams.encoding.hashing import find_hasher\n"
         "print([find_hasher(n).hash('ä') for n in (None, 'blake2', 'xxh64')])"
     )
     done = subprocess.run(

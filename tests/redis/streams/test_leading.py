@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.leadership import RedisGate
-from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.group.leadership import RedisGate
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams.leading_member import HERE, LEASE_S, NOTES
 from tests.waiting import eventually
 

@@ -16,7 +16,7 @@ import pytest
 from chancy.log_context import ORIGIN
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import Events, LogContext, Streams
-from chancy.plugins.redis.streams.executor import Executor
+from chancy.plugins.redis.streams.group.executor import Executor
 from tests.integration.command import command, started
 from tests.redis.streams.fleet import in_turn
 from tests.redis.streams.orders import Order

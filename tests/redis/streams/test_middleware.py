@@ -11,13 +11,17 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.event import Event
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.middleware import DeadLetters, FunctionMiddleware, middleware
-from chancy.plugins.redis.streams.policy import Ignore
-from chancy.plugins.redis.streams.protocols import Item, Place
-from chancy.plugins.redis.streams.record import Record
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.middleware import (
+    DeadLetters,
+    FunctionMiddleware,
+    middleware,
+)
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.orders import Order
 from tests.waiting import eventually

@@ -12,10 +12,10 @@ from redis.crc import key_slot
 
 from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.connections import Connections
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.link import Call, Link, Reply
-from chancy.plugins.redis.streams.nodes import Nodes
+from chancy.plugins.redis.transport.cluster import Nodes
+from chancy.plugins.redis.transport.pool import Connections
+from chancy.plugins.redis.transport.script_client import Call, Link, Reply
 from tests.redis.streams.shards import Shards, tell
 from tests.redis_fixtures import RedisClusterServers, RedisServer
 

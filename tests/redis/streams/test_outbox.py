@@ -12,9 +12,9 @@ import pytest
 
 from chancy.errors import BrokerUnavailable, InvalidArguments
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.streams import relay
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.outbox import Outbox, Waiting
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing import relay
+from chancy.plugins.redis.streams.producing.outbox import Outbox, Waiting
 from chancy.worker.worker import Worker
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS, AsyncStack, SyncStack
 from tests.redis.streams.orders import Order, every, in_turn, orders

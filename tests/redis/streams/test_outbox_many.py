@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import psycopg
 import pytest
 
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.producing.stream import Stream
 from tests.redis.streams.orders import Order, every, orders
 from tests.redis.streams.outbox_shop import opened
 

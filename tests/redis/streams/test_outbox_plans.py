@@ -35,7 +35,9 @@ def connection(dsn: str) -> Any:
 
 
 def explained(connection: psycopg.Connection[Any], without: str) -> Any:
-    text = load(resources.files("chancy.plugins.redis") / "sql", "events_take", "chancy")
+    text = load(
+        resources.files("chancy.plugins.redis.streams.producing") / "sql", "events_take", "chancy"
+    )
     connection.execute("deallocate all")
     connection.execute(f"prepare p(uuid, float8, int, bigint, text[]) as {text}".encode())
     connection.execute("set plan_cache_mode = force_generic_plan")

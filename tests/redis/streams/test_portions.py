@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.streams.portions import Portions
+from chancy.plugins.redis.streams.group.fetch_budget import Portions
 
 MIB = 1024 * 1024
 

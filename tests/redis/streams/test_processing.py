@@ -18,15 +18,15 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import alone
-from chancy.plugins.redis.streams.event import Event
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.leadership import RedisGate
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.policy import Ignore
-from chancy.plugins.redis.streams.record import Record
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams import standalone as alone
+from chancy.plugins.redis.streams.group.leadership import RedisGate
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.integration.command import environment
 from tests.redis.streams.orders import Order
 from tests.waiting import eventually

@@ -36,7 +36,7 @@ import sys
 
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams import alone
-from chancy.plugins.redis.streams.policy import Halt
+from chancy.plugins.redis.streams.model.policy import Halt
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.orders import Order, in_turn
 
@@ -69,8 +69,8 @@ import sys
 
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams import alone
-from chancy.plugins.redis.streams.middleware import DeadLetters
-from chancy.plugins.redis.streams.policy import Ignore
+from chancy.plugins.redis.streams.processing.middleware import DeadLetters
+from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.orders import Order
 
@@ -104,7 +104,7 @@ import os
 import time
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.streams.policy import Halt, Ignore, Quarantine
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
 from chancy.plugins.redis.streams.streams import Streams
 from tests.redis.streams.orders import Order, in_turn
 

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel, Field, create_model
 
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
-from chancy.plugins.redis.streams.codec import coding_of
-from chancy.plugins.redis.streams.encoding import UnreadableRecord
-from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.encoding.codecs import UnreadableRecord
+from chancy.plugins.redis.streams.encoding.record_coding import coding_of
+from chancy.plugins.redis.streams.model.record import Record
 
 
 class Item(Record):

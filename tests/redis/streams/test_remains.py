@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.streams.batch import StreamFull
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.keys import StreamKeys
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.policy import Ignore
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing.batch import StreamFull
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams import shop
 from tests.redis.streams.shop import Order
 from tests.redis.streams.test_cli import runner, working

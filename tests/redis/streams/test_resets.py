@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chancy.plugins.redis.streams.inspection import Inspection
-from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams import shop
 from tests.redis.streams.shop import Order
 from tests.redis.streams.test_cli import runner

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.scripts import Value
-from chancy.plugins.redis.streams import batch
-from chancy.plugins.redis.streams.agreement import agree, shape_of
-from chancy.plugins.redis.streams.batch import StreamFull
-from chancy.plugins.redis.streams.keys import StreamKeys
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.schema import agree, shape_of
+from chancy.plugins.redis.streams.producing import batch
+from chancy.plugins.redis.streams.producing.batch import StreamFull
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.scripts import Value
 from tests.redis.streams.orders import Order, declare, dropped, entries, every, orders
 
 

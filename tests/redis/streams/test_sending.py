@@ -9,9 +9,9 @@ import pytest
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, InvalidArguments
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import batch
-from chancy.plugins.redis.streams.batch import StreamFull
-from chancy.plugins.redis.streams.link import Link
+from chancy.plugins.redis.streams.producing import batch
+from chancy.plugins.redis.streams.producing.batch import StreamFull
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams.orders import Order, declare, entries, every, orders
 from tests.redis_fixtures import RedisServer
 

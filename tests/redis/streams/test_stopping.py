@@ -12,11 +12,12 @@ import pytest
 from chancy import Chancy, Queue, job
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams import ending, runner
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.link import Call, Link
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.group import runner
+from chancy.plugins.redis.streams.processing import cancellation as ending
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Call, Link
 from chancy.worker.worker import Worker
 from tests.redis.streams import fleet as fleets
 from tests.redis.streams.orders import Order

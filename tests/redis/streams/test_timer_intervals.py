@@ -8,8 +8,8 @@ import pytest
 
 from chancy.plugin.leader import Unelected
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.link import Link
 from chancy.plugins.redis.streams.timers import Timer, Timers
+from chancy.plugins.redis.transport.script_client import Link
 from chancy.testing.clock import ManualClock
 from tests.waiting import eventually
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pytest
 
-from chancy.plugins.redis.streams.batch import Part, StreamFull
-from chancy.plugins.redis.streams.link import Link
-from chancy.plugins.redis.streams.stream import Stream
-from chancy.plugins.redis.streams.turns import Turns, Wait
+from chancy.plugins.redis.streams.producing.backpressure import Turns, Wait
+from chancy.plugins.redis.streams.producing.batch import Part, StreamFull
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.transport.script_client import Link
 from tests.redis.streams.orders import Order, declare, every, orders
 from tests.waiting import eventually
 

@@ -18,8 +18,8 @@ import os
 
 from chancy import Chancy
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.streams.policy import Halt
-from chancy.plugins.redis.streams.record import Record
+from chancy.plugins.redis.streams.model.policy import Halt
+from chancy.plugins.redis.streams.model.record import Record
 
 plugin = RedisPlugin(url=os.environ["CHANCY_SHOP_REDIS"], prefix="t:")
 chancy = Chancy(plugins=[plugin])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
 
-from chancy.plugins.redis.streams.link import Link, scripts
+from chancy.plugins.redis.transport.script_client import Link, scripts
 from tests.waiting import eventually
 
 #: Where a script's arguments name the member; the epoch follows. Those of the others name none.

@@ -15,10 +15,10 @@ from chancy.job.definition import JobFactory, job
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.redis.client import checked
 from chancy.plugins.redis.compat.discovery import discover
 from chancy.plugins.redis.compat.fennel.loop import Loop
 from chancy.plugins.redis.compat.fennel.settings import Settings, settings_of
+from chancy.plugins.redis.transport.clients import checked
 from chancy.plugins.retry import Fennel, Policy, Retry
 from chancy.queue.queue import Queue
 from chancy.text import shown

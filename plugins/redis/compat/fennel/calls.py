@@ -16,7 +16,7 @@ from chancy.plugins.dead_letter import DeadLetter, LetterFilter
 from chancy.plugins.redis.compat.fennel import exceptions
 from chancy.plugins.redis.compat.fennel.job import Job, exception_of
 from chancy.plugins.redis.compat.fennel.status import DEAD, status_of
-from chancy.plugins.redis.purging import purge as forget
+from chancy.plugins.redis.relay.purge import purge as forget
 from chancy.states import State
 
 if TYPE_CHECKING:

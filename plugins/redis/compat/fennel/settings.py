@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.record import reasons
+from chancy.plugins.redis.streams.model.record import reasons
 
 Seconds = Annotated[float, Field(ge=0)]
 

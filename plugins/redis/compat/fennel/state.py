@@ -16,7 +16,7 @@ from chancy.plugins.redis import records
 from chancy.plugins.redis.compat.fennel import calls, exceptions
 from chancy.plugins.redis.compat.fennel.job import Job, shown
 from chancy.plugins.redis.compat.fennel.status import status_of
-from chancy.plugins.redis.link import linked
+from chancy.plugins.redis.transport.shard_client import linked
 
 if TYPE_CHECKING:
     from chancy.plugins.redis.compat.fennel.application import App

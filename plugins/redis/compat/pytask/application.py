@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from chancy.errors import ChancyError, Interrupted
 from chancy.plugins.redis.compat.pytask.calls import PyTaskHelpers, client_of, keys_of
 from chancy.plugins.redis.compat.pytask.task import Task, service_of
-from chancy.plugins.redis.services import alone
+from chancy.plugins.redis.services import standalone as alone
 from chancy.plugins.redis.services.base import UnknownService
 from chancy.plugins.redis.services.services import Services
 

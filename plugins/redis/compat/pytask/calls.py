@@ -8,9 +8,9 @@ from typing import Any
 from redis import Redis, RedisCluster
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.client import Client
-from chancy.plugins.redis.services.keys import ServiceKeys, named_keys
+from chancy.plugins.redis.keys import ServiceKeys, named_keys
 from chancy.plugins.redis.services.services import Services
+from chancy.plugins.redis.transport.clients import Client
 from chancy.text import shown
 
 

@@ -18,13 +18,13 @@ from chancy.plugins.redis.compat.runnel.parts import (
     Serializer,
 )
 from chancy.plugins.redis.compat.runnel.settings import Settings
-from chancy.plugins.redis.streams.compression import Gzip
-from chancy.plugins.redis.streams.event import Event
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.middleware import Dead
-from chancy.plugins.redis.streams.processor import Processor
-from chancy.plugins.redis.streams.record import Record
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams.encoding.compression import Gzip
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.middleware import Dead
+from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.streams.producing.stream import Stream
 
 __all__ = [
     "LZ4",

@@ -14,14 +14,14 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.compat.discovery import discover
 from chancy.plugins.redis.compat.runnel.parts import at, codec_of, middleware_of
 from chancy.plugins.redis.compat.runnel.settings import settings_of
-from chancy.plugins.redis.streams import alone
-from chancy.plugins.redis.streams.encoding import RecordT
-from chancy.plugins.redis.streams.events import Events
-from chancy.plugins.redis.streams.hashing import Key
-from chancy.plugins.redis.streams.policy import Halt, Ignore, Policy, Quarantine
-from chancy.plugins.redis.streams.processor import Processor
-from chancy.plugins.redis.streams.record import is_primitive
-from chancy.plugins.redis.streams.stream import Stream
+from chancy.plugins.redis.streams import standalone as alone
+from chancy.plugins.redis.streams.encoding.codecs import RecordT
+from chancy.plugins.redis.streams.encoding.hashing import Key
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Policy, Quarantine
+from chancy.plugins.redis.streams.model.record import is_primitive
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.streams.producing.stream import Stream
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Any, Protocol
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.compression import Compressor as NamedCompressor
-from chancy.plugins.redis.streams.compression import Gzip, Lz4
-from chancy.plugins.redis.streams.encoding import Codec, JsonCodec, ValuesCodec
-from chancy.plugins.redis.streams.middleware import DeadLetters
-from chancy.plugins.redis.streams.protocols import Item, Middleware, Place
+from chancy.plugins.redis.streams.encoding.codecs import Codec, JsonCodec, ValuesCodec
+from chancy.plugins.redis.streams.encoding.compression import Compressor as NamedCompressor
+from chancy.plugins.redis.streams.encoding.compression import Gzip, Lz4
+from chancy.plugins.redis.streams.model.protocols import Item, Middleware, Place
+from chancy.plugins.redis.streams.processing.middleware import DeadLetters
 from chancy.text import shown
 
 

@@ -1,0 +1,1 @@
+"""Queues in Redis: the broker and its scripts."""

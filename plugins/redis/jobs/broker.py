@@ -1,0 +1,304 @@
+"""A broker on Redis: every operation is one script, atomic, by the clock of the server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.contract import Broker, Pulse
+from chancy.broker.notices import Subscription, Topic
+from chancy.broker.optional import Adoption
+from chancy.broker.transaction import Inside
+from chancy.broker.values import (
+    Cancellation,
+    Capability,
+    JobFilter,
+    Place,
+    PreparedJob,
+    Promotion,
+    QueueCounts,
+    WorkerRecord,
+)
+from chancy.errors import ConfigurationError, InvalidArguments
+from chancy.job.definition import QueuedJob
+from chancy.plugins.redis import records
+from chancy.plugins.redis.jobs import meta as folding
+from chancy.plugins.redis.jobs.claim import Claims
+from chancy.plugins.redis.jobs.push import Pushes
+from chancy.plugins.redis.jobs.queues_and_workers import Queues, RedisPulse, Workers
+from chancy.plugins.redis.jobs.settle import settle
+from chancy.plugins.redis.jobs.watch import Watch
+from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.relay.adoption import adoption
+from chancy.plugins.redis.relay.outbox import Deposits
+from chancy.plugins.redis.settings import RedisSettings, history_of
+from chancy.plugins.redis.transport.chunks import ADDED, BATCH, MOVED, fit, records_of
+from chancy.plugins.redis.transport.shard_client import Link
+from chancy.queue.queue import Queue
+from chancy.text import shown
+
+logger = logging.getLogger("chancy.redis")
+
+_COUNT_CAP = 100_001
+#: For so long the end of a job is told to those who asked for it, and of so many jobs.
+_EXPECTED_S, _MOST_EXPECTED = 86_400, 1_000_000
+_ANSWERS = {
+    b"c": Cancellation.CANCELLED,
+    b"a": Cancellation.ASKED,
+    b"f": Cancellation.FINISHED,
+    b"u": Cancellation.UNKNOWN,
+}
+
+
+class RedisBroker:
+    """A `chancy.broker.Broker` on a Redis or Valkey server, or on one slot of a cluster.
+
+    Workers live as long as they beat: their beats are by the clock of the server, and the leases
+    of all that a worker has claimed stand and fall with them.
+
+    :param outbox: the schema in Postgres that has the table of `chancy.plugins.redis.outbox`, for
+        pushes inside transactions; None: there is none, and they are refused.
+    """
+
+    def __init__(self, settings: RedisSettings, *, outbox: str | None = None) -> None:
+        self.settings = settings
+        self._deposits = Deposits(outbox)
+        self.tag = Keys(settings.prefix).tag("jobs")
+        #: The way to its server, for what is beside the broker.
+        self.link = Link(settings, self.tag)
+        self._pushes = Pushes(self.link)
+        self._queues = Queues(self.link)
+        self._workers = Workers(self.link)
+        self._kept = (settings.keep_finished, settings.keep_failed)
+        self._ages = (settings.keep_finished_s, settings.keep_failed_s)
+        self._claims = Claims(self.link, self._kept)
+        self._watch = Watch(self.link, self._claims)
+
+    def __repr__(self) -> str:
+        return f"RedisBroker({self.settings.shown_url})"
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        offered = {Capability.NOTICES, Capability.UNIQUE}
+        if self._deposits.possible:
+            offered.add(Capability.TRANSACTIONAL_PUSH)
+        return frozenset(offered)
+
+    async def open(self) -> None:
+        await self.link.open()
+        self._claims.open()
+
+    async def close(self) -> None:
+        await self._watch.close()
+        await self._claims.close()
+        await self.link.close()
+
+    def check_queue(self, queue: Queue) -> None:
+        for name in queue.broker_options.keys() - {"history"}:
+            raise ConfigurationError(
+                f"queue {queue.name!r}: the redis broker has no option {shown(name)}, but 'history'"
+            )
+        history_of(queue, self.settings)
+
+    async def push(
+        self, jobs: Sequence[PreparedJob], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        """See `Broker.push`. Within a transaction of Postgres the jobs go into the outbox: their
+        unique keys are looked at when they come to Redis."""
+        if within is None:
+            return await self._pushes.push(jobs)
+        return await self._deposits.put(jobs, within)
+
+    def push_within(self, jobs: Sequence[PreparedJob], *, within: object) -> Mapping[UUID, UUID]:
+        """The same from a thread without an event loop; see `chancy.broker.BlockingWithin`."""
+        return self._deposits.put_blocking(jobs, within)
+
+    async def push_many(
+        self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
+    ) -> Mapping[UUID, UUID]:
+        """All of them are taken before the first is stored, but within a transaction."""
+        if within is None:
+            return await self._pushes.push([job for chunk in chunks for job in chunk])
+        for chunk in chunks:
+            await self.push(chunk, within=within)
+        return {}
+
+    def adoption(self, control: Broker) -> Adoption | None:
+        """See `chancy.broker.Adopting`."""
+        return adoption(control, self.link, self.cancel) if self._deposits.possible else None
+
+    async def claim(
+        self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
+    ) -> Sequence[Claim]:
+        return await self._claims.claim(queue, worker_id=worker_id, limit=limit)
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+    ) -> frozenset[UUID]:
+        return await settle(self.link, self._kept, settlements)
+
+    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        stale: set[UUID] = set()
+        metas = list(map(_meta, notes))
+        at = 0
+        while at < len(notes):
+            count = fit(metas[at : at + BATCH], BATCH, ADDED)
+            parts: list[bytes] = []
+            for note, meta in zip(notes[at : at + count], metas[at : at + count], strict=True):
+                parts += [note.id.bytes + note.lease.bytes, meta]
+            lines = await self.link.run("note", *parts)
+            for note, objects in zip(notes[at:], lines, strict=False):
+                if objects > folding.MOST:
+                    await self._fold(note)
+                if objects == 0:
+                    stale.add(note.id)
+            at += len(lines)
+        return frozenset(stale)
+
+    async def _fold(self, note: Note) -> None:
+        [record] = await self.link.run("fetch", *self._ages, note.id.bytes)
+        if record:
+            await folding.fold(self.link, note.id, note.lease, record)
+
+    async def promote(self, limit: int) -> Promotion:
+        promoted = 0
+        while True:
+            most = max(0, min(MOVED, limit - promoted))
+            done, due = await self.link.run("promote", most)
+            promoted += done
+            next_due_s = float(due) if due else None
+            # Fewer than could be: there are no more that are due, or they are large.
+            over = done < most and (not done or next_due_s != 0.0)
+            if over or promoted >= limit:
+                return Promotion(promoted, next_due_s)
+
+    async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        found: dict[UUID, Cancellation] = {}
+        left, at = list(dict.fromkeys(ids)), 0
+        while at < len(left):
+            some = left[at : at + BATCH]
+            answer = await self.link.run("cancel", *self._kept, *(id.bytes for id in some))
+            found |= zip(some, map(_ANSWERS.__getitem__, answer), strict=False)
+            at += len(answer)
+        return found
+
+    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        hurried: set[UUID] = set()
+        left = sorted(set(ids))
+        while left:
+            looked, *found = await self.link.run("hurry", *(id.bytes for id in left[:BATCH]))
+            hurried.update(UUID(bytes=id) for id in found)
+            left = left[looked:]
+        return frozenset(hurried)
+
+    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
+        answer = await self.link.run("asked", worker_id.bytes)
+        return [UUID(bytes=id) for id in answer]
+
+    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
+        # What nobody has fetched of what was given goes back within a second.
+        unsure = self._claims.unsure(worker_id)
+        found = await self._workers.running(worker_id, besides=besides)
+        return {id: lease for id, lease in found.items() if lease not in unsure}
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._read(ids, "fetch", *self._ages)
+
+    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._read(ids, "expect", _EXPECTED_S, _MOST_EXPECTED, *self._ages)
+
+    async def _read(
+        self, ids: Sequence[UUID], script: str, *args: float
+    ) -> Mapping[UUID, QueuedJob]:
+        texts = await records_of(self.link.run, ids, script, *args)
+        return {
+            id: records.queued(id.bytes, text) for id, text in zip(ids, texts, strict=True) if text
+        }
+
+    async def forget(self, ids: Sequence[UUID]) -> None:
+        for at in range(0, len(ids), MOVED):
+            await self.link.run("forget", *(id.bytes for id in ids[at : at + MOVED]))
+
+    async def place(self, id: UUID) -> Place | None:
+        answer = await self.link.run("place", id.bytes)
+        if not answer:
+            return None
+        record, now, ahead, running = answer
+        return records.place(record, float(now), ahead, running)
+
+    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
+        if not 1 <= wanted.limit <= 1_000:
+            raise ConfigurationError(f"limit={wanted.limit} must be from 1 to 1,000 jobs")
+        states = "".join(str(int(state)) for state in wanted.states)
+        before = b"" if wanted.before is None else wanted.before.bytes
+        found: list[QueuedJob] = []
+        while True:
+            left = wanted.limit - len(found)
+            before, *rows = await self.link.run(
+                "find", before, left, states, wanted.queue or "", wanted.func or "", *self._ages
+            )
+            found += map(records.queued, rows[::2], rows[1::2])
+            if not before or len(found) >= wanted.limit:
+                return found
+
+    async def counts(self) -> Mapping[str, QueueCounts]:
+        answer: list[bytes] = await self.link.run("counts")
+        found: dict[str, dict[str, int]] = {}
+        for field, number in zip(answer[::2], answer[1::2], strict=True):
+            letter, _, queue = field.decode().partition(":")
+            state = {"p": "pending", "r": "running", "s": "scheduled"}[letter]
+            # Below zero where the counters were deleted by hand, until they are mended.
+            found.setdefault(queue, {})[state] = max(0, min(int(number), _COUNT_CAP))
+        return {queue: QueueCounts(**by_state) for queue, by_state in found.items()}
+
+    async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        return await self._queues.declare(queue, upsert=upsert)
+
+    async def queues(self) -> Sequence[Queue]:
+        return await self._queues.all()
+
+    async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
+        return await self._queues.pause(queue, resume_at)
+
+    async def resume(self, queue: str) -> bool:
+        return await self._queues.resume(queue)
+
+    async def delete_queue(self, queue: str) -> bool:
+        return await self._queues.delete(queue)
+
+    async def register(self, worker: WorkerRecord) -> None:
+        await self._workers.register(worker)
+
+    async def announce(
+        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+    ) -> bool:
+        return await self._workers.announce(worker_id, queues, broken)
+
+    async def unregister(self, worker_id: UUID) -> None:
+        await self._claims.leave(worker_id)
+        await self._workers.unregister(worker_id)
+
+    async def workers(self) -> Sequence[WorkerRecord]:
+        return await self._workers.all()
+
+    async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
+        answer = await self.link.run("orphans", silent_s, max(0, min(limit, MOVED)))
+        return list(map(records.claim, answer[::2], answer[1::2]))
+
+    def pulse(self, worker_id: UUID) -> Pulse:
+        return RedisPulse(self.settings, self.tag, worker_id)
+
+    async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
+        return await self._watch.subscribe(topic)
+
+
+def _meta(note: Note) -> bytes:
+    try:
+        return records.check_object(note.meta, "a note").encode()
+    except (InvalidArguments, ValueError) as error:
+        logger.error("note_refused job=%s error=%s", note.id, error)
+        return b"{}"

@@ -1,0 +1,1 @@
+"""Keeping the data in Redis in order: sweeps, repair, diagnosis."""

@@ -1,0 +1,1 @@
+"""From Postgres to Redis and back: the outbox, adopted jobs, archived history."""

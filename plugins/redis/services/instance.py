@@ -1,0 +1,289 @@
+"""One copy of a service in this worker: from the lease it was given to the end of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chancy.errors import BrokerUnavailable, ChancyError, InvalidArguments, LeaseLost
+from chancy.plugins.redis.services.base import (
+    BlockingContext,
+    Context,
+    Service,
+    ServiceError,
+    State,
+    Stopping,
+    UnknownService,
+)
+from chancy.plugins.redis.services.leases import Ending, Taken
+from chancy.plugins.redis.services.run import LoopRun, Result, Run, ThreadRun, is_async
+from chancy.plugins.redis.services.values import as_json, data_of, printable
+
+logger = logging.getLogger("chancy.redis.services")
+
+#: Characters of a traceback that are kept: the last ones.
+_TRACE = 65_536
+#: Seconds between two interruptions, and for a thread that only asks whether it is to stop.
+_AGAIN_S = 0.5
+
+
+class Desk(Protocol):
+    """What a copy says to Redis: again and again while Redis is away, if it is ``patient``."""
+
+    async def obey(self, taken: Taken) -> tuple[Ending, str, str]: ...
+    async def finish(
+        self, taken: Taken, state: State, output: str, event: str, *, patient: bool
+    ) -> bool | None: ...
+    async def release(self, taken: Taken, *, patient: bool) -> str: ...
+    async def emit(self, taken: Taken, event: str, data: object) -> None: ...
+    def emit_now(self, taken: Taken, event: str, data: object) -> None: ...
+    def ask(self, id: str) -> None: ...
+    def failed(self, error: BaseException) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Why:
+    """Why a copy stops: ``wanted``, ``lost``, or ``closing``."""
+
+    reason: str
+
+
+_WANTED, _LOST, _CLOSING = _Why("wanted"), _Why("lost"), _Why("closing")
+
+
+class Copy:
+    """Runs one service, again with each reload.
+
+    :param grace_s: between ``stop`` and an interruption.
+    """
+
+    def __init__(
+        self, taken: Taken, kinds: Mapping[str, type[Service]], desk: Desk, *, grace_s: float
+    ) -> None:
+        self.taken = taken
+        self._kinds = kinds
+        self._desk = desk
+        self._grace_s = grace_s
+        self._loop = asyncio.get_running_loop()
+        self._why: asyncio.Future[_Why] = self._loop.create_future()
+        self._stopping = Stopping()
+        self._obeyed_at = 0.0
+        self._final: _Why | None = None
+        #: Of the last event that could not be published.
+        self._unheard: Exception | None = None
+        self._ended = False
+
+    # From any thread
+
+    def want(self, wanted: str, asked: float) -> None:
+        """Something is wanted of the service, as a renewal of that time has said."""
+        self._loop.call_soon_threadsafe(self._want, asked)
+
+    def lose(self) -> None:
+        """The lease may be another's."""
+        self._loop.call_soon_threadsafe(self._stop_for, _LOST)
+        # Not only once the loop is free: a thread may look at it.
+        self._stopping.flag.set()
+
+    # In the loop
+
+    def close(self) -> None:
+        """The worker ends."""
+        self._stop_for(_CLOSING)
+
+    def give_up(self) -> None:
+        """`lose`, before it has begun."""
+        self._stop_for(_LOST)
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether it has ended because its lease was lost."""
+        return self._final is _LOST and not self._ended
+
+    async def live(self) -> None:
+        """Run it until it ends or is stopped, and write that down."""
+        while True:
+            kind, data, result = self._prepare()
+            if kind is not None:
+                result = await self._run(kind, data)
+            if result is not None:
+                await self._finish(kind, result)
+                return
+            why = self._final or self._why.result()
+            if why is not _WANTED:
+                await self._give_back(why)
+                return
+            if not await self._obey():
+                return
+
+    def _prepare(self) -> tuple[type[Service] | None, dict[str, Any], Result | None]:
+        """The class and the data, or why there is none of them."""
+        kind = self._kinds.get(self.taken.name)
+        if kind is None:
+            known = ", ".join(sorted(self._kinds)) or "none"
+            missing = UnknownService(
+                f"this worker knows no service {self.taken.name!r}; it knows {known}"
+            )
+            return None, {}, Result(error=missing)
+        try:
+            return kind, data_of(self.taken.data), None
+        except InvalidArguments as error:
+            return None, {}, Result(error=error)
+
+    async def _run(self, kind: type[Service], data: dict[str, Any]) -> Result | None:
+        """The result of a run; None if it was stopped."""
+        if self._final is not None:
+            return None
+        run = self._make(kind, data)
+        ending = run.begin()
+        both: tuple[asyncio.Future[Any], ...] = (ending, self._why)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done() and not (self._why.done() and self._why.result() is _LOST):
+            # It has ended before it could hear that it is to stop. Of a lost lease it may have.
+            return ending.result()
+        self._stopping.flag.set()
+        self._stopping.event.set()
+        await self._end(kind, run, ending)
+        return None
+
+    def _make(self, kind: type[Service], data: dict[str, Any]) -> Run:
+        taken, stopping, desk = self.taken, self._stopping, self._desk
+        if is_async(kind):
+
+            async def emit(event: str, data: object) -> None:
+                try:
+                    await desk.emit(taken, event, data)
+                except (BrokerUnavailable, LeaseLost) as error:
+                    self._unheard = error
+                    raise
+
+            return LoopRun(kind, Context(taken.id, int(taken.token), data, stopping, emit))
+
+        def emit_now(event: str, data: object) -> None:
+            try:
+                desk.emit_now(taken, event, data)
+            except (BrokerUnavailable, LeaseLost) as error:
+                self._unheard = error
+                raise
+
+        return ThreadRun(
+            kind, BlockingContext(taken.id, int(taken.token), data, stopping, emit_now)
+        )
+
+    async def _end(self, kind: type[Service], run: Run, ending: asyncio.Future[Result]) -> None:
+        """Stop a run, however long that takes: another copy must not begin before."""
+        await self._call_stop(run)
+        has_stop = kind.stop is not Service.stop
+        if kind.abrupt or (not has_stop and is_async(kind)):
+            patience_s = 0.0
+        else:
+            patience_s = self._grace_s if has_stop else _AGAIN_S
+        if not ending.done() and patience_s:
+            await asyncio.wait([ending], timeout=patience_s)
+        told_at = time.monotonic() + self._grace_s
+        told = False
+        while not ending.done():
+            run.interrupt()
+            await asyncio.wait([ending], timeout=_AGAIN_S)
+            if not told and not ending.done() and time.monotonic() > told_at:
+                told = True
+                logger.error("service_does_not_stop service=%s", self.taken.id)
+
+    async def _call_stop(self, run: Run) -> None:
+        patience = asyncio.timeout(self._grace_s)
+        try:
+            async with patience:
+                await run.stop()
+        except Exception as error:
+            if isinstance(error, TimeoutError) and patience.expired():
+                logger.warning(
+                    "service_stop_takes_long service=%s grace_s=%g", self.taken.id, self._grace_s
+                )
+                return
+            logger.exception("service_stop_failed service=%s", self.taken.id)
+            self._desk.failed(error)
+
+    async def _finish(self, kind: type[Service] | None, result: Result) -> None:
+        state, output, error = self._outcome(kind, result)
+        # What fails while Redis is away mostly fails for that, and begins anew when it is back.
+        blamed = error is not None and error is self._unheard
+        ours: bool | None = None
+        if not blamed:
+            event = f'{{"event":"{state.value.lower()}","data":{output}}}'
+            ours = await self._desk.finish(
+                self.taken, state, output, event, patient=state is not State.EXCEPTION
+            )
+        if ours is None:
+            logger.info("service_fails_for_redis service=%s error=%r", self.taken.id, error)
+            self._stop_for(_LOST)
+            await self._give_back(_LOST)
+            return
+        self._ended = True
+        if not ours:
+            logger.warning("service_ended_without_lease service=%s", self.taken.id)
+        if state is State.EXCEPTION and error is not None:
+            logger.error(
+                "service_raised service=%s name=%s", self.taken.id, self.taken.name, exc_info=error
+            )
+            self._desk.failed(error)
+
+    def _outcome(
+        self, kind: type[Service] | None, result: Result
+    ) -> tuple[State, str, BaseException | None]:
+        error = result.error
+        if error is None:
+            try:
+                output = as_json(result.value, f"what {self.taken.name} returned")
+                return State.SUCCESS, output, None
+            except ChancyError as refused:
+                error = refused
+        wanted = kind.Error if kind is not None else ServiceError
+        if isinstance(error, wanted):
+            return State.ERROR, as_json(printable(str(error))[-_TRACE:], "the message"), error
+        trace = "".join(traceback.format_exception(error))
+        return State.EXCEPTION, as_json(printable(trace)[-_TRACE:], "the traceback"), error
+
+    async def _give_back(self, why: _Why) -> None:
+        if why is _LOST:
+            logger.warning(
+                "service_lost service=%s name=%s: its lease could not be renewed in time, or it "
+                "was removed",
+                self.taken.id,
+                self.taken.name,
+            )
+        await self._desk.release(self.taken, patient=why is _CLOSING)
+
+    async def _obey(self) -> bool:
+        """Do what is wanted; whether to run it again."""
+        ending, name, data = await self._desk.obey(self.taken)
+        if ending == "lost":
+            self._stop_for(_LOST)
+        if ending != "reload":
+            return False
+        taken = self.taken
+        self.taken = Taken(taken.id, taken.token, name, data, taken.local)
+        self._obeyed_at = time.monotonic()
+        self._why = self._loop.create_future()
+        self._stopping = Stopping()
+        if self._final is not None:
+            self._stopping.flag.set()
+            self._why.set_result(self._final)
+        return True
+
+    def _want(self, asked: float) -> None:
+        if asked < self._obeyed_at:
+            # It may be what was done by now; if not, it is said again.
+            self._desk.ask(self.taken.id)
+        else:
+            self._stop_for(_WANTED)
+
+    def _stop_for(self, why: _Why) -> None:
+        if why is not _WANTED:
+            self._final = self._final or why
+        if not self._why.done():
+            self._why.set_result(why)

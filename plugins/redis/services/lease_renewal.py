@@ -1,0 +1,200 @@
+"""The threads that renew the leases of a worker, hear what is wanted, and give up in time.
+
+They are threads so that a service which computes for long does not lose its lease for that. The
+one that gives up never speaks to Redis: no answer that hangs makes it late.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError
+from chancy.plugins.redis.services.leases import Ledger
+
+logger = logging.getLogger("chancy.redis.services")
+
+#: Seconds that a read of nudges waits; the end of the worker waits for it.
+_BLOCK_S = 0.25
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease of this worker.
+
+    :ivar until: by `time.monotonic`, when it ends unless it is renewed.
+    :ivar want: told what is wanted, with the time at which that was asked for.
+    :ivar lose: told that the lease may be another's.
+    """
+
+    id: str
+    token: str
+    until: float
+    want: Callable[[str, float], None]
+    lose: Callable[[], None]
+
+
+class Keeper:
+    """Renews leases five times in each, all in one script.
+
+    Of a lease that could not be renewed the last fifth is left to its copy for stopping, whatever
+    the renewal waits for by then.
+
+    :param ledger: with a link that waits for an answer no longer than `patience_s`.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._every_s = ledger.lease_s / 5
+        self._held: dict[str, Held] = {}
+        self._asked: set[str] = set()
+        #: Guards what is held and asked for; notified of a lease that may be the first to end.
+        self._lock = threading.Condition()
+        self._closing = threading.Event()
+        self._threads = (
+            threading.Thread(target=self._serve, name="service leases", daemon=True),
+            threading.Thread(target=self._watch, name="service lease ends", daemon=True),
+        )
+        self._last: str | None = None
+        self._away = False
+
+    @staticmethod
+    def patience_s(lease_s: float) -> float:
+        """Seconds for an answer: beyond the lease it comes too late."""
+        return lease_s / 5
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the threads; blocks for a quarter of a second, or for as long as an answer takes."""
+        self._closing.set()
+        with self._lock:
+            self._lock.notify()
+        for thread in self._threads:
+            thread.join()
+
+    def hold(self, held: Held) -> None:
+        """Renew a lease from now on; whoever held one of the same id has lost it."""
+        with self._lock:
+            before = self._held.get(held.id)
+            self._held[held.id] = held
+            self._lock.notify()
+        if before is not None:
+            # A server that took over without its last words gives out what runs here.
+            before.lose()
+
+    def drop(self, id: str, token: str) -> None:
+        """Renew it no more."""
+        with self._lock:
+            held = self._held.get(id)
+            if held is not None and held.token == token:
+                del self._held[id]
+
+    def ask(self, id: str) -> None:
+        """Ask soon what is wanted of one, as if it had been nudged."""
+        with self._lock:
+            self._asked.add(id)
+
+    # The thread that speaks to Redis
+
+    def _serve(self) -> None:
+        due = time.monotonic() + self._every_s
+        backoff = Backoff(base_s=0.05, cap_s=1.0)
+        while not self._closing.is_set():
+            try:
+                named = self._listen(due)
+                if time.monotonic() >= due:
+                    due = time.monotonic() + self._every_s
+                    self._renew(None)
+                elif named:
+                    self._renew(named)
+            except BrokerError as error:
+                self._tell_away(error)
+                # The next try is one that Redis answers: without leases a read of nudges.
+                wait_s = backoff.next_s()
+                if self._held:
+                    due, wait_s = 0.0, min(wait_s, self._every_s / 2)
+                else:
+                    due = time.monotonic() + self._every_s
+                self._closing.wait(wait_s)
+            except Exception:
+                logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
+                self._closing.wait(backoff.next_s())
+            else:
+                backoff.reset()
+                self._tell_back()
+
+    def _listen(self, due: float) -> set[str]:
+        """Wait for nudges, until the next renewal at most; the ids that were named."""
+        if self._last is None:
+            # What was wanted before is told by the first renewal.
+            self._last = self._ledger.last_nudge()
+        left_s = min(due - time.monotonic(), _BLOCK_S, self._every_s / 2)
+        if self._asked:
+            left_s = 0.0
+        named: set[str] = set()
+        # BLOCK 0 would be for ever.
+        if left_s >= 0.001:
+            self._last, named = self._ledger.nudges(self._last, int(left_s * 1000))
+        with self._lock:
+            named |= self._asked
+            self._asked.clear()
+            return named & self._held.keys()
+
+    def _renew(self, named: set[str] | None) -> None:
+        with self._lock:
+            held = [one for one in self._held.values() if named is None or one.id in named]
+        if not held:
+            return
+        asked = time.monotonic()
+        answers = self._ledger.renew([(one.id, one.token) for one in held])
+        for one, answer in zip(held, answers, strict=True):
+            if answer == "lost":
+                self._lose(one)
+            else:
+                one.until = asked + self._ledger.lease_s
+                if answer:
+                    one.want(answer, asked)
+
+    def _lose(self, held: Held) -> None:
+        self.drop(held.id, held.token)
+        held.lose()
+
+    def _tell_away(self, error: BrokerError) -> None:
+        if not self._away:
+            self._away = True
+            logger.warning("service_leases_not_renewed owner=%s: %s", self._ledger.owner, error)
+
+    def _tell_back(self) -> None:
+        if self._away:
+            self._away = False
+            logger.info("service_leases_renewed_again owner=%s", self._ledger.owner)
+
+    # The thread that does not
+
+    def _watch(self) -> None:
+        """Give up what could not be renewed, before another may have it."""
+        while not self._closing.is_set():
+            for one in self._over():
+                try:
+                    self._lose(one)
+                except Exception:
+                    # Of the others, too, it is to be told.
+                    logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
+
+    def _over(self) -> list[Held]:
+        """Wait for the next lease that comes to its last fifth; those that have."""
+        with self._lock:
+            edge = time.monotonic() + self._every_s
+            over = [one for one in self._held.values() if one.until <= edge]
+            if not over and not self._closing.is_set():
+                # A renewal meanwhile only makes it look once too often.
+                first = min((one.until for one in self._held.values()), default=None)
+                self._lock.wait(None if first is None else first - edge)
+            return over

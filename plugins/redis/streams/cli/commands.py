@@ -1,0 +1,169 @@
+"""``chancy redis stream``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import click
+
+from chancy.errors import ChancyError, ConfigurationError, InvalidArguments
+from chancy.plugin.commands import Seconds, as_json
+from chancy.plugin.runtime import CommandLine
+from chancy.plugins.redis.streams.cli.administration import lag, members, reset, resume
+from chancy.plugins.redis.streams.cli.jsonl import Lines
+from chancy.plugins.redis.streams.cli.progress import Bar
+from chancy.plugins.redis.streams.cli.removal import dead, forget
+from chancy.plugins.redis.streams.cli.shared import STREAM, STREAMS, declared, run
+from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
+from chancy.plugins.redis.streams.producing.sender import PATIENCE_S
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+
+
+def stream_commands(streams: Streams) -> click.Group:
+    """The group ``stream`` over the streams that an application declares."""
+
+    @click.group("stream")
+    @click.pass_context
+    def group(context: click.Context) -> None:
+        """Send to streams, see how far their processors are, and help them on.
+
+        They are those that the application declares, so give its --app. Only Redis is spoken to.
+
+        \b
+        Example:
+          chancy redis stream lag --app shop.jobs:chancy
+        """
+        context.meta[STREAMS] = streams
+
+    for one in (send, sendmany, reset, lag, members, resume, dead, forget):
+        group.add_command(one)
+    return group
+
+
+def _maker(stream: Stream[Any]) -> Callable[[bytes], Any]:
+    """Makes records of JSON, and looks whether they could be sent."""
+    coding = stream.coding
+    if not isinstance(coding, RecordCoding):
+        raise ConfigurationError(
+            f"the stream {stream.name} has a coding of its own, which does not read JSON"
+        )
+
+    def make(text: bytes) -> Any:
+        record = coding.check_json(text)
+        stream.route.partition(record, stream.partitions)
+        return record
+
+    return make
+
+
+@click.command()
+@STREAM
+@click.argument("value", nargs=-1, required=True)
+@as_json
+@click.pass_obj
+def send(line: CommandLine, stream: str, value: tuple[str, ...], json_: bool) -> None:
+    """Send records, each a JSON object. Prints their ids.
+
+    Those of one partition are sent together or not at all. A record that does not fit is named,
+    and nothing is sent.
+
+    \b
+    Example:
+      chancy redis stream send orders '{"order_id": 7, "amount": 12.5}'
+    """
+    target = declared(stream)
+    make = _maker(target)
+    records: list[Any] = []
+    for number, text in enumerate(value, 1):
+        try:
+            records.append(make(text.encode()))
+        except InvalidArguments as error:
+            which = f"value {number} of {len(value)}: " if len(value) > 1 else ""
+            raise InvalidArguments(f"{which}{error}") from None
+    ids = run(target, lambda: target.send(*records))
+    if json_:
+        line.script({"ids": ids})
+    else:
+        for id in ids:
+            line.line(id)
+
+
+@click.command()
+@STREAM
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--from-line",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Leave out the lines before this one.",
+)
+@click.option(
+    "--timeout",
+    type=Seconds(),
+    default=PATIENCE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long for room in a full partition.",
+)
+@click.option("--no-check", is_flag=True, help="Do not read the whole file before sending any.")
+@as_json
+@click.pass_obj
+def sendmany(
+    line: CommandLine,
+    /,
+    stream: str,
+    file: BinaryIO,
+    from_line: int,
+    timeout: float,
+    no_check: bool,
+    json_: bool,
+) -> None:
+    """Send the records of a file, one JSON object a line; - is the standard input.
+
+    A file is checked to its end first, so that a line that does not fit is named before anything
+    is sent; the standard input cannot be. If sending fails, the line to go on from is said.
+
+    \b
+    Example:
+      chancy redis stream sendmany orders orders.jsonl
+      zcat orders.jsonl.gz | chancy redis stream sendmany orders -
+    """
+    target = declared(stream)
+    make = _maker(target)
+    sent = 0
+
+    def count(number: int) -> None:
+        nonlocal sent
+        sent = number
+        bar.advance(lines.read, f"{sent:,} sent")
+
+    size = os.fstat(file.fileno()).st_size if file.seekable() else None
+    with Bar(size) as bar:
+        if size is not None and not no_check:
+            _check(Lines(file, file.name, make, first=from_line), bar)
+            file.seek(0)
+        lines = Lines(file, file.name, make, first=from_line)
+        try:
+            run(target, lambda: target.send_many(lines, timeout_s=timeout, progress=count))
+        except ChancyError:
+            following = lines.line_of(sent + 1)
+            click.echo(
+                f"chancy: {sent:,} records were sent"
+                + (f"; go on with --from-line {following}" if following else ""),
+                err=True,
+            )
+            raise
+    if json_:
+        line.script({"sent": sent})
+    else:
+        line.line(f"{sent:,} sent")
+
+
+def _check(lines: Lines[Any], bar: Bar) -> None:
+    for number, _ in enumerate(lines, 1):
+        if number % 1_000 == 0:
+            bar.advance(lines.read, f"{number:,} checked")

@@ -1,0 +1,79 @@
+"""The dead letters of policies, for people to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.producing.stream import Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """An event that its processor gave up, by ``Ignore(keep=True)`` or `Retry`.
+
+    :ivar id: the id that the event had in its partition.
+    :ivar failed_at: on the clock of the server, in ISO 8601 and UTC.
+    :ivar record: as JSON would have it; its stored fields as text if it cannot be read.
+    """
+
+    partition: int
+    id: str
+    failed_at: str
+    error: str
+    record: Any
+
+
+async def letters(
+    stream: Stream[Any], processor: str, most: int, only: Collection[int] | None = None
+) -> Sequence[Letter]:
+    """The newest dead letters of a processor, at most so many, partition by partition.
+
+    :param only: of these partitions; None: of all.
+    :raises ConfigurationError: the stream has no such partition.
+    :raises BrokerError: Redis is away or refuses.
+    """
+    if only and not 0 <= min(only) <= max(only) < stream.partitions:
+        raise ConfigurationError(
+            f"the stream {stream.name} has the partitions 0 to {stream.partitions - 1}, "
+            f"and not all of {', '.join(map(str, sorted(set(only))))}"
+        )
+    found: list[Letter] = []
+    for number in range(stream.partitions) if only is None else sorted(set(only)):
+        left = most - len(found)
+        if left <= 0:
+            break
+        key = stream.keys.dead(number, processor)
+        entries = await stream.link.command("XREVRANGE", key, "+", "-", "COUNT", left)
+        found += [_read(stream, number, fields) for _, fields in reversed(entries)]
+    return found
+
+
+def _read(stream: Stream[Any], number: int, fields: Mapping[bytes, bytes]) -> Letter:
+    kept = dict(fields)
+    xid, error, at = (kept.pop(name, b"") for name in (b"_xid", b"_error", b"_at"))
+    record: Any
+    try:
+        made = stream.coding.decode([part for pair in kept.items() for part in pair])
+        record = json.loads(made.model_dump_json()) if isinstance(made, BaseModel) else str(made)
+    except Exception:
+        # Perhaps that is why it is dead: whatever its codec raises.
+        record = {_text(name): _text(value) for name, value in kept.items()}
+    moment = datetime.fromtimestamp(int(at or 0) / 1000, UTC)
+    return Letter(
+        partition=number,
+        id=_text(xid),
+        failed_at=moment.isoformat(timespec="milliseconds"),
+        error=_text(error),
+        record=record,
+    )
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")

@@ -1,0 +1,143 @@
+"""Compressors of records."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast, runtime_checkable
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.encoding.optional import imported
+from chancy.text import shown
+
+#: Bytes that an event may have once it is decompressed: a few stored ones can become any number.
+MAX_DECOMPRESSED = 64 * 1024 * 1024
+
+_GZIP_BITS = 31
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """Makes bytes fewer, and what they were. Called by any thread."""
+
+    @property
+    def name(self) -> str:
+        """1 to 32 of ``a-z 0-9 _ -``; kept with every event that it wrote."""
+        ...
+
+    def compress(self, data: bytes) -> bytes: ...
+
+    def decompress(self, data: bytes) -> bytes:
+        """Raises whatever it likes for what is no work of its."""
+        ...
+
+
+def _too_large(name: str) -> ValueError:
+    return ValueError(f"{name}: more than {MAX_DECOMPRESSED:,} bytes when decompressed")
+
+
+class Gzip:
+    """Gzip, of the standard library.
+
+    :param level: 1, fastest, to 9, smallest.
+    """
+
+    name = "gzip"
+
+    def __init__(self, level: int = 6) -> None:
+        if not 1 <= level <= 9:
+            raise ConfigurationError(f"level={shown(level)} of gzip must be from 1 to 9")
+        self.level = level
+
+    def compress(self, data: bytes) -> bytes:
+        work = zlib.compressobj(self.level, zlib.DEFLATED, _GZIP_BITS)
+        return work.compress(data) + work.flush()
+
+    def decompress(self, data: bytes) -> bytes:
+        work = zlib.decompressobj(_GZIP_BITS)
+        plain = work.decompress(data, MAX_DECOMPRESSED)
+        if work.unconsumed_tail:
+            raise _too_large(self.name)
+        if not work.eof:
+            raise ValueError("gzip: the end is missing")
+        return plain
+
+
+class Lz4:
+    """LZ4 frames, of the library lz4: little smaller, very fast."""
+
+    name = "lz4"
+
+    def __init__(self) -> None:
+        self._frame = imported("lz4.frame", what="the compressor 'lz4'")
+
+    def compress(self, data: bytes) -> bytes:
+        return cast(bytes, self._frame.compress(data))
+
+    def decompress(self, data: bytes) -> bytes:
+        work = self._frame.LZ4FrameDecompressor()
+        plain: bytes = work.decompress(data, max_length=MAX_DECOMPRESSED)
+        if not work.eof:
+            if len(plain) >= MAX_DECOMPRESSED:
+                raise _too_large(self.name)
+            raise ValueError("lz4: the end is missing")
+        return plain
+
+
+class Zstd:
+    """Zstandard, of the library zstandard: about as small as gzip, several times as fast.
+
+    :param level: 1, fastest, to 22, smallest.
+    """
+
+    name = "zstd"
+
+    def __init__(self, level: int = 3) -> None:
+        self._library = imported("zstandard", what="the compressor 'zstd'")
+        if not 1 <= level <= 22:
+            raise ConfigurationError(f"level={shown(level)} of zstd must be from 1 to 22")
+        self.level = level
+        # The library's objects are for one thread each, and cost more than a small record.
+        self._own = threading.local()
+
+    def compress(self, data: bytes) -> bytes:
+        work: Any = getattr(self._own, "compressor", None)
+        if work is None:
+            work = self._own.compressor = self._library.ZstdCompressor(level=self.level)
+        return cast(bytes, work.compress(data))
+
+    def decompress(self, data: bytes) -> bytes:
+        # It takes the size that a frame promises, whatever limit it is given.
+        promised = self._library.get_frame_parameters(data).content_size
+        if MAX_DECOMPRESSED < promised < self._library.CONTENTSIZE_UNKNOWN:
+            raise _too_large(self.name)
+        work: Any = getattr(self._own, "decompressor", None)
+        if work is None:
+            work = self._own.decompressor = self._library.ZstdDecompressor()
+        return cast(bytes, work.decompress(data, max_output_size=MAX_DECOMPRESSED))
+
+
+_COMPRESSORS: Mapping[str, Callable[[], Compressor]] = {"gzip": Gzip, "lz4": Lz4, "zstd": Zstd}
+
+
+def find_compressor(given: str | Compressor) -> Compressor:
+    """The compressor of a name, or an own one.
+
+    :raises ConfigurationError: there is none of this name, its library is missing, or what was
+        given is none.
+    """
+    match given:
+        case str():
+            if given not in _COMPRESSORS:
+                raise ConfigurationError(
+                    f"there is no compressor {shown(given)}: use {', '.join(_COMPRESSORS)}, or an "
+                    "object with a name and the methods compress(data) and decompress(data)"
+                )
+            return _COMPRESSORS[given]()
+        case Compressor():
+            return given
+    raise ConfigurationError(
+        f"{shown(given)} is no compressor: give a name, or an object with a name and the methods "
+        "compress(data) and decompress(data)"
+    )

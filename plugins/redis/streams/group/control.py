@@ -1,0 +1,92 @@
+"""Control: hears what the members of a processor tell each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.transport.script_client import Link
+
+logger = logging.getLogger("chancy.redis.streams")
+
+_BLOCK_MS = 4_000
+
+
+#: Given the reason of a message, and the partitions that it is about; None: all.
+Heard = Callable[[str, Collection[int] | None], None]
+
+_MOST = 100
+
+
+class Control:
+    """Reads the control stream from where it has left off, so that nothing is missed.
+
+    :param heard: called with the reason of each message: join, leave, dead, plan, released, resume.
+    """
+
+    def __init__(self, link: Link, processor: Processor[Any], heard: Heard) -> None:
+        self._reader = link.reader()
+        self._processor = processor
+        self._ctl = processor.stream.keys.ctl(processor.name)
+        self._heard = heard
+
+    async def serve(self, last: str) -> None:
+        """Read until cancelled, beginning behind a message."""
+        backoff = Backoff(base_s=0.1, cap_s=2.0)
+        known = (0, 0)
+        try:
+            while True:
+                try:
+                    found = await self._reader.read(
+                        "XREAD",
+                        "COUNT",
+                        _MOST,
+                        "BLOCK",
+                        _BLOCK_MS,
+                        "STREAMS",
+                        self._ctl,
+                        last,
+                        key=self._ctl,
+                        block_ms=_BLOCK_MS,
+                    )
+                    backoff.reset()
+                except BrokerError as error:
+                    pause_s = backoff.next_s()
+                    logger.warning(
+                        "stream_control_failed processor=%s next_try_s=%.1f error=%s",
+                        self._processor.id,
+                        pause_s,
+                        error,
+                    )
+                    await asyncio.sleep(pause_s)
+                    # Whatever was said meanwhile: the stream may have begun anew, with lower ids.
+                    known, last = max(known, _order(last)), "0-0"
+                    continue
+                count = 0
+                for _, messages in found or ():
+                    count = len(messages)
+                    for xid, fields in messages:
+                        last = xid.decode()
+                        self._hear(fields, again=_order(last) <= known)
+                if count < _MOST:
+                    known = (0, 0)
+        finally:
+            await self._reader.close()
+
+    def _hear(self, fields: Mapping[bytes, bytes], *, again: bool) -> None:
+        reason = fields.get(b"reason", b"").decode(errors="replace")
+        if again and reason == "resume":
+            return  # what was halted since then must not go on by it
+        numbers = fields.get(b"partitions", b"").split(b",")
+        only = {int(number) for number in numbers if number.isdigit()}
+        self._heard(reason, only or None)
+
+
+def _order(xid: str) -> tuple[int, int]:
+    ms, _, seq = xid.partition("-")
+    return int(ms), int(seq or 0)

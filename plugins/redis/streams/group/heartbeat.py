@@ -1,0 +1,130 @@
+"""The heartbeat: extends a member's leases from a thread, whatever its loop is busy with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chancy.plugins.redis.streams.group.membership import Membership, Standing
+from chancy.plugins.redis.streams.processing.loss import tell_loss
+from chancy.plugins.redis.streams.processing.ownership import Ownership
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.transport.script_client import Link
+
+logger = logging.getLogger("chancy.redis.streams")
+
+#: Seconds for which the end of the thread is waited for.
+_PATIENCE_S = 5.0
+
+
+class Heartbeat:
+    """Says that a member lives and extends the leases of its lanes, four times a lease.
+
+    :param lanes: those that are owned now; called in the thread, so it gives a copy.
+    :param heard: called in the worker's loop with the standing of the member after each beat.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        processor: Processor[Any],
+        member: str,
+        ownership: Ownership,
+        *,
+        lanes: Callable[[], Sequence[Lane[Any]]],
+        heard: Callable[[Standing], None],
+    ) -> None:
+        self._link = link
+        self._processor = processor
+        self._member = member
+        self._ownership = ownership
+        self._lanes = lanes
+        self._heard = heard
+        self._every_s = processor.options.lease_s / 4
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._belongs = True
+        self._thread = threading.Thread(
+            # Its lines come from the executor's context, too.
+            target=contextvars.copy_context().run,
+            args=(self._beat_on,),
+            name=f"chancy heartbeat {processor.id}",
+            daemon=True,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Extend leases only: the member has left."""
+        self._belongs = False
+
+    async def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, _PATIENCE_S)
+
+    def _beat_on(self) -> None:
+        asyncio.run(self._beat_until_stopped())
+
+    async def _beat_until_stopped(self) -> None:
+        settings, changes = self._link.settings, dict[str, float]()
+        if settings.cluster:
+            # What one server has must not be lost because another keeps silent.
+            changes = {
+                "timeout_s": min(settings.timeout_s, self._every_s),
+                "connect_timeout_s": min(settings.connect_timeout_s, self._every_s),
+            }
+        link = self._link.another(**changes)
+        membership = Membership(link, self._processor, self._member)
+        try:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                try:
+                    async with asyncio.timeout(self._every_s * 2):
+                        await self._beat(link, membership)
+                except Exception as error:
+                    # Whatever it is: without a next beat all would be lost, and nobody told.
+                    logger.warning(
+                        "stream_heartbeat_failed processor=%s error=%s: %s",
+                        self._processor.id,
+                        type(error).__name__,
+                        error,
+                    )
+                self._lose_expired()
+                # Nothing else runs in this loop.
+                self._stop.wait(max(self._every_s / 10, began + self._every_s - time.monotonic()))
+        finally:
+            await link.close()
+
+    async def _beat(self, link: Link, membership: Membership) -> None:
+        for lane in await self._ownership.extend(self._lanes(), link):
+            self._lose(lane, "another owns it, or the lease had ended")
+        if self._belongs:
+            self._tell(await membership.change("beat"))
+
+    def _lose_expired(self) -> None:
+        now = time.monotonic()
+        for lane in self._lanes():
+            if not lane.lost and not lane.given and now >= lane.deadline:
+                self._lose(lane, "its lease has ended")
+
+    def _lose(self, lane: Lane[Any], why: str) -> None:
+        tell_loss(self._processor.id, lane, why)
+        self._call(lane.lose)
+
+    def _tell(self, standing: Standing) -> None:
+        self._call(lambda: self._heard(standing))
+
+    def _call(self, work: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(work)
+        except RuntimeError:
+            # The worker's loop has ended, and with it everything that would have to know.
+            self._stop.set()

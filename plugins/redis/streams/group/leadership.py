@@ -1,0 +1,85 @@
+"""Leadership in Redis, for processes that serve streams without a database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+import uuid
+
+from chancy.errors import BrokerError
+from chancy.plugins.redis.transport.script_client import Link
+
+logger = logging.getLogger("chancy.redis.streams")
+
+
+class RedisGate:
+    """A `chancy.leader.LeaderGate` over a lease in Redis.
+
+    :param lease_s: seconds after which another may lead if this one is silent. It counts from
+        before it was asked for, so that a leader knows earlier than the others that it is none.
+    """
+
+    def __init__(self, link: Link, *, lease_s: float = 16.0) -> None:
+        self._link = link
+        self._lease_s = lease_s
+        self._key = f"{{{link.prefix}st}}:lead"
+        self._member = uuid.uuid4().hex
+        self._until = 0.0
+        self._term = 0
+        self._began = asyncio.Event()
+
+    @property
+    def leading(self) -> bool:
+        return time.monotonic() < self._until
+
+    @property
+    def term(self) -> int | None:
+        return self._term if self.leading else None
+
+    async def wait(self) -> int:
+        while not self.leading:
+            self._began.clear()
+            await self._began.wait()
+        return self._term
+
+    def vacant(self) -> None:
+        """Nobody tells; the next question finds it out."""
+
+    async def serve(self) -> None:
+        """Ask for the lead until cancelled; then give it up, so that another has it soon."""
+        asking: asyncio.Task[None] | None = None
+        try:
+            while True:
+                asking = asyncio.create_task(self._ask(), name="ask for the lead")
+                await asyncio.shield(asking)
+                # Four times a lease, and not all at one moment.
+                await asyncio.sleep(self._lease_s / 4 * random.uniform(0.8, 1.2))
+        finally:
+            if asking is not None:
+                # The server may grant it yet: behind the farewell nobody would lead for a lease.
+                await asyncio.wait([asking])
+            if self.leading:
+                self._until = 0.0
+                with contextlib.suppress(BrokerError, TimeoutError):
+                    async with asyncio.timeout(2.0):
+                        await self._link.call("lead", [self._key], [self._member, 0])
+
+    async def _ask(self) -> None:
+        led, asked = self.leading, time.monotonic()
+        lease_ms = round(self._lease_s * 1000)
+        try:
+            term = int(await self._link.call("lead", [self._key], [self._member, lease_ms]))
+        except BrokerError as error:
+            logger.warning("stream_lead_unknown error=%s", error)
+            return
+        self._until = asked + self._lease_s if term else 0.0
+        if term and (not led or term != self._term):
+            logger.info("stream_lead_taken member=%s term=%d", self._member, term)
+        elif led and not term:
+            logger.warning("stream_lead_lost member=%s term=%d", self._member, self._term)
+        self._term = term
+        if self.leading:
+            self._began.set()

@@ -1,0 +1,61 @@
+"""Maintenance: drops dead members, trims the logs, and measures how far behind a processor is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.group.membership import Membership
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.transport.script_client import Call, Link
+
+logger = logging.getLogger("chancy.redis.streams")
+
+
+class Maintenance:
+    """What any member may do for all, at times that differ by chance."""
+
+    def __init__(
+        self,
+        link: Link,
+        processor: Processor[Any],
+        membership: Membership,
+        lanes: Callable[[], Sequence[Lane[Any]]],
+    ) -> None:
+        self._link = link
+        self._processor = processor
+        self._membership = membership
+        self._lanes = lanes
+        self._every_s = max(processor.options.check_s, processor.options.lease_s / 8)
+
+    async def serve(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await asyncio.sleep(self._every_s * random.uniform(0.5, 1.0))
+            try:
+                await self._reap()
+                await self._trim()
+            except BrokerError as error:
+                logger.warning(
+                    "stream_maintenance_failed processor=%s error=%s", self._processor.id, error
+                )
+
+    async def _reap(self) -> None:
+        standing = await self._membership.change("reap")
+        for member in standing.dead:
+            logger.warning("member_found_dead processor=%s member=%s", self._processor.id, member)
+
+    async def _trim(self) -> None:
+        """Trim the partitions that are owned here: each is somebody's."""
+        stream = self._processor.stream
+        await self._link.call_many(
+            [
+                Call("trim", (stream.keys.log(lane.number),), (stream.size,))
+                for lane in self._lanes()
+            ]
+        )

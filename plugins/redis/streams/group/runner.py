@@ -1,0 +1,306 @@
+"""The runner: owns the partitions that the plan gives this member, and gives up the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from chancy.errors import BrokerError
+from chancy.plugins.redis.streams.group.fetcher import Fetcher
+from chancy.plugins.redis.streams.group.halts import Exit, Halts
+from chancy.plugins.redis.streams.group.membership import Membership, Plan
+from chancy.plugins.redis.streams.group.overdue import Overdue
+from chancy.plugins.redis.streams.group.waiter import Waiter
+from chancy.plugins.redis.streams.processing.cancellation import interrupt
+from chancy.plugins.redis.streams.processing.consumer import Consumer, End
+from chancy.plugins.redis.streams.processing.counters import Meter
+from chancy.plugins.redis.streams.processing.loss import tell_loss
+from chancy.plugins.redis.streams.processing.ownership import Busy, Ownership, Parked
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.transport.script_client import Link
+
+logger = logging.getLogger("chancy.redis.streams")
+
+#: Seconds at least and at most until a partition that another owns is tried again.
+_SOON_S, _LATE_S = 0.05, 1.0
+
+
+class Runner:
+    """The lanes of a processor in this worker, each with its consumer."""
+
+    def __init__(
+        self,
+        link: Link,
+        processor: Processor[Any],
+        ownership: Ownership,
+        membership: Membership,
+        leave: Exit,
+    ) -> None:
+        self._processor = processor
+        self._ownership = ownership
+        self._membership = membership
+        self.meter = Meter()
+        self._lanes: dict[int, Lane[Any]] = {}
+        self._consumers: dict[int, asyncio.Task[End]] = {}
+        self._leaving: dict[int, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[End]] = set()
+        self._hurried = False
+        self._overdue = Overdue(processor)
+        self._retry_s: float | None = None
+        #: Partitions that are quarantined for this processor, as far as this worker has seen.
+        self.parked: set[int] = set()
+        self._halts = Halts(ownership, leave)
+        self._returning: list[Lane[Any]] = []
+        self._acquiring = asyncio.Lock()
+        #: Nothing more is acquired.
+        self.leaving = False
+        #: Set when the plan may have changed, or a lane has ended.
+        self.changed = asyncio.Event()
+        self._waiter = Waiter(link, processor, self._lanes.values)
+        self._fetcher = Fetcher(link, processor, membership.member, self._waiter, self.meter)
+
+    @property
+    def lanes(self) -> Sequence[Lane[Any]]:
+        """The lanes that are owned now. From any thread."""
+        return list(self._lanes.values())
+
+    @property
+    def halted(self) -> Collection[int]:
+        """Partitions whose policy has halted them here."""
+        return self._halts.numbers
+
+    async def serve(self) -> None:
+        """Follow the plan until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._waiter.serve(), name="waiter")
+            group.create_task(self._fetcher.serve(), name="fetcher")
+            group.create_task(self._follow(), name="runner")
+
+    async def _follow(self) -> None:
+        version = 0
+        while True:
+            self.changed.clear()
+            try:
+                plan = await self._membership.plan()
+                if plan.version != version:
+                    version = plan.version
+                    self.meter.rebalances += 1
+                await self.follow(plan)
+            except BrokerError as error:
+                logger.warning(
+                    "stream_plan_unknown processor=%s error=%s", self._processor.id, error
+                )
+            check_s = self._processor.options.check_s
+            pause_s = check_s if self._retry_s is None else min(check_s, self._retry_s)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def follow(self, plan: Plan) -> None:
+        """Begin to release what is not ours by the plan, and acquire what is."""
+        assigned = plan.of(self._membership.member)
+        for number, lane in list(self._lanes.items()):
+            if lane.lost or number not in assigned:
+                self._release(lane)
+        self._retry_s = None
+        wanted = [
+            number
+            for number in sorted(assigned)
+            if number not in self._lanes and number not in self._leaving
+        ]
+        self._overdue.keep(wanted)
+        async with self._acquiring:
+            if wanted and not self.leaving:
+                await self._acquire(wanted)
+
+    async def _acquire(self, wanted: Collection[int]) -> None:
+        claims = await self._ownership.acquire(wanted)
+        acquired = []
+        for number, claim in claims.items():
+            match claim:
+                case Lane():
+                    self._begin(claim)
+                    acquired.append(number)
+                    if self.leaving:
+                        self._release(claim)
+                case Busy(left_s=left_s):
+                    self._wait_for(number, left_s)
+                case Parked():
+                    if number not in self.parked:
+                        self.parked.add(number)
+                        logger.warning(
+                            "partition_is_quarantined processor=%s partition=%d: "
+                            "`chancy redis stream resume` lifts that",
+                            self._processor.id,
+                            number,
+                            extra={"partition": number},
+                        )
+                case BrokerError():
+                    self._overdue.refuse(number, claim)
+                    self._retry_s = _LATE_S
+        if acquired:
+            logger.info(
+                "partitions_acquired processor=%s partitions=%s",
+                self._processor.id,
+                ",".join(map(str, acquired)),
+            )
+
+    def _begin(self, lane: Lane[Any]) -> None:
+        self.parked.discard(lane.number)
+        self._overdue.end(lane.number)
+        self._lanes[lane.number] = lane
+        self._fetcher.add(lane)
+        self._consume(lane)
+
+    def _consume(self, lane: Lane[Any]) -> None:
+        consumer = Consumer(self._processor, lane, self._ownership, self.meter)
+        name = f"{self._processor.id} {lane.number}"
+        task = asyncio.create_task(consumer.run(), name=name)
+        self._consumers[lane.number] = task
+        task.add_done_callback(lambda task: self._ended(lane, task))
+
+    def _ended(self, lane: Lane[Any], task: asyncio.Task[End]) -> None:
+        interrupted = task.cancelled() and lane.closing
+        if interrupted or self._lanes.get(lane.number) is not lane:
+            return
+        # A processor may cancel its own task: without this nobody would work on the partition.
+        if task.cancelled() or task.exception() is not None:
+            logger.error(
+                "stream_consumer_failed processor=%s partition=%d",
+                self._processor.id,
+                lane.number,
+                exc_info=None if task.cancelled() else task.exception(),
+                extra={"partition": lane.number},
+            )
+            lane.lose()
+        else:
+            match task.result():
+                case End.HALTED | End.EXITING as end:
+                    self._halts.add(lane, leave=end is End.EXITING, ending=self.leaving)
+                    return
+                case End.PARKED:
+                    self.parked.add(lane.number)
+                case End.CLOSED:
+                    pass
+        self.changed.set()
+
+    def _wait_for(self, number: int, left_s: float) -> None:
+        """Its owner may be gone, or hand it over in a moment: it will say so."""
+        self._overdue.wait(number)
+        soon_s = min(max(left_s, _SOON_S), _LATE_S)
+        self._retry_s = soon_s if self._retry_s is None else min(self._retry_s, soon_s)
+
+    def resume(self, only: Collection[int] | None = None) -> None:
+        """Let halted partitions go on, and look whether quarantines were lifted.
+
+        :param only: of these partitions; None: of all.
+        """
+        for lane in self._halts.lift(self._lanes, only):
+            self._consume(lane)
+        self.changed.set()
+
+    # Giving up
+
+    def _release(self, lane: Lane[Any]) -> None:
+        if lane.number not in self._leaving:
+            name = f"release {self._processor.id} {lane.number}"
+            task = asyncio.create_task(self._hand_over(lane), name=name)
+            self._leaving[lane.number] = task
+            task.add_done_callback(lambda _: self._released(lane))
+
+    def _released(self, lane: Lane[Any]) -> None:
+        self._leaving.pop(lane.number, None)
+        self.changed.set()
+
+    async def _hand_over(self, lane: Lane[Any]) -> None:
+        """End the consumer, in good order if there is time, and give the partition back."""
+        lane.close()
+        consumer = self._consumers.pop(lane.number)
+        grace_s = 0.0 if lane.lost or self._hurried else self._processor.options.grace_s
+        self._ending.add(consumer)
+        consumer.add_done_callback(self._ending.discard)
+        ended, _ = await asyncio.wait([consumer], timeout=grace_s)
+        if not ended:
+            logger.warning(
+                "processor_interrupted processor=%s partition=%d grace_s=%.1f: what it was "
+                "working on comes again",
+                self._processor.id,
+                lane.number,
+                grace_s,
+                extra={"partition": lane.number},
+            )
+            if not await interrupt(consumer):
+                logger.error(
+                    "processor_abandoned processor=%s partition=%d: it goes on although it was "
+                    "interrupted; what it acknowledges is refused",
+                    self._processor.id,
+                    lane.number,
+                    extra={"partition": lane.number},
+                )
+        self._halts.drop(lane)
+        await self._fetcher.drop(lane)
+        if lane.lost:
+            self._lanes.pop(lane.number, None)
+            return
+        self._returning.append(lane)
+        # Those that end in the same moment go together.
+        if len(self._returning) == 1:
+            await asyncio.sleep(0)
+            await self._return_all()
+        else:
+            await lane.returned.wait()
+
+    async def _return_all(self) -> None:
+        lanes, self._returning = self._returning, []
+        try:
+            replies = await self._ownership.release(lanes)
+        except BrokerError as error:
+            replies = [error] * len(lanes)
+        finally:
+            # Until here the heartbeat has extended their leases.
+            for lane in lanes:
+                self._lanes.pop(lane.number, None)
+                lane.returned.set()
+        for lane, reply in zip(lanes, replies, strict=True):
+            if isinstance(reply, BrokerError):
+                logger.warning(
+                    "partition_not_released processor=%s partition=%d error=%s: its lease will end",
+                    self._processor.id,
+                    lane.number,
+                    reply,
+                    extra={"partition": lane.number},
+                )
+            elif reply:
+                self.meter.acked += len(lane.acked)
+            else:
+                self.meter.fenced += 1
+                tell_loss(self._processor.id, lane, "it was another's when it was given back")
+        if True in replies:
+            await self._tell()
+
+    async def _tell(self) -> None:
+        """Tell the others that partitions are free."""
+        try:
+            await self._membership.tell("released")
+        except BrokerError as error:
+            logger.warning("stream_tell_failed processor=%s error=%s", self._processor.id, error)
+
+    async def release_all(self) -> None:
+        """Give up everything, in good order as far as the grace period lets it."""
+        async with self._acquiring:
+            pass  # what is being acquired is given up, too
+        for lane in list(self._lanes.values()):
+            self._release(lane)
+        while self._leaving:
+            await asyncio.wait(list(self._leaving.values()))
+
+    def hurry(self) -> None:
+        """Wait no longer for those that end: interrupt them."""
+        self._hurried = True
+        for consumer in self._ending:
+            consumer.cancel()

@@ -1,0 +1,1 @@
+"""The words of streams: events, records, keys and policies."""

@@ -1,0 +1,80 @@
+"""What all who use a stream must agree on: where the events of a key are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.model.target import Target
+from chancy.plugins.redis.transport.script_client import Call, Link, Reply
+from chancy.plugins.redis.transport.scripts import Value
+from chancy.text import shown
+
+#: Of the layout of keys and entries.
+LAYOUT = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a stream is, as somebody declares it.
+
+    :ivar meta: the key of what is kept of it.
+    """
+
+    name: str
+    meta: str
+    partitions: int
+    hasher: str
+    codec: str
+
+
+def shape_of(stream: Target[Any]) -> Shape:
+    return Shape(
+        stream.name, stream.keys.meta, stream.partitions, stream.route.name, stream.coding.name
+    )
+
+
+def asking(stream: Shape) -> Call:
+    """The call that keeps what a stream is, unless it is kept already."""
+    args: list[Value] = [stream.partitions, stream.hasher, stream.codec, LAYOUT]
+    return Call("agree", [stream.meta], args)
+
+
+def check(stream: Shape, kept: Reply) -> None:
+    """Compare a stream with the answer of `asking`.
+
+    :raises ConfigurationError: another partition count, hasher or layout is kept; going on would
+        send events of one key to two partitions, or leave partitions unread.
+    """
+    partitions, hasher, _, layout = (
+        part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in kept
+    )
+    found: list[str] = []
+    if partitions != str(stream.partitions):
+        found.append(f"has {partitions} partitions, and is declared here with {stream.partitions}")
+    if hasher != stream.hasher:
+        found.append(
+            f"was filled by the hasher {shown(hasher)}, and is declared here with "
+            f"{shown(stream.hasher)}"
+        )
+    if layout != LAYOUT:
+        found.append(
+            f"has the layout {shown(layout)} of another version of chancy; this one has {LAYOUT}"
+        )
+    if found:
+        raise ConfigurationError(
+            f"the stream {stream.name} {'; it '.join(found)}: events of one key would lose their "
+            f"order. Declare it as it is kept in {stream.meta}, or give the new one another "
+            "name"
+        )
+
+
+async def agree(link: Link, stream: Shape) -> None:
+    """Keep what a stream is, or compare it with what is kept.
+
+    :raises ConfigurationError: it differs.
+    :raises BrokerUnavailable: Redis did not answer.
+    """
+    call = asking(stream)
+    check(stream, await link.call(call.script, call.keys, call.args))

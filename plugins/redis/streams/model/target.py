@@ -1,0 +1,39 @@
+"""What sending needs to know of a stream."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeVar
+
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.protocols import Coding, Route
+from chancy.plugins.redis.transport.script_client import Link
+
+R = TypeVar("R")
+
+
+class Target(Protocol[R]):
+    """A stream, as those see it who write to it; a `Stream` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def link(self) -> Link: ...
+
+    @property
+    def keys(self) -> StreamKeys: ...
+
+    @property
+    def coding(self) -> Coding[R]: ...
+
+    @property
+    def route(self) -> Route[R]: ...
+
+    @property
+    def partitions(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def full(self) -> Literal["block", "drop_oldest"]: ...

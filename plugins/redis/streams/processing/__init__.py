@@ -1,0 +1,1 @@
+"""What happens to the events of an owned partition."""

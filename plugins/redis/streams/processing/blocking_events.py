@@ -1,0 +1,145 @@
+"""The events of a partition for a plain function, in a thread or in a process of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.processing.events import check_batch
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Source(Protocol[R]):
+    """What hands out the events of a partition: a `Lane`, or what stands for one in a child."""
+
+    buffer: deque[Event[R]]
+    taken: deque[Event[R]]
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def over(self) -> bool: ...
+    def finish(self) -> None: ...
+    def widen(self, wanted: int) -> None: ...
+    def filled_blocking(self, wanted: int = 1, timeout_s: float | None = None) -> bool: ...
+
+
+class BlockingEvents(Generic[R]):
+    """The events of one partition, in order: ``for event in events``. See `Events`."""
+
+    def __init__(
+        self, source: Source[R], decode: Callable[[Sequence[bytes]], R], *, grace_s: float
+    ) -> None:
+        self._source = source
+        self._decode = decode
+        self._grace_s = grace_s
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition."""
+        return self._source.number
+
+    def __iter__(self) -> Iterator[Event[R]]:
+        return _singles(self._source, _same)
+
+    def records(self) -> BlockingRecords[R]:
+        """The records of the events."""
+        return BlockingRecords(self)
+
+    def take(self, most: int, *, within: float) -> BlockingBatches[R]:
+        """Batches of events, none empty, each acknowledged as one; see `Events.take`."""
+        check_batch(most, within, self._grace_s)
+        return BlockingBatches(self, most, within)
+
+    def decoded(self) -> Iterator[R]:
+        """What `BlockingRecords` iterates over."""
+        return _singles(self._source, self.decode)
+
+    def batched(self, most: int, within: float, make: Callable[[Event[R]], T]) -> Iterator[list[T]]:
+        """What `BlockingBatches` iterates over."""
+        self._source.widen(most)
+        return _batches(self._source, most, within, make)
+
+    def decode(self, event: Event[R]) -> R:
+        """The record of an event."""
+        return self._decode(event.fields)
+
+
+class BlockingRecords(Generic[R]):
+    """The records of a partition, in order."""
+
+    def __init__(self, events: BlockingEvents[R]) -> None:
+        self._events = events
+
+    def __iter__(self) -> Iterator[R]:
+        return self._events.decoded()
+
+    def take(self, most: int, *, within: float) -> BlockingRecordBatches[R]:
+        """Batches of records; see `Events.take`."""
+        return self._events.take(most, within=within).records()
+
+
+class BlockingBatches(Generic[R]):
+    """Batches of events, in order."""
+
+    def __init__(self, events: BlockingEvents[R], most: int, within: float) -> None:
+        self._events = events
+        self._most = most
+        self._within = within
+
+    def __iter__(self) -> Iterator[list[Event[R]]]:
+        return self._events.batched(self._most, self._within, _same)
+
+    def records(self) -> BlockingRecordBatches[R]:
+        """The records of the batches."""
+        return BlockingRecordBatches(self._events, self._most, self._within)
+
+
+class BlockingRecordBatches(Generic[R]):
+    """Batches of records, in order."""
+
+    def __init__(self, events: BlockingEvents[R], most: int, within: float) -> None:
+        self._events = events
+        self._most = most
+        self._within = within
+
+    def __iter__(self) -> Iterator[list[R]]:
+        return self._events.batched(self._most, self._within, self._events.decode)
+
+
+def _same(event: Event[R]) -> Event[R]:
+    return event
+
+
+def _singles(source: Source[R], make: Callable[[Event[R]], T]) -> Iterator[T]:
+    buffer, taken = source.buffer, source.taken
+    while True:
+        if not buffer and not source.filled_blocking():
+            return
+        if source.over:
+            return
+        event = buffer.popleft()
+        taken.append(event)
+        yield make(event)
+        source.finish()
+
+
+def _batches(
+    source: Source[R], most: int, within: float, make: Callable[[Event[R]], T]
+) -> Iterator[list[T]]:
+    buffer = source.buffer
+    while True:
+        if not buffer and not source.filled_blocking():
+            return
+        if len(buffer) < most:
+            source.filled_blocking(most, within)
+        if source.over:
+            return
+        batch = [buffer.popleft() for _ in range(min(most, len(buffer)))]
+        source.taken.extend(batch)
+        yield [make(event) for event in batch]
+        source.finish()

@@ -1,0 +1,153 @@
+"""The side of a partition's process: its lane there, and what it does until its line is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar, cast
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.child_logs import Voice
+from chancy.plugins.redis.streams.processing.ownership import described
+from chancy.plugins.redis.streams.processing.partition import FLUSH_S
+from chancy.plugins.redis.streams.processing.processor import Processor
+
+R = TypeVar("R")
+
+#: They go to whole process groups: it is the worker that ends its children.
+SHIELDED = signal.SIGINT, signal.SIGTERM
+
+
+class LineClosed(BaseException):
+    """The worker has ended its side: no failure of the function, nor one that it may catch."""
+
+
+class RemoteLane(Generic[R]):
+    """The lane in the child. Its methods raise `LineClosed`."""
+
+    def __init__(
+        self, line: Connection, shared: Any, number: int, decode: Callable[[Sequence[bytes]], R]
+    ) -> None:
+        self.number = number
+        self.buffer: deque[Event[R]] = deque()
+        self.taken: deque[Event[R]] = deque()
+        self._line = line
+        self._shared = shared
+        self._decode = decode
+        self._done = 0
+        self._told_at = 0.0
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= float(self._shared[0])
+
+    def widen(self, wanted: int) -> None:
+        self.say(("wide", wanted))
+
+    def finish(self) -> None:
+        self._done += len(self.taken)
+        self._shared[1] += len(self.taken)
+        self.taken.clear()
+        if time.monotonic() - self._told_at >= FLUSH_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Say how many events are done."""
+        if self._done:
+            self.say(("done", self._done))
+            self._done = 0
+        self._told_at = time.monotonic()
+
+    def filled_blocking(self, wanted: int = 1, timeout_s: float | None = None) -> bool:
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while len(self.buffer) < wanted and not self.over:
+            self.tell()
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self.say(("more", max(1, wanted - len(self.buffer)), left))
+            came = self.hear()
+            if came is None:
+                return False
+            self.buffer.extend(
+                Event(self.number, xid, fields, recovering, self._decode)
+                for xid, fields, recovering in came
+            )
+        return not self.over
+
+    def say(self, what: object) -> None:
+        try:
+            self._line.send(what)
+        except OSError:
+            raise LineClosed from None
+
+    def hear(self) -> Any:
+        try:
+            return self._line.recv()
+        except (EOFError, OSError):
+            raise LineClosed from None
+
+
+def work(
+    line: Connection,
+    shared: Any,
+    voice: Voice,
+    module: str,
+    name: str,
+    number: int,
+    grace_s: float,
+) -> None:
+    """What the child does: run the function as often as it is told to."""
+    for signum in SHIELDED:
+        signal.signal(signum, _ignore)
+    os.register_at_fork(after_in_child=_heed)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SHIELDED)
+    voice.begin()
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, Processor):
+        raise ConfigurationError(f"{module}.{name} is no processor but {found!r}")
+    function = cast("Callable[[BlockingEvents[Any]], None]", found.function)
+    decode = found.stream.coding.decode
+    with contextlib.suppress(LineClosed):
+        while True:
+            lane = RemoteLane(line, shared, number, decode)
+            lane.hear()
+            try:
+                function(BlockingEvents(lane, decode, grace_s=grace_s))
+            except Exception as error:
+                lane.tell()
+                lane.say(("failed", len(lane.taken), _packed(error), described(error)))
+            else:
+                lane.tell()
+                lane.say(("returned", len(lane.taken)))
+
+
+def _ignore(signum: int, frame: object) -> None:
+    """A function, not SIG_IGN: programs that a processor starts begin with the default."""
+
+
+def _heed() -> None:
+    """In a copy that a processor has made by forking: that one ends when it is told to."""
+    if signal.getsignal(signal.SIGINT) is _ignore:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is _ignore:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _packed(error: Exception) -> bytes:
+    """An error for another process; nothing if it cannot be packed."""
+    try:
+        return pickle.dumps(error)
+    except Exception:
+        return b""

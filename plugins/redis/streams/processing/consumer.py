@@ -1,0 +1,235 @@
+"""The consumer: runs a processor's function over one partition, and does what its policy says."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from typing import Any
+
+from chancy.clock import Backoff
+from chancy.errors import BrokerError
+from chancy.log_context import ORIGIN, origin_here
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Last, Policy, Quarantine, Retry
+from chancy.plugins.redis.streams.processing.child import ChildDied
+from chancy.plugins.redis.streams.processing.counters import Meter
+from chancy.plugins.redis.streams.processing.loss import tell_loss
+from chancy.plugins.redis.streams.processing.ownership import Ownership, described
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.processor import Processor
+from chancy.plugins.redis.streams.processing.run import HandlingFailed, Invocation
+
+logger = logging.getLogger("chancy.redis.streams")
+
+
+class End(enum.Enum):
+    """Why a consumer has ended."""
+
+    CLOSED = "closed"
+    HALTED = "halted"
+    EXITING = "exiting"
+    PARKED = "parked"
+
+
+class Consumer:
+    """Works through a lane until it is over, or its policy ends it."""
+
+    def __init__(
+        self, processor: Processor[Any], lane: Lane[Any], ownership: Ownership, meter: Meter
+    ) -> None:
+        self._processor = processor
+        self._lane = lane
+        self._ownership = ownership
+        self._meter = meter
+        self._invocation = Invocation(processor, lane)
+        self._backoff = Backoff(base_s=0.1, cap_s=10.0)
+        self._failures = 0
+        self._failing = ""
+
+    async def run(self) -> End:
+        """Run the function again and again until the lane is over. Cancel it to interrupt."""
+        lane = self._lane
+        # Of this task, and of the threads and processes that it lets work.
+        ORIGIN.set(origin_here().narrowed(partition=lane.number))
+        try:
+            while not lane.over:
+                try:
+                    await self._invoke()
+                except HandlingFailed as failure:
+                    await self._try_again("a middleware could not handle a failure", failure.error)
+                except Exception as error:
+                    self._meter.failed += 1
+                    end = await self._failed(error)
+                    if end is not None:
+                        return end
+                else:
+                    await self._returned()
+        finally:
+            await self._invocation.close()
+        if not lane.closing:
+            # If the answer to a heartbeat has extended its lease since, it would be held, and
+            # nobody would work on it.
+            tell_loss(self._processor.id, lane, "its lease has ended here")
+            lane.lose()
+        return End.CLOSED
+
+    async def _invoke(self) -> None:
+        """Run the function once. Behind events that it has done it fails for the first time."""
+        done = self._lane.finished
+        try:
+            await self._invocation.run()
+        finally:
+            if self._lane.finished > done:
+                self._failures = 0
+                self._backoff.reset()
+
+    async def _returned(self) -> None:
+        """It ends by itself only when its events do: otherwise it is begun again."""
+        if self._lane.over:
+            return
+        await self._try_again("it returned although its partition goes on", None)
+
+    async def _failed(self, error: Exception) -> End | None:
+        lane = self._lane
+        first = lane.taken[0].xid if lane.taken else ""
+        self._failures = self._failures + 1 if first == self._failing else 1
+        self._failing = first
+        logger.error(
+            "processor_failed processor=%s partition=%d event=%s failures=%d error=%s",
+            self._processor.id,
+            lane.number,
+            first or "none",
+            self._failures,
+            described(error),
+            exc_info=error,
+        )
+        if lane.lost:
+            return End.CLOSED
+        if lane.closing and isinstance(error, ChildDied):
+            # Ended from outside, with the worker or before it: an interruption.
+            lane.put_back()
+            return End.CLOSED
+        return await self._decide(self._processor.options.policy, error)
+
+    async def _decide(self, policy: Policy, error: Exception) -> End | None:
+        match policy:
+            case Retry():
+                if self._failures > policy.times:
+                    return await self._give_up(policy.then, error)
+                self._lane.put_back()
+                await self._pause(policy.pause_s(self._failures))
+                return None
+            case Halt() | Quarantine() | Ignore():
+                return await self._give_up(policy, error)
+
+    async def _give_up(self, policy: Last, error: Exception) -> End | None:
+        match policy:
+            case Halt():
+                self._halt(error)
+                return End.EXITING if policy.exit else End.HALTED
+            case Quarantine():
+                return await self._park(error)
+            case Ignore():
+                if not self._lane.taken:
+                    # There is nothing that could be left out.
+                    await self._try_again("it failed before its first event", error)
+                elif not policy.keep:
+                    self._lane.finish()
+                else:
+                    await self._bury(error)
+                return None
+
+    def _halt(self, error: Exception) -> None:
+        self._lane.put_back()
+        self._lane.halted = described(error)
+        logger.critical(
+            "partition_halted processor=%s partition=%d: nothing of it is worked on until the "
+            "next owner, the next start, or `chancy redis stream resume`",
+            self._processor.id,
+            self._lane.number,
+        )
+
+    async def _park(self, error: Exception) -> End:
+        """Quarantine the partition, behind what is on its way to be acknowledged: it is refused
+        afterwards, and what is done would come again."""
+        lane = self._lane
+        await lane.hold()
+        try:
+            return await self._park_quiet(lane, error)
+        finally:
+            lane.end()
+
+    async def _park_quiet(self, lane: Lane[Any], error: Exception) -> End:
+        while not lane.lost:
+            try:
+                if await self._ownership.park(lane, error):
+                    self._meter.acked += len(lane.acked)
+                    # Before the fetcher may go on: it would send them again, and be refused.
+                    lane.lose()
+                    logger.critical(
+                        "partition_quarantined processor=%s partition=%d: nothing of it is worked "
+                        "on until `chancy redis stream resume`",
+                        self._processor.id,
+                        lane.number,
+                    )
+                    return End.PARKED
+                self._refused("a quarantine")
+            except BrokerError as away:
+                await self._wait_for_redis("quarantine", away)
+        return End.CLOSED
+
+    async def _bury(self, error: Exception) -> None:
+        """Write what failed to the dead letters; it is acknowledged only with that."""
+        lane = self._lane
+        ids = [event.xid for event in lane.taken]
+        while not lane.lost:
+            try:
+                written = await self._ownership.bury(lane, ids, error)
+            except BrokerError as away:
+                await self._wait_for_redis("dead_letter", away)
+                continue
+            if written is None:
+                self._refused("a dead letter")
+                return
+            self._meter.dead += written
+            self._meter.acked += len(ids)
+            lane.taken.clear()
+            return
+
+    def _refused(self, what: str) -> None:
+        self._meter.fenced += 1
+        tell_loss(self._processor.id, self._lane, f"{what} was refused")
+        self._lane.lose()
+
+    async def _wait_for_redis(self, what: str, error: BrokerError) -> None:
+        pause_s = self._backoff.next_s()
+        logger.warning(
+            "stream_policy_waits processor=%s partition=%d for=%s next_try_s=%.1f error=%s",
+            self._processor.id,
+            self._lane.number,
+            what,
+            pause_s,
+            error,
+        )
+        await asyncio.sleep(pause_s)
+
+    async def _try_again(self, why: str, error: BaseException | None) -> None:
+        self._lane.put_back()
+        pause_s = self._backoff.next_s()
+        logger.warning(
+            "processor_begins_again processor=%s partition=%d next_try_s=%.1f: %s%s",
+            self._processor.id,
+            self._lane.number,
+            pause_s,
+            why,
+            f", {described(error)}" if error else "",
+        )
+        await self._pause(pause_s)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless the lane ends first."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._lane.ended.wait()
+        except TimeoutError:
+            return

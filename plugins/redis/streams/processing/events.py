@@ -1,0 +1,268 @@
+"""The events of a partition as a processor iterates over them, one by one or in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.protocols import Item, Middleware, Place
+from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled
+from chancy.plugins.redis.streams.processing.partition import Lane
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+#: Events that a processor takes without a pause before others of the loop have their turn.
+_TURN = 32
+#: Events in a row that a middleware may leave out.
+_MOST_LEFT_OUT = 100_000
+#: What a batch may hold.
+MAX_BATCH = 10_000
+
+
+class Chain:
+    """The generators of one run, so that they end in order when it does."""
+
+    def __init__(self, middleware: Sequence[Middleware], place: Place) -> None:
+        self._middleware = middleware
+        self._place = place
+        self._open: list[AsyncGenerator[Any, None]] = []
+
+    @property
+    def bare(self) -> bool:
+        """Whether nothing stands between the log and the processor."""
+        return not self._middleware
+
+    def keep(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Remember a generator; the last one is the nearest to the processor."""
+        self._open.append(generator)
+        return generator
+
+    def wrap(self, source: AsyncGenerator[Item, None]) -> AsyncIterator[Item]:
+        """Put the middleware around: the first one stands next to the log."""
+        items: AsyncIterator[Item] = self.keep(source)
+        for one in self._middleware:
+            items = one.handler(items, self._place)
+            self.keep(cast("AsyncGenerator[Item, None]", items))
+        return items
+
+    async def end(self, error: Exception | None) -> None:
+        """End the generators, the processor's side first.
+
+        :param error: how the processor has failed: raised in each middleware.
+        :raises Exception: what a middleware raised instead while it handled the failure.
+        """
+        instead: Exception | None = None
+        while self._open:
+            generator = self._open.pop()
+            try:
+                if error is None or not self._middleware or not self._open:
+                    await generator.aclose()
+                else:
+                    await _throw(generator, error)
+            except Exception as raised:
+                if raised is not error:
+                    instead = instead or raised
+            except asyncio.CancelledError:
+                if cancelled():
+                    raise
+                instead = instead or Escaped("a middleware")
+        if instead is not None:
+            raise instead
+
+
+async def _throw(generator: AsyncGenerator[Any, None], error: Exception) -> None:
+    try:
+        await generator.athrow(error)
+    except StopAsyncIteration:
+        return
+    finally:
+        await generator.aclose()
+
+
+class Events(Generic[R]):
+    """The events of one partition, in order: ``async for event in events``.
+
+    An event is acknowledged when the next one is asked for. The iteration ends when the partition
+    is handed over or the worker ends; return then. One of the four ways to iterate, once.
+    """
+
+    def __init__(
+        self, lane: Lane[R], decode: Callable[[Sequence[bytes]], R], chain: Chain, *, grace_s: float
+    ) -> None:
+        self._lane = lane
+        self._decode = decode
+        self._chain = chain
+        self._grace_s = grace_s
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition."""
+        return self._lane.number
+
+    def __aiter__(self) -> AsyncIterator[Event[R]]:
+        if self._chain.bare:
+            return self._chain.keep(_singles(self._lane, _same))
+        return self._chain.keep(_passed(self._lane, self._wrapped(_raw(self._lane)), _same))
+
+    def records(self) -> Records[R]:
+        """The records of the events."""
+        return Records(self)
+
+    def take(self, most: int, *, within: float) -> Batches[R]:
+        """Batches of events, none empty, each acknowledged as one.
+
+        :param most: events of a batch, 1 to 10,000. They wait in memory.
+        :param within: seconds after which a batch is given with what there is. They begin when
+            the batch has its first event; at most the grace period.
+        """
+        check_batch(most, within, self._grace_s)
+        return Batches(self, most, within)
+
+    # For Records and Batches, which are of this module.
+
+    def decoded(self) -> AsyncIterator[R]:
+        """What `Records` iterates over."""
+        if self._chain.bare:
+            return self._chain.keep(_singles(self._lane, self.decode))
+        raw = self._wrapped(_raw(self._lane))
+        return self._chain.keep(_passed(self._lane, raw, self.decode))
+
+    def batched(
+        self, most: int, within: float, make: Callable[[Event[R]], T]
+    ) -> AsyncIterator[list[T]]:
+        """What `Batches` iterates over."""
+        self._lane.widen(most)
+        raw = self._wrapped(_batches(self._lane, most, within))
+        return self._chain.keep(
+            _passed(self._lane, raw, lambda batch: [make(one) for one in batch])
+        )
+
+    def decode(self, event: Event[R]) -> R:
+        """The record of an event."""
+        return self._decode(event.fields)
+
+    def _wrapped(self, source: AsyncGenerator[Any, None]) -> AsyncIterator[Any]:
+        return self._chain.wrap(source)
+
+
+class Records(Generic[R]):
+    """The records of a partition, in order."""
+
+    def __init__(self, events: Events[R]) -> None:
+        self._events = events
+
+    def __aiter__(self) -> AsyncIterator[R]:
+        return self._events.decoded()
+
+    def take(self, most: int, *, within: float) -> RecordBatches[R]:
+        """Batches of records; see `Events.take`."""
+        return self._events.take(most, within=within).records()
+
+
+class Batches(Generic[R]):
+    """Batches of events, in order."""
+
+    def __init__(self, events: Events[R], most: int, within: float) -> None:
+        self._events = events
+        self._most = most
+        self._within = within
+
+    def __aiter__(self) -> AsyncIterator[list[Event[R]]]:
+        return self._events.batched(self._most, self._within, _same)
+
+    def records(self) -> RecordBatches[R]:
+        """The records of the batches."""
+        return RecordBatches(self._events, self._most, self._within)
+
+
+class RecordBatches(Generic[R]):
+    """Batches of records, in order."""
+
+    def __init__(self, events: Events[R], most: int, within: float) -> None:
+        self._events = events
+        self._most = most
+        self._within = within
+
+    def __aiter__(self) -> AsyncIterator[list[R]]:
+        return self._events.batched(self._most, self._within, self._events.decode)
+
+
+def check_batch(most: int, within: float, grace_s: float) -> None:
+    """Raise `ConfigurationError` unless batches can be like that."""
+    if not 1 <= most <= MAX_BATCH:
+        raise ConfigurationError(f"take({most}): a batch has 1 to {MAX_BATCH:,} events")
+    if not 0 <= within <= grace_s:
+        raise ConfigurationError(
+            f"take(within={within:g}) must be from 0 to the grace period, {grace_s:g} s: "
+            "a partition is not handed over before its batch is done"
+        )
+
+
+def _same(event: Event[R]) -> Event[R]:
+    return event
+
+
+async def _singles(lane: Lane[R], make: Callable[[Event[R]], T]) -> AsyncGenerator[T, None]:
+    """Events one by one, where nothing stands between: the shortest way."""
+    buffer, taken, monotonic = lane.buffer, lane.taken, time.monotonic
+    turn = 0
+    while True:
+        if not buffer and not await lane.filled():
+            return
+        if lane.closing or monotonic() >= lane.deadline:
+            return
+        turn += 1
+        if turn == _TURN:
+            turn = 0
+            await asyncio.sleep(0)
+            if lane.over:
+                return
+        event = buffer.popleft()
+        taken.append(event)
+        yield make(event)
+        lane.finish()
+
+
+async def _raw(lane: Lane[R]) -> AsyncGenerator[Event[R], None]:
+    """Events for middleware: acknowledged on the other side of it."""
+    turn = 0
+    while True:
+        if not lane.buffer and not await lane.filled():
+            return
+        turn += 1
+        if turn % _TURN == 0:
+            await asyncio.sleep(0)
+        if lane.over:
+            return
+        event = lane.buffer.popleft()
+        lane.taken.append(event)
+        if len(lane.taken) > _MOST_LEFT_OUT:
+            raise RuntimeError(f"middleware left out {_MOST_LEFT_OUT:,} events in a row")
+        yield event
+
+
+async def _batches(lane: Lane[R], most: int, within: float) -> AsyncGenerator[list[Event[R]], None]:
+    buffer = lane.buffer
+    while True:
+        if not buffer and not await lane.filled():
+            return
+        await lane.filled(most, within)
+        await asyncio.sleep(0)
+        if lane.over:
+            return
+        batch = [buffer.popleft() for _ in range(min(most, len(buffer)))]
+        lane.taken.extend(batch)
+        yield batch
+
+
+async def _passed(
+    lane: Lane[R], items: AsyncIterator[Any], make: Callable[[Any], T]
+) -> AsyncGenerator[T, None]:
+    async for item in items:
+        yield make(item)
+        lane.finish()

@@ -1,0 +1,144 @@
+"""A processor: the function that works through a stream, and how."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.model.policy import Halt, Policy
+from chancy.plugins.redis.streams.model.protocols import Middleware
+from chancy.plugins.redis.streams.producing.stream import Stream, check_name
+from chancy.text import shown
+
+if TYPE_CHECKING:
+    from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+    from chancy.plugins.redis.streams.processing.events import Events
+
+R = TypeVar("R")
+
+Function = Callable[["Events[R]"], Awaitable[None]]
+BlockingFunction = Callable[["BlockingEvents[R]"], None]
+
+#: Where the function runs: in the worker's loop, in a thread, or in a process for each partition.
+Mode = Literal["async", "thread", "process"]
+#: How partitions are shared: with the fewest moves, or in neighbouring ranges.
+Strategy = Literal["sticky", "contiguous"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a processor works. Every time is in seconds.
+
+    :param policy: what happens when the function fails.
+    :param middleware: around the function, the first one outermost; only in the mode ``async``.
+    :param mode: where the function runs.
+    :param start: where a new processor begins: ``0`` with all that is kept, ``$`` with what comes
+        from the moment on in which a worker first takes the partition. That it has begun is known
+        to Redis alone: if all data is lost while no worker lives, it is new again.
+    :param prefetch: events of a partition that wait in memory, at most; in the mode ``process`` up
+        to as many more wait in the child, 64 at most.
+    :param lease_s: a partition whose owner is silent for so long goes to another.
+    :param grace_s: for what is being worked on when a partition is handed over or the worker ends.
+    :param join_delay_s: between the join of a worker and its first claim of partitions, so that a
+        fleet that starts settles at once.
+    :param check_s: between looks at the plan when nobody told of a change.
+    :param alarm_s: a partition that could not be had for so long is an error in the log.
+    :param strategy: how partitions are shared.
+    """
+
+    policy: Policy = field(default_factory=Halt)
+    middleware: Sequence[Middleware] = ()
+    mode: Mode = "async"
+    start: str = "0"
+    prefetch: int = 64
+    lease_s: float = 30.0
+    grace_s: float = 8.0
+    join_delay_s: float = 0.5
+    check_s: float = 2.0
+    alarm_s: float = 120.0
+    strategy: Strategy = "sticky"
+
+    def __post_init__(self) -> None:
+        bounds: Sequence[tuple[str, float, float, float]] = (
+            ("prefetch", self.prefetch, 1, 10_000),
+            ("lease_s", self.lease_s, 0.2, 3600),
+            ("grace_s", self.grace_s, 0, 3600),
+            ("join_delay_s", self.join_delay_s, 0, 3600),
+            ("check_s", self.check_s, 0.01, 60),
+            ("alarm_s", self.alarm_s, 0.1, 86_400),
+        )
+        for name, value, least, most in bounds:
+            if not least <= value <= most:
+                raise ConfigurationError(f"{name}={value:g} must be from {least:g} to {most:g}")
+        if self.strategy not in get_args(Strategy):
+            raise ConfigurationError(
+                f"strategy={shown(self.strategy)} must be 'sticky' or 'contiguous'"
+            )
+        if self.middleware and self.mode != "async":
+            raise ConfigurationError(
+                f"middleware stands around processors of the mode async, not {self.mode}"
+            )
+
+
+class Choices(TypedDict, total=False):
+    """What `Streams.processor` takes; see `Options`."""
+
+    policy: Policy
+    middleware: Sequence[Middleware]
+    start: str
+    prefetch: int
+    lease_s: float
+    grace_s: float
+    join_delay_s: float
+    check_s: float
+    alarm_s: float
+    strategy: Strategy
+
+
+class Processor(Generic[R]):
+    """A function that is called once for each partition of a stream that this worker owns.
+
+    Made by `Streams.processor`. Calling it calls the function, for tests.
+    """
+
+    def __init__(
+        self,
+        stream: Stream[R],
+        function: Function[R] | BlockingFunction[R],
+        *,
+        name: str,
+        options: Options,
+    ) -> None:
+        check_name("processor", name)
+        self.stream = stream
+        self.function = function
+        self.name = name
+        self.options = options
+
+    @property
+    def id(self) -> str:
+        """For logs: ``stream/processor``."""
+        return f"{self.stream.name}/{self.name}"
+
+    def __call__(self, events: Events[R]) -> Awaitable[None]:
+        function: Any = self.function
+        called: Awaitable[None] = function(events)
+        return called
+
+    def __repr__(self) -> str:
+        return f"Processor({self.id})"
+
+
+def check_function(processor: Processor[Any]) -> None:
+    """Raise `ConfigurationError` unless a function can run in the mode of its processor."""
+    mode, function = processor.options.mode, processor.function
+    called = getattr(function, "__call__", None)  # noqa: B004, an object may be a function
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+    if is_async != (mode == "async"):
+        raise ConfigurationError(
+            f"{processor.id}: {'async' if is_async else 'plain'} functions do not run in the mode "
+            f"{mode}: " + ("use mode='async'" if is_async else "use mode='thread' or 'process'")
+        )

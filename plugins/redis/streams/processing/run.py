@@ -1,0 +1,155 @@
+"""One run of a processor's function over a lane: in the loop, in a thread, or in a child."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from chancy.plugins.redis.streams.model.protocols import Place
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled
+from chancy.plugins.redis.streams.processing.child import Child
+from chancy.plugins.redis.streams.processing.events import Chain, Events
+from chancy.plugins.redis.streams.processing.ownership import described
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.processor import Processor
+
+logger = logging.getLogger("chancy.redis.streams")
+
+
+class HandlingFailed(Exception):
+    """A middleware has failed while it handled a failure: nothing is decided about the events."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Invocation:
+    """Runs the function of a processor over a lane, as its mode says."""
+
+    def __init__(self, processor: Processor[Any], lane: Lane[Any]) -> None:
+        self._processor = processor
+        self._lane = lane
+        self._child: Child | None = None
+
+    async def run(self) -> None:
+        """Run it once, and raise what it raises.
+
+        :raises HandlingFailed: it has failed, and a middleware at that.
+        """
+        match self._processor.options.mode:
+            case "async":
+                await self._run_here()
+            case "thread":
+                await _in_thread(self._run_blocking, self._ended_late)
+            case "process":
+                if self._child is None or not self._child.alive:
+                    await self.close()
+                    self._child = await asyncio.to_thread(Child, self._processor, self._lane)
+                await _in_thread(self._child.run, _expected)
+
+    async def close(self) -> None:
+        """End the child, if there is one; where this is interrupted its time is over."""
+        child, self._child = self._child, None
+        if child is not None:
+            await asyncio.shield(asyncio.to_thread(child.close, at_once=cancelled()))
+
+    async def _run_here(self) -> None:
+        processor, lane = self._processor, self._lane
+        options = processor.options
+        place = Place(processor.stream.name, processor.name, lane.number)
+        chain = Chain(options.middleware, place)
+        decode = processor.stream.coding.decode
+        events = Events(lane, decode, chain, grace_s=options.grace_s)
+        function = cast("Callable[[Events[Any]], Awaitable[None]]", processor.function)
+        failure: Exception | None = None
+        try:
+            await function(events)
+        except Exception as error:
+            if lane.closing and cancelled():
+                # An interruption, whatever was made of it on its way.
+                self._ended_late(error)
+                raise asyncio.CancelledError from error
+            failure = error
+        except asyncio.CancelledError as error:
+            if cancelled():
+                raise
+            failure = Escaped("the processor")
+            failure.__cause__ = error
+        finally:
+            # Interrupted, it ends as if there were no more events: that is no failure.
+            try:
+                await chain.end(failure)
+            except Exception as error:
+                raise HandlingFailed(error) from failure
+        if failure is not None:
+            raise failure
+
+    def _ended_late(self, error: BaseException | None) -> None:
+        logger.warning(
+            "processor_ended_late processor=%s partition=%d error=%s: it had been interrupted, and "
+            "what it was working on comes again",
+            self._processor.id,
+            self._lane.number,
+            described(error) if error else "none",
+            exc_info=error,
+            extra={"partition": self._lane.number},
+        )
+
+    def _run_blocking(self) -> None:
+        processor = self._processor
+        events = BlockingEvents(
+            self._lane, processor.stream.coding.decode, grace_s=processor.options.grace_s
+        )
+        function = cast("Callable[[BlockingEvents[Any]], None]", processor.function)
+        function(events)
+
+
+async def _in_thread(
+    work: Callable[[], None], late: Callable[[BaseException | None], None]
+) -> None:
+    """Run in a thread of its own: as many as there are partitions wait at once.
+
+    A thread cannot be interrupted: after a cancellation it ends by itself at its next event.
+
+    :param late: told in the loop how it has ended then.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if done.cancelled():
+            late(error)
+        elif error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        raised: BaseException | None = None
+        try:
+            context.run(work)
+        except Exception as error:
+            raised = error
+        except BaseException as error:
+            # It would end the worker's loop.
+            raised = RuntimeError(f"the processor raised {type(error).__name__}: {error}")
+        if isinstance(raised, StopIteration):
+            raised = RuntimeError("the processor raised StopIteration")  # no future takes that
+        try:
+            loop.call_soon_threadsafe(settle, raised, context=context)
+        except RuntimeError:
+            return  # the loop has ended before its thread did
+
+    context = contextvars.copy_context()
+    threading.Thread(target=run, name="chancy stream", daemon=True).start()
+    await done
+
+
+def _expected(_: BaseException | None) -> None:
+    """A child is ended with what it was working on."""

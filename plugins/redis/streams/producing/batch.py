@@ -1,0 +1,248 @@
+"""Records on their way to the logs: encoded, and sorted by partition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from chancy.errors import ChancyError, InvalidArguments
+from chancy.plugins.redis.streams.model.target import Target
+from chancy.plugins.redis.transport.script_client import Call, Reply
+from chancy.plugins.redis.transport.scripts import Value
+from chancy.text import shown
+
+R = TypeVar("R")
+
+#: Records of one call: a script appends those of a partition in one go, 2 µs each.
+MAX_RECORDS = 10_000
+#: Records and bytes of one round trip of many: 1,000 small records take 4 ms.
+CHUNK = 1_000
+CHUNK_BYTES = 4 * 1024 * 1024
+
+_ID = re.compile(r"(\d{1,15})-(\d{1,15})")
+
+
+class StreamFull(ChancyError):
+    """A partition stayed full for as long as a send may wait; what it holds is unprocessed."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Records that follow each other in a partition and have equally many fields.
+
+    :ivar width: names and values of one of them.
+    """
+
+    width: int
+    #: Where each record stands in the batch.
+    places: list[int] = field(default_factory=list)
+    #: The caller's id of each record, if it gave any, and its fields.
+    args: list[Value] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Part:
+    """What goes to one partition in one script: all of it, or none."""
+
+    partition: int
+    #: In the order of the records, one at least.
+    runs: list[Run]
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return sum(len(run.places) for run in self.runs)
+
+
+class Batch(Generic[R]):
+    """Records of a stream that are sent together.
+
+    :param ids: whether the caller wants them, or gives them.
+    """
+
+    def __init__(self, stream: Target[R], *, ids: bool) -> None:
+        self._stream = stream
+        self._wants_ids = ids
+        self._given: bool | None = None
+        self._parts: dict[int, Part] = {}
+        self.count = 0
+        self.bytes = 0
+
+    def add(self, record: R, id: str | None = None) -> None:
+        """Encode a record.
+
+        :raises InvalidArguments: it does not fit the stream.
+        """
+        stream = self._stream
+        partition = stream.route.partition(record, stream.partitions)
+        fields = stream.coding.encode(record)
+        part = self._parts.get(partition)
+        if part is None:
+            part = self._parts[partition] = Part(partition, [Run(len(fields))])
+        elif part.runs[-1].width != len(fields):
+            part.runs.append(Run(len(fields)))
+        run = part.runs[-1]
+        run.places.append(self.count)
+        if id is not None:
+            run.args.append(id)
+        run.args += fields
+        self._given = id is not None
+        self.count += 1
+        self.bytes += sum(map(len, fields))
+
+    def parts(self) -> list[Part]:
+        """What is to be sent, one for each partition.
+
+        :raises InvalidArguments: more for one partition than it may hold.
+        """
+        stream = self._stream
+        parts = list(self._parts.values())
+        for part in parts:
+            if part.count > stream.size:
+                raise InvalidArguments(
+                    f"{part.count:,} records of one call go to the partition "
+                    f"{part.partition} of the stream {stream.name}, which holds {stream.size:,}: "
+                    "send fewer at once, or raise size of the stream"
+                )
+        return parts
+
+    def call(self, part: Part) -> Call:
+        """The script that appends a part."""
+        stream = self._stream
+        keys = stream.keys
+        args: list[Value] = [
+            stream.size,
+            stream.full,
+            "ids" if self._wants_ids else "count",
+            1 if self._given else 0,
+        ]
+        for run in part.runs:
+            args += (run.width, len(run.places))
+            args += run.args
+        return Call("send", [keys.log(part.partition), keys.stat(part.partition)], args)
+
+
+class Gathering(Generic[R]):
+    """Records of any number, gathered into batches for one round trip each."""
+
+    def __init__(self, stream: Target[R]) -> None:
+        self._stream = stream
+        # No more than a partition holds: a batch of one key must find room.
+        self._most = min(CHUNK, stream.size)
+        self._batch = Batch(stream, ids=False)
+        self._number = 0
+
+    def add(self, record: R) -> Batch[R] | None:
+        """Encode a record; gives a batch when there is one to send.
+
+        :raises InvalidArguments: the record does not fit the stream; says which one it is.
+        """
+        self._number += 1
+        try:
+            self._batch.add(record)
+        except ChancyError as error:
+            error.add_note(f"it is record {self._number:,}")
+            raise
+        if self._batch.count < self._most and self._batch.bytes < CHUNK_BYTES:
+            return None
+        return self.rest()
+
+    def rest(self) -> Batch[R]:
+        """What there is so far, perhaps nothing."""
+        batch, self._batch = self._batch, Batch(self._stream, ids=False)
+        return batch
+
+
+def whole(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> Batch[R]:
+    """All records in one batch.
+
+    :raises InvalidArguments: a record or an id that cannot be, or too many of them.
+    """
+    if len(records) > MAX_RECORDS:
+        raise InvalidArguments(
+            f"{len(records):,} records in one call, the limit is {MAX_RECORDS:,}: use send_many"
+        )
+    if ids is not None:
+        check_ids(ids, len(records))
+    batch = Batch(stream, ids=True)
+    for number, record in enumerate(records):
+        try:
+            batch.add(record, None if ids is None else ids[number])
+        except ChancyError as error:
+            if len(records) > 1:
+                error.add_note(f"it is record {number + 1:,} of {len(records):,}")
+            raise
+    return batch
+
+
+def sort(parts: Sequence[Part], replies: Sequence[Reply | Exception], ids: list[str]) -> list[Part]:
+    """Keep the ids that Redis gave; gives the parts for which there was no room.
+
+    :raises ChancyError: an answer was an error; other parts may have been sent.
+    """
+    refused: list[Part] = []
+    for part, reply in zip(parts, replies, strict=True):
+        if isinstance(reply, Exception):
+            raise _meant(reply, part)
+        if reply is None:
+            refused.append(part)
+        elif isinstance(reply, list):
+            places = (place for run in part.runs for place in run.places)
+            for place, id in zip(places, reply, strict=True):
+                ids[place] = id.decode()
+    return refused
+
+
+def _meant(error: Exception, part: Part) -> Exception:
+    if "STALEID" in str(error):
+        return InvalidArguments(
+            f"the id {part.runs[0].args[0]!s} is not above the last one of partition "
+            f"{part.partition}; nothing was sent there ({error})"
+        )
+    return error
+
+
+def check_ids(ids: Sequence[str], records: int) -> None:
+    """:raises InvalidArguments: not one for each record, no ids, or not in rising order."""
+    if len(ids) != records:
+        raise InvalidArguments(f"{len(ids)} ids were given for {records} records: one for each")
+    last = (0, 0)
+    for id in ids:
+        match = _ID.fullmatch(id) if isinstance(id, str) else None
+        if match is None:
+            raise InvalidArguments(
+                f"{shown(id)} is no id of an event: write two whole numbers of up to 15 digits, "
+                "such as 1700000000000-0"
+            )
+        now = int(match[1]), int(match[2])
+        if now <= last:
+            raise InvalidArguments(
+                f"the id {id} is not above {last[0]}-{last[1]}: ids must rise, from 0-1 on"
+            )
+        last = now
+
+
+def full(
+    stream: Target[R], parts: Sequence[Part], refused: Sequence[Part], waited_s: float
+) -> StreamFull:
+    """The error of a send that has waited for room in vain.
+
+    :param refused: those of the parts whose turn had come.
+    """
+    those = refused or parts
+    numbers = ", ".join(str(part.partition) for part in those[:8])
+    where = f"the partition{'s'[: len(those) > 1]} {numbers}"
+    if not refused:
+        return StreamFull(
+            f"the stream {stream.name}: after {waited_s:g} s the turn of this send had not come in "
+            f"{where}: others of this process wait there for room. Nothing of what was left was "
+            "sent there; give it more time by timeout_s, or see why the stream is full"
+        )
+    return StreamFull(
+        f"the stream {stream.name} has no room in {where} after {waited_s:g} s: {stream.size:,} "
+        "events there are not acknowledged by every processor. Nothing of what was left was sent "
+        "there; add workers, raise size of the stream, forget processors that are no more (`chancy "
+        "redis stream forget`), or declare it with full='drop_oldest'"
+    )

@@ -1,0 +1,269 @@
+"""The outbox of streams: a table of events that were sent inside transactions."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from chancy.broker.optional import SqlStore
+from chancy.errors import InvalidArguments
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.schema import Shape
+from chancy.plugins.redis.streams.model.target import Target
+from chancy.plugins.redis.streams.producing.batch import (
+    CHUNK,
+    CHUNK_BYTES,
+    Batch,
+    Gathering,
+    Run,
+    whole,
+)
+from chancy.plugins.redis.streams.producing.sender import Progress, each
+from chancy.plugins.redis.transport.scripts import Value
+from chancy.postgres.statements import load
+from chancy.postgres.within import fetch_within, fetch_within_sync
+from chancy.text import shown
+
+R = TypeVar("R")
+
+
+class Waiting(NamedTuple):
+    """A row of the outbox: events of one call for one partition.
+
+    :param pos: its place; of no other row, ever.
+    :param about: what their stream was declared to be, as it is written in the row.
+    :param values: names and values of all events, one after the other.
+    :param term: of whoever has taken it.
+    """
+
+    pos: int
+    id: UUID
+    stream: str
+    partition: int
+    about: str
+    events: int
+    width: int
+    values: Sequence[bytes]
+    term: int
+
+    @property
+    def mark(self) -> bytes:
+        """What Redis remembers of it until the row is deleted."""
+        return self.id.bytes + self.pos.to_bytes(8, "big")
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.stream, self.partition
+
+
+class Declared(NamedTuple):
+    """What a row says of its stream."""
+
+    partitions: int
+    hasher: str
+    codec: str
+    size: int
+    full: str
+
+    def shape(self, stream: str, keys: StreamKeys) -> Shape:
+        return Shape(stream, keys.meta, self.partitions, self.hasher, self.codec)
+
+
+@lru_cache(maxsize=64)
+def _statement(name: str, schema: str) -> str:
+    return load(
+        resources.files("chancy.plugins.redis.streams.producing") / "sql", f"events_{name}", schema
+    )
+
+
+def deposited(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> Batch[R]:
+    """Records for the table; raises `InvalidArguments` for one that cannot be, and for ids."""
+    if ids is not None:
+        raise InvalidArguments(
+            "ids= and within= do not go together: others may send to the stream before the "
+            "transaction commits, and ids rise"
+        )
+    return whole(stream, records, None)
+
+
+class Deposits:
+    """The table, for those who put events into it inside transactions of theirs.
+
+    :ivar schema: the one that has the table; None: there is none.
+    """
+
+    def __init__(self) -> None:
+        self.schema: str | None = None
+
+    async def put(self, stream: Target[Any], batch: Batch[Any], within: object) -> None:
+        """Put events into the table; raises what the caller's library does.
+
+        :raises TypeError: ``within`` is no connection that we know, or there is no table.
+        """
+        text, parameters = self._insertion(stream, batch, within)
+        await fetch_within(within, text, *parameters)
+
+    def put_blocking(self, stream: Target[Any], batch: Batch[Any], within: object) -> None:
+        """The same without an event loop."""
+        text, parameters = self._insertion(stream, batch, within)
+        fetch_within_sync(within, text, *parameters)
+
+    async def put_many(
+        self,
+        stream: Target[R],
+        records: Iterable[R] | AsyncIterable[R],
+        within: object,
+        progress: Progress | None,
+    ) -> int:
+        """Put any number of events into the table, a thousand at a time; gives how many."""
+        gathering, count = Gathering(stream), 0
+        async for record in each(records):
+            batch = gathering.add(record)
+            if batch is not None:
+                await self.put(stream, batch, within)
+                count = _counted(count, batch, progress)
+        rest = gathering.rest()
+        if rest.count:
+            await self.put(stream, rest, within)
+            count = _counted(count, rest, progress)
+        return count
+
+    def put_many_blocking(
+        self, stream: Target[R], records: Iterable[R], within: object, progress: Progress | None
+    ) -> int:
+        """The same without an event loop."""
+        gathering, count = Gathering(stream), 0
+        for record in records:
+            batch = gathering.add(record)
+            if batch is not None:
+                self.put_blocking(stream, batch, within)
+                count = _counted(count, batch, progress)
+        rest = gathering.rest()
+        if rest.count:
+            self.put_blocking(stream, rest, within)
+            count = _counted(count, rest, progress)
+        return count
+
+    def _insertion(
+        self, stream: Target[Any], batch: Batch[Any], within: object
+    ) -> tuple[str, list[object]]:
+        if self.schema is None:
+            raise TypeError(
+                f"within={shown(within)}: Redis has no part in transactions, and there is no "
+                "table in Postgres to keep the events meanwhile: give the RedisPlugin of these "
+                "streams to a Chancy with a database"
+            )
+        pieces = [
+            (part.partition, piece)
+            for part in batch.parts()
+            for run in part.runs
+            for piece in _pieces(run, stream.size)
+        ]
+        declared = Declared(
+            stream.partitions, stream.route.name, stream.coding.name, stream.size, stream.full
+        )
+        return _statement("put", self.schema), [
+            stream.name,
+            json.dumps(declared._asdict()),
+            [uuid.uuid4() for _ in pieces],
+            [partition for partition, _ in pieces],
+            [len(piece.args) // piece.width for _, piece in pieces],
+            [piece.width for _, piece in pieces],
+            # As text: no library has its own idea of an array of bytes.
+            ["\\x" + _packed(piece.args).hex() for _, piece in pieces],
+        ]
+
+
+def _counted(count: int, batch: Batch[Any], progress: Progress | None) -> int:
+    count += batch.count
+    if progress is not None:
+        progress(count)
+    return count
+
+
+def _pieces(run: Run, size: int) -> Sequence[Run]:
+    """Records in rows that a relay takes over as a whole."""
+    most = min(CHUNK, size) * run.width
+    pieces = [Run(run.width)]
+    taken = 0
+    for at in range(0, len(run.args), run.width):
+        event = run.args[at : at + run.width]
+        length = sum(len(value) for value in event if isinstance(value, bytes))
+        if pieces[-1].args and (len(pieces[-1].args) >= most or taken + length > CHUNK_BYTES // 4):
+            pieces.append(Run(run.width))
+            taken = 0
+        pieces[-1].args += event
+        taken += length
+    return pieces
+
+
+def _packed(values: Sequence[Value]) -> bytes:
+    """Each value behind its length."""
+    found = bytearray()
+    for value in values:
+        assert isinstance(value, bytes), "events of a transaction have no ids of their own"
+        found += len(value).to_bytes(4, "big") + value
+    return bytes(found)
+
+
+def _unpacked(data: bytes) -> Sequence[bytes]:
+    values, at = [], 0
+    while at < len(data):
+        after = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        values.append(data[at + 4 : after])
+        at = after
+    return values
+
+
+class Outbox:
+    """The table, for the one relay that has the turn.
+
+    :param holder: the relay.
+    """
+
+    def __init__(self, store: SqlStore, holder: UUID) -> None:
+        self._store = store
+        self._holder = holder
+
+    async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        return await self._store.fetch(_statement(name, self._store.schema), *parameters)
+
+    async def take(
+        self, lease_s: float, rows: int, bytes_: int, without: Sequence[tuple[str, int]]
+    ) -> list[Waiting]:
+        """Rows by their place, while this relay has the turn, which it now has for so long."""
+        places = [f"{stream}/{number}" for stream, number in without]
+        found = await self._fetch("take", self._holder, lease_s, rows, bytes_, places)
+        return sorted(map(_waiting, found))
+
+    async def delete(self, done: Sequence[Waiting]) -> int:
+        """Delete rows that are in Redis; gives how many, none when the turn is over."""
+        return len(await self._fetch("delete", self._holder, [one.pos for one in done]))
+
+    async def refuse(self, one: Waiting, problem: str) -> None:
+        """Write down why a row waits."""
+        await self._fetch("refuse", one.pos, problem)
+
+    async def surpass(self, term: int) -> bool:
+        """Begin a term above one that Redis knows; False when the turn is over."""
+        return bool(await self._fetch("term", self._holder, term))
+
+    async def give_up(self) -> None:
+        """Let another have the turn at once."""
+        await self._fetch("yield", self._holder)
+
+
+def _waiting(row: Sequence[Any]) -> Waiting:
+    pos, id, stream, partition, about, events, width, data, term = row
+    return Waiting(pos, id, stream, partition, about, events, width, _unpacked(bytes(data)), term)
+
+
+#: What a row says of its stream, of the text in it.
+declared: Callable[[str], Declared] = lru_cache(maxsize=1_000)(
+    lambda about: Declared(**json.loads(about))
+)

@@ -1,0 +1,169 @@
+"""The relay of streams: appends the events of the outbox to their logs, in order and each once.
+
+One relay has the turn, for a while. It takes rows, appends them, and deletes them. If it dies in
+between, another appends them again: Redis remembers which rows it has. If it is frozen in between
+it comes too late: Redis refuses whoever has an older turn, and Postgres its deletion.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from chancy.broker.optional import SqlStore
+from chancy.clock import Backoff
+from chancy.errors import BrokerError, ChancyError, ConfigurationError
+from chancy.plugin.runtime import Runtime
+from chancy.plugins.redis.relay.leader_loop import Rounds
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.schema import agree
+from chancy.plugins.redis.streams.producing.batch import CHUNK, StreamFull
+from chancy.plugins.redis.streams.producing.outbox import Outbox, Waiting, declared
+from chancy.plugins.redis.transport.script_client import Call, Link, Reply
+from chancy.plugins.redis.transport.scripts import Value
+
+logger = logging.getLogger("chancy.redis.streams")
+
+#: Rows and bytes that are taken at a time.
+ROWS, BYTES = 250, 4 * 1024 * 1024
+#: Seconds for which a relay that is silent has the turn.
+LEASE_S = 10.0
+#: Seconds after which a partition that took nothing is tried again, at first and at last.
+_SOON_S, _LATE_S = 0.5, 30.0
+#: Streams whose declaration is remembered to be as it is kept.
+_MOST_AGREED = 1_000
+
+
+class EventRelay:
+    """Works beside each worker, as often as `Rounds` says."""
+
+    def __init__(self, link: Link, store: SqlStore, runtime: Runtime) -> None:
+        self._link = link
+        self._outbox = Outbox(store, uuid.uuid4())
+        self._runtime = runtime
+        self._agreed: set[tuple[str, str]] = set()
+        #: Partitions that took nothing: until when they are left alone. Their rows keep their
+        #: order, so none of them is taken meanwhile.
+        self._stopped: dict[tuple[str, int], float] = {}
+        self._pauses: dict[tuple[str, int], Backoff] = {}
+
+    async def serve(self) -> None:
+        """Go on until cancelled; then let another have the turn."""
+        try:
+            await Rounds(self._runtime, self._reach, self.turn).serve()
+        finally:
+            try:
+                await self._outbox.give_up()
+            except BrokerError:
+                logger.debug("stream_relay_not_given_up")
+
+    async def _reach(self) -> None:
+        """The first call connects."""
+
+    async def turn(self) -> bool:
+        """Append what there is; whether there may be more at once.
+
+        :raises BrokerError: Postgres or Redis is away; what was taken is taken again.
+        """
+        now = time.monotonic()
+        self._stopped = {place: at for place, at in self._stopped.items() if at > now}
+        taken = await self._outbox.take(LEASE_S, ROWS, BYTES, list(self._stopped))
+        calls: list[Call] = []
+        groups: list[Sequence[Waiting]] = []
+        for place, each in groupby(sorted(taken, key=_by_place), attrgetter("place")):
+            some = await self._fitting(_some(list(each)))
+            if some:
+                groups.append(some)
+                calls.append(self._call(place, some))
+        done: list[Waiting] = []
+        stale = 0
+        replies = await self._link.call_many(calls)
+        for rows, reply in zip(groups, replies, strict=True):
+            if not isinstance(reply, Exception) and reply[0] == b"stale":
+                stale = max(stale, reply[1])
+            else:
+                done += await self._landed(rows, reply)
+        if done:
+            await self._outbox.delete(done)
+        if stale and not await self._outbox.surpass(stale):
+            logger.warning("stream_relay_late rows=%d", len(taken))
+            return False
+        return bool(taken)
+
+    async def _fitting(self, rows: Sequence[Waiting]) -> Sequence[Waiting]:
+        """The first of them, as far as their stream is kept as each of them says."""
+        for at, row in enumerate(rows):
+            if not await self._fits(row):
+                return rows[:at]
+        return rows
+
+    async def _fits(self, row: Waiting) -> bool:
+        """Whether the stream is kept as the row says; if not, its rows wait for a person."""
+        key = row.stream, row.about
+        if key in self._agreed:
+            return True
+        keys = StreamKeys(self._link.prefix, row.stream)
+        try:
+            await agree(self._link, declared(row.about).shape(row.stream, keys))
+        except (ConfigurationError, BrokerError) as error:
+            await self._stop(row, error)
+            return False
+        if len(self._agreed) >= _MOST_AGREED:
+            self._agreed.clear()
+        self._agreed.add(key)
+        return True
+
+    def _call(self, place: tuple[str, int], rows: Sequence[Waiting]) -> Call:
+        stream, number = place
+        keys = StreamKeys(self._link.prefix, stream)
+        about = declared(rows[-1].about)
+        args: list[Value] = [rows[0].term, about.size, about.full]
+        for row in rows:
+            args += [row.pos, row.mark, row.width, row.events, *row.values]
+        return Call("relay", (keys.log(number), keys.stat(number), keys.relayed(number)), args)
+
+    async def _landed(self, rows: Sequence[Waiting], reply: Reply) -> Sequence[Waiting]:
+        """The rows that are in Redis; the partition of the others waits."""
+        if isinstance(reply, BrokerError):
+            await self._stop(rows[0], reply)
+            return ()
+        if isinstance(reply, Exception):
+            raise reply
+        count, is_full = reply
+        if is_full:
+            await self._stop(rows[count], StreamFull(f"no room for {rows[count].events:,} events"))
+        else:
+            self._pauses.pop(rows[0].place, None)
+        return rows[:count]
+
+    async def _stop(self, row: Waiting, error: ChancyError) -> None:
+        """Leave a partition alone for a while: growing, up to half a minute."""
+        pauses = self._pauses.setdefault(row.place, Backoff(base_s=_SOON_S, cap_s=_LATE_S))
+        pause_s = pauses.next_s()
+        self._stopped[row.place] = time.monotonic() + pause_s
+        logger.warning(
+            "stream_relay_waits stream=%s partition=%d next_try_s=%.1f error=%s",
+            row.stream,
+            row.partition,
+            pause_s,
+            error,
+        )
+        await self._outbox.refuse(row, str(error))
+
+
+def _by_place(row: Waiting) -> tuple[str, int, int]:
+    return row.stream, row.partition, row.pos
+
+
+def _some(rows: Sequence[Waiting]) -> Sequence[Waiting]:
+    """As many of the first rows as a script may append, one at least; the rest comes next time."""
+    events = 0
+    for at, row in enumerate(rows):
+        events += row.events
+        if at and events > CHUNK:
+            return rows[:at]
+    return rows

@@ -1,0 +1,196 @@
+"""Sending: records to the logs of their partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Generic, TypeVar
+
+from chancy.plugins.redis.streams.model.schema import agree, shape_of
+from chancy.plugins.redis.streams.model.target import Target
+from chancy.plugins.redis.streams.producing.backpressure import Turns, Wait
+from chancy.plugins.redis.streams.producing.batch import Batch, Gathering, Part, full, sort, whole
+
+R = TypeVar("R")
+
+#: Seconds that a send waits for room in a full partition.
+PATIENCE_S = 30.0
+
+#: Is told how many records were sent so far.
+Progress = Callable[[int], object]
+
+
+class Sender(Generic[R]):
+    """Appends the records of a stream, those of one partition in their order.
+
+    :param turns: of all who send to the stream in this process.
+    """
+
+    def __init__(self, stream: Target[R], turns: Turns) -> None:
+        self._stream = stream
+        self._turns = turns
+        self._agreed = False
+
+    async def send(
+        self,
+        records: Sequence[R],
+        ids: Sequence[str] | None = None,
+        *,
+        timeout_s: float = PATIENCE_S,
+    ) -> list[str]:
+        """Append up to 10,000 records in one round trip; gives their ids.
+
+        Those of one partition are appended together, or not at all.
+
+        :param ids: the caller's own, rising, as many as records.
+        :param timeout_s: seconds to wait for room in a full partition.
+        :raises InvalidArguments: a record or an id that cannot be; nothing was sent.
+        :raises StreamFull: there was no room; other partitions have theirs.
+        :raises BrokerUnavailable: some may have been appended.
+        """
+        if len(records) == 1 and ids is None and self._agreed:
+            id = await self._send_one(records[0])
+            if id is not None:
+                return [id]
+        batch = whole(self._stream, records, ids)
+        found = [""] * batch.count
+        await self._flush(batch, found, timeout_s)
+        return found
+
+    async def _send_one(self, record: R) -> str | None:
+        """The shortest way; None if there is no room, or others wait for it."""
+        stream = self._stream
+        number = stream.route.partition(record, stream.partitions)
+        if self._turns.waited(number):
+            return None
+        fields = stream.coding.encode(record)
+        reply = await stream.link.call(
+            "send",
+            (stream.keys.log(number), stream.keys.stat(number)),
+            (stream.size, stream.full, "ids", 0, len(fields), 1, *fields),
+        )
+        return None if reply is None else str(reply[0], "ascii")
+
+    async def send_many(
+        self,
+        records: Iterable[R] | AsyncIterable[R],
+        *,
+        timeout_s: float = PATIENCE_S,
+        progress: Progress | None = None,
+    ) -> int:
+        """Append any number of records, 1,000 in one round trip; gives how many.
+
+        The next ones are made while the last ones are on their way. If a record cannot be made or
+        sent, all before it are there; the error has a note that says how many.
+
+        :param timeout_s: seconds to wait for room in a full partition, each time.
+        :param progress: is told after each round trip how many were sent so far.
+        :raises Exception: what the iterable raises, and what `send` does.
+        """
+        flight = _Flight(progress)
+        gathering = Gathering(self._stream)
+        try:
+            async for record in each(records):
+                batch = gathering.add(record)
+                if batch is not None:
+                    await flight.land()
+                    await flight.begin(self._flush(batch, [], timeout_s))
+            await flight.land()
+            await flight.begin(self._flush(gathering.rest(), [], timeout_s))
+            await flight.land()
+        except Exception as error:
+            # What follows a batch that failed is not sent: what is there is counted from the first.
+            with suppress(Exception):  # the first error tells more
+                if not flight.failed:
+                    await flight.land()
+                    await flight.begin(self._flush(gathering.rest(), [], timeout_s))
+                    await flight.land()
+            error.add_note(f"{flight.sent:,} records were sent")
+            raise
+        finally:
+            flight.cancel()
+        return flight.sent
+
+    async def _flush(self, batch: Batch[R], ids: list[str], timeout_s: float) -> int:
+        """Send a batch, waiting for room; gives how many there were."""
+        if not batch.count:
+            return 0
+        parts = batch.parts()
+        stream = self._stream
+        if not self._agreed:
+            await agree(stream.link, shape_of(stream))
+            self._agreed = True
+        woken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        rouse = partial(loop.call_soon_threadsafe, woken.set)
+        with Wait(self._turns, timeout_s, rouse, loop.is_closed) as wait:
+            wait.join(await self._attempt(batch, wait.free(parts), ids))
+            while wait.parts:
+                if wait.left_s <= 0:
+                    raise full(stream, wait.parts, wait.refused, timeout_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait.pause_s()):
+                        await woken.wait()
+                woken.clear()
+                first = wait.first()
+                wait.leave(first, but=await self._attempt(batch, first, ids))
+        return batch.count
+
+    async def _attempt(self, batch: Batch[R], parts: Sequence[Part], ids: list[str]) -> list[Part]:
+        """Gives the parts for which there was no room."""
+        if not parts:
+            return []
+        calls = [batch.call(part) for part in parts]
+        if len(calls) > 1:
+            return sort(parts, await self._stream.link.call_many(calls), ids)
+        try:
+            reply = await self._stream.link.call(calls[0].script, calls[0].keys, calls[0].args)
+        except Exception as error:
+            reply = error
+        return sort(parts, [reply], ids)
+
+
+class _Flight:
+    """One batch on its way, and the count of those that arrived."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.sent = 0
+        self.failed = False
+        self._progress = progress
+        self._task: asyncio.Task[int] | None = None
+
+    async def begin(self, flush: Coroutine[None, None, int]) -> None:
+        self._task = asyncio.create_task(flush)
+        await asyncio.sleep(0)  # so that it is on its way before the next ones are made
+
+    async def land(self) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        try:
+            count = await task
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        except Exception:
+            self.failed = True
+            raise
+        self.sent += count
+        if count and self._progress is not None:
+            self._progress(self.sent)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+async def each(records: Iterable[R] | AsyncIterable[R]) -> AsyncIterator[R]:
+    """Records one by one, of either kind of iterable."""
+    if isinstance(records, AsyncIterable):
+        async for record in records:
+            yield record
+    else:
+        for record in records:
+            yield record

@@ -1,0 +1,164 @@
+"""A stream: partitions of ordered events of one type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterable, Iterable, Sequence
+from typing import Generic, Literal, TypeVar, get_args
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.protocols import Coding, Route
+from chancy.plugins.redis.streams.producing.backpressure import Turns
+from chancy.plugins.redis.streams.producing.outbox import Deposits, deposited
+from chancy.plugins.redis.streams.producing.sender import PATIENCE_S, Progress, Sender
+from chancy.plugins.redis.streams.producing.sync_sender import SyncSender
+from chancy.plugins.redis.transport.script_client import Link
+from chancy.text import shown
+
+R = TypeVar("R")
+
+#: What a send does when a partition holds ``size`` events that a processor has not acknowledged.
+Full = Literal["block", "drop_oldest"]
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+#: More than that need more servers than one fleet of workers has use for.
+MAX_PARTITIONS = 4096
+
+
+class Stream(Generic[R]):
+    """Partitions of ordered events. Made by `Streams.stream`.
+
+    :param partitions: how many; the same for ever, kept with the stream and checked at start.
+    :param size: events that a partition keeps, roughly; acknowledged ones beyond it are trimmed.
+    :param full: what a send does when none can be trimmed: wait, or drop the oldest and count it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        link: Link,
+        coding: Coding[R],
+        route: Route[R],
+        partitions: int = 16,
+        size: int = 50_000,
+        full: Full = "block",
+        deposits: Deposits | None = None,
+    ) -> None:
+        check_name("stream", name)
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise ConfigurationError(
+                f"partitions={shown(partitions)} of the stream {name} must be 1 to {MAX_PARTITIONS}"
+            )
+        if size < 1:
+            raise ConfigurationError(f"size={shown(size)} of the stream {name} must be at least 1")
+        if full not in get_args(Full):
+            raise ConfigurationError(
+                f"full={shown(full)} of the stream {name} must be 'block' or 'drop_oldest'"
+            )
+        self.name = name
+        self.link = link
+        self.coding = coding
+        self.route = route
+        self.partitions = partitions
+        self.size = size
+        self.full: Full = full
+        self.keys = StreamKeys(link.prefix, name)
+        self._deposits = deposits or Deposits()
+        #: Of the sends of this process, loops and threads alike.
+        self.turns = Turns()
+        self._sender = Sender(self, self.turns)
+        self._sync_sender = SyncSender(self, link.sync, self.turns)
+
+    async def send(
+        self,
+        *records: R,
+        ids: Sequence[str] | None = None,
+        timeout_s: float = PATIENCE_S,
+        within: object | None = None,
+    ) -> list[str]:
+        """Append up to 10,000 records in one round trip; gives their ids.
+
+        Those of one partition are appended together, or not at all.
+
+        :param ids: the caller's own, rising, as many as records; one for each otherwise.
+        :param timeout_s: seconds to wait for room in a full partition.
+        :param within: a transaction of Postgres, whatever `Chancy.push` takes. The records are
+            written there, and appended by a worker's relay once it has committed: those of one
+            partition in their order, each once, a thousand at a time. There are no ids yet, and
+            none may be given.
+        :raises InvalidArguments: a record or an id that cannot be; nothing was sent.
+        :raises TypeError: ``within`` is no connection, or there is no database.
+        :raises StreamFull: there was no room; other partitions have theirs.
+        :raises ConfigurationError: the stream is kept with other partitions or another hasher.
+        :raises BrokerUnavailable: some may have been appended.
+        """
+        if within is not None:
+            if records:
+                batch = deposited(self, records, ids)
+                await self._deposits.put(self, batch, within)
+            return []
+        return await self._sender.send(records, ids, timeout_s=timeout_s)
+
+    async def send_many(
+        self,
+        records: Iterable[R] | AsyncIterable[R],
+        *,
+        timeout_s: float = PATIENCE_S,
+        progress: Progress | None = None,
+        within: object | None = None,
+    ) -> int:
+        """Append any number of records, 1,000 in one round trip; gives how many.
+
+        If one cannot be made or sent, all before it are there; a note of the error says how many.
+
+        :param timeout_s: seconds to wait for room in a full partition, each time.
+        :param progress: is told after each round trip how many were sent so far.
+        :param within: a transaction of Postgres, as for `send`: all of them, or, where it is
+            rolled back, none. Whatever fails, the transaction is the caller's to end.
+        :raises Exception: what the iterable raises, and what `send` does.
+        """
+        if within is not None:
+            return await self._deposits.put_many(self, records, within, progress)
+        return await self._sender.send_many(records, timeout_s=timeout_s, progress=progress)
+
+    def sync_send(
+        self,
+        *records: R,
+        ids: Sequence[str] | None = None,
+        timeout_s: float = PATIENCE_S,
+        within: object | None = None,
+    ) -> list[str]:
+        """`send` for threads, without an event loop."""
+        if within is not None:
+            if records:
+                batch = deposited(self, records, ids)
+                self._deposits.put_blocking(self, batch, within)
+            return []
+        return self._sync_sender.send(records, ids, timeout_s=timeout_s)
+
+    def sync_send_many(
+        self,
+        records: Iterable[R],
+        *,
+        timeout_s: float = PATIENCE_S,
+        progress: Progress | None = None,
+        within: object | None = None,
+    ) -> int:
+        """`send_many` for threads, without an event loop."""
+        if within is not None:
+            return self._deposits.put_many_blocking(self, records, within, progress)
+        return self._sync_sender.send_many(records, timeout_s=timeout_s, progress=progress)
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, partitions={self.partitions})"
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise `ConfigurationError` unless a name can stand in a key."""
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{shown(name)} cannot be the name of a {what}: use 1 to 100 of the characters "
+            "A-Z a-z 0-9 _ . -, beginning with a letter, a digit or _"
+        )

@@ -1,0 +1,98 @@
+"""Sending from threads, without an event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from chancy.plugins.redis.streams.model.schema import asking, check, shape_of
+from chancy.plugins.redis.streams.model.target import Target
+from chancy.plugins.redis.streams.producing.backpressure import Turns, Wait
+from chancy.plugins.redis.streams.producing.batch import Batch, Gathering, Part, full, sort, whole
+from chancy.plugins.redis.streams.producing.sender import PATIENCE_S, Progress
+from chancy.plugins.redis.transport.script_client import SyncLink
+
+R = TypeVar("R")
+
+
+class SyncSender(Generic[R]):
+    """`Sender` for threads."""
+
+    def __init__(self, stream: Target[R], link: SyncLink, turns: Turns) -> None:
+        self._stream = stream
+        self._turns = turns
+        self._link = link
+        self._agreed = False
+
+    def send(
+        self,
+        records: Sequence[R],
+        ids: Sequence[str] | None = None,
+        *,
+        timeout_s: float = PATIENCE_S,
+    ) -> list[str]:
+        """`Sender.send` for threads."""
+        batch = whole(self._stream, records, ids)
+        found = [""] * batch.count
+        self._flush(batch, found, timeout_s)
+        return found
+
+    def send_many(
+        self,
+        records: Iterable[R],
+        *,
+        timeout_s: float = PATIENCE_S,
+        progress: Progress | None = None,
+    ) -> int:
+        """`Sender.send_many` for threads."""
+        sent = 0
+        gathering = Gathering(self._stream)
+        try:
+            for record in records:
+                batch = gathering.add(record)
+                if batch is not None:
+                    sent += self._flush(batch, [], timeout_s)
+                    if progress is not None:
+                        progress(sent)
+            sent += self._flush(gathering.rest(), [], timeout_s)
+        except Exception as error:
+            with suppress(Exception):  # the first error tells more
+                sent += self._flush(gathering.rest(), [], timeout_s)
+            error.add_note(f"{sent:,} records were sent")
+            raise
+        if progress is not None:
+            progress(sent)
+        return sent
+
+    def _flush(self, batch: Batch[R], ids: list[str], timeout_s: float) -> int:
+        if not batch.count:
+            return 0
+        parts = batch.parts()
+        if not self._agreed:
+            self._agree()
+        woken = threading.Event()
+        with Wait(self._turns, timeout_s, woken.set) as wait:
+            wait.join(self._attempt(batch, wait.free(parts), ids))
+            while wait.parts:
+                if wait.left_s <= 0:
+                    raise full(self._stream, wait.parts, wait.refused, timeout_s)
+                woken.wait(wait.pause_s())
+                woken.clear()
+                first = wait.first()
+                wait.leave(first, but=self._attempt(batch, first, ids))
+        return batch.count
+
+    def _attempt(self, batch: Batch[R], parts: Sequence[Part], ids: list[str]) -> list[Part]:
+        """Gives the parts for which there was no room."""
+        calls = [batch.call(part) for part in parts]
+        return sort(parts, self._link.call_many(calls), ids) if calls else []
+
+    def _agree(self) -> None:
+        shape = shape_of(self._stream)
+        (kept,) = self._link.call_many([asking(shape)])
+        if isinstance(kept, Exception):
+            raise kept
+        check(shape, kept)
+        self._agreed = True

@@ -1,0 +1,63 @@
+"""Serving streams in a process that has no worker, and so needs no database."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterable
+
+from chancy.plugins.redis.streams.group.leadership import RedisGate
+from chancy.plugins.redis.streams.streams import Streams
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+async def serve(
+    streams: Streams, only: Iterable[str] | None = None, *, lease_s: float = 16.0
+) -> None:
+    """Run processors and timers until cancelled; then hand over what is owned.
+
+    :param only: names of the processors to run; all unless given.
+    :param lease_s: of the lead, for what is done ``on_leader``.
+    :raises ConfigurationError: there is none of a name.
+    """
+    link = streams.link.another()
+    gate = RedisGate(link, lease_s=lease_s)
+    leading = asyncio.create_task(gate.serve(), name="leadership")
+    try:
+        await streams.serve(only, leader=gate)
+        # Nothing to do is no end: a process that is started again and again helps nobody.
+        await asyncio.Event().wait()
+    finally:
+        leading.cancel()
+        await asyncio.wait([leading])
+        await link.close()
+
+
+def run(streams: Streams, only: Iterable[str] | None = None, *, lease_s: float = 16.0) -> None:
+    """`serve` as the main program: until SIGINT or SIGTERM, which let it end in order.
+
+    A second signal ends it at once. If `Halt` ends it, the process exits with 5.
+
+    :raises ConfigurationError: there is none of a name.
+    """
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        serving = asyncio.create_task(serve(streams, only, lease_s=lease_s))
+
+        def stop() -> None:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+            serving.cancel()
+
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, stop)
+        await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
+
+    asyncio.run(main())
+    if streams.exit.code:
+        sys.exit(streams.exit.code)

@@ -1,0 +1,1 @@
+"""Connections to Redis: the wire, pools, clusters, scripts."""

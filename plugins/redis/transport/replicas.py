@@ -1,0 +1,73 @@
+"""Scripts that count only once replicas have what they have changed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from redis import Redis, RedisCluster
+from redis.exceptions import MovedError, NoScriptError, RedisError
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.transport.clients import Client, command_sync
+from chancy.plugins.redis.transport.scripts import Call, Value
+
+
+def heard(client: Client, call: Call, replicas: int, wait_s: float) -> Any:
+    """Run a script, and wait until so many replicas have it.
+
+    :param wait_s: for them, at most.
+    :raises BrokerUnavailable: fewer have it by then. It may last all the same.
+    """
+    if not isinstance(client, RedisCluster):
+        return _tell(client, call, replicas, wait_s)
+    key = str(call.keys[0])
+    try:
+        return _tell(_node(client, key), call, replicas, wait_s)
+    except MovedError:
+        _look_around(client, key)
+        return _tell(_node(client, key), call, replicas, wait_s)
+    except (RedisError, OSError):
+        _look_around(client, key)
+        raise
+
+
+def _tell(client: Redis, call: Call, replicas: int, wait_s: float) -> Any:
+    script = call.script
+    try:
+        return _send(client, ("EVALSHA", script.digest), call, replicas, wait_s)
+    except NoScriptError:
+        return _send(client, ("EVAL", script.text), call, replicas, wait_s)
+
+
+def _send(client: Redis, how: tuple[str, str], call: Call, replicas: int, wait_s: float) -> Any:
+    """On one connection: WAIT is about what was written by its own. A script that finds all done
+    by an earlier try writes nothing, and WAIT answers at once then: so something is written."""
+    untyped: Any = client
+    with untyped.pipeline(transaction=False) as together:
+        together.execute_command("SET", f"{call.keys[0]!s}:lasting", "")
+        together.execute_command(*how, len(call.keys), *call.keys, *call.args)
+        together.execute_command("WAIT", replicas, max(1, int(wait_s * 1000)))
+        written, answer, have = together.execute(raise_on_error=False)
+    for one in (written, answer, have):
+        if isinstance(one, Exception):
+            raise one
+    if have < replicas:
+        raise BrokerUnavailable(
+            f"{have} of the {replicas} replicas that services were configured for have heard of "
+            f"{call.script.name} within {wait_s:g} s, so it is unknown whether it lasts: look at "
+            "INFO replication"
+        )
+    return answer
+
+
+def _node(client: RedisCluster, key: Value) -> Redis:
+    untyped: Any = client
+    found: Redis = untyped.get_redis_connection(untyped.get_node_from_key(key))
+    return found
+
+
+def _look_around(client: RedisCluster, key: str) -> None:
+    """Have the client find out who has the key now; what it sends changes nothing."""
+    with suppress(RedisError, OSError):
+        command_sync(client, "EXISTS", key)
