@@ -61,7 +61,7 @@ chaos: venv
 	$(BIN)/python -m pytest -m chaos
 
 redis-versions: venv
-	$(BIN)/python -m tests.redis_versions -- -n $(TEST_WORKERS) -m 'not chaos' tests/redis
+	$(BIN)/python -m tests.support.redis_versions -- -n $(TEST_WORKERS) -m 'not chaos' tests/plugins/redis
 
 bench: venv
 	$(BIN)/python -m benchmarks.run

@@ -1,6 +1,7 @@
 """How Alembic runs the revisions of a component, within the transaction of the caller.
 
-``chancy.postgres.history`` puts the connection, the schema and the version table in place. What
+``chancy.postgres.schema.revisions`` puts the connection, the schema and the version table in
+place. What
 a revision may ask for stands in ``context.config.attributes`` and keeps its meaning for ever:
 
 - ``run(statement)`` executes one statement or several, with ``{schema}`` (an identifier) and

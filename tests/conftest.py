@@ -1,10 +1,14 @@
-"""Fixtures of every tier. A test that needs Postgres asks for one of `tests.postgres_fixtures`."""
+"""Fixtures of every tier. Those of servers are in `tests.support`."""
 
 from __future__ import annotations
 
 import gc
 
-pytest_plugins = ["tests.leftovers", "tests.postgres_fixtures", "tests.redis_fixtures"]
+pytest_plugins = [
+    "tests.support.leftovers",
+    "tests.support.postgres_fixtures",
+    "tests.support.redis_fixtures",
+]
 
 
 def pytest_collection_finish() -> None:

@@ -156,7 +156,7 @@ class Chancy(BlockingCalls):
         The jobs are taken from the iterable 1,000 at a time, so that a generator of millions
         needs little memory. They are in one transaction, ``within`` or one of their own. Where
         their queues live in several brokers, this is true of the jobs of each broker: if one of
-        them refuses its own, those of others may be stored; see `chancy.routing.RoutedBroker`.
+        them refuses its own, those of others may be stored; see `RoutedBroker`.
         """
         references = References[R](self)
         prepared = self._prepared(jobs, references, validate=validate)
@@ -182,7 +182,7 @@ class Chancy(BlockingCalls):
         return (await self.broker.get([checked(id)])).get(id)
 
     async def wait_for(self, id: UUID, timeout_s: float | None = None) -> QueuedJob:
-        """Wait until a job is finished; see `chancy.reference.Reference.wait`."""
+        """Wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
         return await self._finishes.wait(checked(id), timeout_s)
 
     def read_result(self, job: QueuedJob) -> Any:

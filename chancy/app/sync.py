@@ -38,7 +38,7 @@ class BlockingStore(Protocol):
 
 
 class BlockingWait(Protocol):
-    """What waits for jobs: `chancy.postgres.background.Background`, or what stands in."""
+    """What waits for jobs: `chancy.results.background.Background`, or what stands in."""
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]: ...
     def close(self) -> None: ...

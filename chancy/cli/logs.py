@@ -15,7 +15,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 _LONGEST = 50_000
 #: What a record has beside its message, and under what name: that of a job, see
-#: `chancy.context.JobContext.log`, and that of a processor of streams, see `chancy.origin`.
+#: `JobContext.log`, and that of a processor of streams, see `chancy.log_context`.
 _SHOWN = {"job_id": "job", "func": "func", "attempt": "attempt"} | {
     name: name for name in ("worker", "executor", "stream", "processor", "partition")
 }

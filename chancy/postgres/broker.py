@@ -48,7 +48,7 @@ from chancy.text import shown
 
 
 class PostgresBroker:
-    """Jobs in tables of one schema. See `chancy.broker.Broker` for what each call promises.
+    """Jobs in tables of one schema. See `Broker` for what each call promises.
 
     :param dsn: URI or key=value form; several hosts for a cluster that fails over.
     :param listen_dsn: reaches the server itself where ``dsn`` goes through a pooler.
@@ -182,7 +182,7 @@ class PostgresBroker:
     async def claim_by(
         self, statement: str, queue: str, *, worker_id: UUID, limit: int
     ) -> Sequence[Claim]:
-        """See `chancy.broker.SqlClaims`."""
+        """See `chancy.broker.optional.SqlClaims`."""
         return await self._claims.claim(
             queue, worker_id=worker_id, limit=limit, thorough=True, statement=statement
         )

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Finishes(Protocol):
-    """What waits for jobs; see `chancy.finishes.Finishes`."""
+    """What waits for jobs; see `chancy.results.waiter.Finishes`."""
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
     async def close(self) -> None: ...
@@ -62,7 +62,7 @@ class Background(Generic[B]):
         self._beside: _Beside[B] | None = None
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
-        """Begin to wait until a job is finished; see `chancy.reference.Reference.wait`."""
+        """Begin to wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
 
         async def work(broker: B, finishes: Finishes) -> QueuedJob:
             return await finishes.wait(id, timeout_s)

@@ -71,7 +71,7 @@ class Reference(Generic[R_co]):
     async def wait(self, timeout_s: float | None = None) -> QueuedJob:
         """Wait until the job is finished, and give it as it ended.
 
-        A notice wakes; see `chancy.finishes.Finishes`. However many wait in one application,
+        A notice wakes; see `chancy.results.waiter.Finishes`. However many wait in one application,
         they share one session. A job that is not there yet is waited for.
         :raises WaitTimeout: it was not finished within ``timeout_s`` seconds. It goes on.
         :raises JobError: it was there and is gone: its queue does not keep finished jobs.

@@ -87,7 +87,7 @@ class Finishes:
         self._announced = True
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
-        """Wait until a job is finished; see `chancy.reference.Reference.wait`."""
+        """Wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
         wanted = self._wanted.get(id)
         if wanted is None:
             wanted = self._wanted[id] = _Wanted()

@@ -18,7 +18,7 @@ _COUNT_CAP = 100_001
 
 
 class Lookup:
-    """The calls of a `chancy.broker.Broker` about jobs that exist, over several brokers.
+    """The calls of a `chancy.broker.contract.Broker` about jobs that exist, over several brokers.
 
     :raises BrokerUnavailable: from the calls about ids, if a broker is away that may have what
         the others do not.

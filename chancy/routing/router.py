@@ -84,7 +84,7 @@ class RoutedBroker(Lookup):
         """Have it known where these queues live.
 
         The rows are read by the first who asks, and again when somebody asks after
-        `chancy.homes.FRESH_S`, beside the call then, which goes by what is known. While they
+        `FRESH_S`, beside the call then, which goes by what is known. While they
         cannot be read, what the application says counts.
         """
         if self._homes.fresh(self._clock.monotonic()):
@@ -143,7 +143,7 @@ class RoutedBroker(Lookup):
         """See `Broker.push_many`. The jobs of each broker are stored all or none.
 
         Those of the broker of the first job go out as they are taken; up to
-        `chancy.sorting.MOST_APART` others are kept, and follow.
+        `chancy.routing.partitioning.MOST_APART` others are kept, and follow.
         """
         await self.find_homes([])
 

@@ -45,7 +45,7 @@ class RoutedStore:
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `chancy.routing.RoutedBroker.push`."""
+        """See `chancy.routing.router.RoutedBroker.push`."""
         self._find_homes([job.queue for job in jobs])
         parts: dict[str, list[PreparedJob]] = {}
         for job in jobs:
@@ -60,7 +60,7 @@ class RoutedStore:
     def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `chancy.routing.RoutedBroker.push_many`."""
+        """See `chancy.routing.router.RoutedBroker.push_many`."""
         self._find_homes([])
 
         def check(name: str, part: Sequence[PreparedJob]) -> None:

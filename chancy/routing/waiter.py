@@ -36,7 +36,7 @@ class Waits:
         self._looking: asyncio.Task[None] | None = None
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
-        """Wait until a job is finished; see `chancy.reference.Reference.wait`.
+        """Wait until a job is finished; see `chancy.results.reference.Reference.wait`.
 
         A job that is nowhere yet is waited for everywhere.
         """

@@ -38,7 +38,7 @@ _COUNT_CAP = 100_001
 
 
 class MemoryBroker:
-    """A `chancy.broker.Broker` that keeps its jobs in this process and forgets them with it.
+    """A `Broker` that keeps its jobs in this process and forgets them with it.
 
     All calls come from one event loop, but for `Pulse.beat`.
 

@@ -27,7 +27,7 @@ _RELAXED_MOST_S = 5.0
 
 
 class Claiming(Protocol):
-    """`chancy.broker.Broker.claim`."""
+    """`chancy.broker.contract.Broker.claim`."""
 
     async def __call__(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
@@ -37,7 +37,7 @@ class Claiming(Protocol):
 class Puller:
     """Claims what a runner has room for: when woken, when room appears, and by polling.
 
-    :param claim: see `chancy.broker.Broker.claim`.
+    :param claim: see `chancy.broker.contract.Broker.claim`.
     :param give: takes the claims.
     :param listening: whether notices arrive at the moment; polling is relaxed then.
     """

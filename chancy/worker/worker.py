@@ -43,7 +43,7 @@ class Worker:
     ``process`` executor, whose children never touch the database, or under ``chancy worker``,
     whose supervisor beats for its workers.
 
-    :param tags: tags beside the ones that every worker has; see `chancy.queue.Queue.tags`.
+    :param tags: tags beside the ones that every worker has; see `chancy.queue.queue.Queue.tags`.
     :param queues: serve only the queues of these names.
     :param concurrency: jobs of each queue that it runs at a time, whatever the queue says.
     :param most_ahead: claims of each queue that it holds at most beside those that run. None: as

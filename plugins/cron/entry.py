@@ -44,7 +44,7 @@ class Entry:
     """A job and when to push it, as it is declared.
 
     :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``; of all entries only one may have it.
-    :param schedule: a cron expression, see `chancy.plugins.cron.schedule.Schedule`.
+    :param schedule: a cron expression, see `chancy.schedule.Schedule`.
     :param job: what to push. Its time is the tick's, so that it has neither ``run_at`` nor ``id``.
     :param zone: of the expression, a name such as ``Europe/Berlin``.
     :param misfire: what becomes of ticks that nobody fired in time, as while no worker ran.

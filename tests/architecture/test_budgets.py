@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.architecture.sources import ROOT, code, files, shown, statements
+from tests.support.sources import ROOT, code, files, shown, statements
 
 FUNCTION_LINES = 60
 STATEMENT_LINES = 60

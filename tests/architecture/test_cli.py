@@ -10,7 +10,7 @@ import click
 import pytest
 
 from chancy.cli.main import cli
-from tests.architecture.sources import ROOT
+from tests.support.sources import ROOT
 
 
 def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

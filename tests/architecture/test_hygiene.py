@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from tests.architecture.sources import ROOT, files, shown
+from tests.support.sources import ROOT, files, shown
 
 # Put together here, so that this file does not find itself.
 _HOSTS = [

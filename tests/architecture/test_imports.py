@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import ROOT, code, shown, statements
+from tests.support.sources import ROOT, code, shown, statements
 
 _PURE = {
     "judge",

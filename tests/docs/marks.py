@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from tests.architecture.sources import ROOT, code
+from tests.support.sources import ROOT, code
 
 PAGE = ROOT / "docs" / "reference" / "redis.md"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tests.architecture.sources import ROOT
+from tests.support.sources import ROOT
 
 _FENCE = re.compile(r"^(`{3,})\s*(\S*)\s*(.*)$")
 _HEADING = re.compile(r"^(#{1,6}) +(.*?) *$", re.MULTILINE)

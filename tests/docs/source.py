@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from chancy.errors import ChancyError
-from tests.architecture.sources import ROOT, code
+from tests.support.sources import ROOT, code
 
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 

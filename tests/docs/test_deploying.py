@@ -18,11 +18,11 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retry
-from tests import jobs
 from tests.docs.pages import page, rows_of
 from tests.docs.rehearsal import commands
-from tests.integration.command import inside
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.command import inside
+from tests.support.waiting import eventually
 
 PAGE = page("docs/guides/deploying.md")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import ROOT
 from tests.docs.pages import Block, Page, paths, shown
 from tests.docs.rehearsal import commands, is_worker, matches
+from tests.support.sources import ROOT
 
 PAGES = [Page(path) for path in paths()]
 BLOCKS = [block for page in PAGES for block in page.blocks]

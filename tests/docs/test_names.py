@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from tests.architecture.sources import ROOT
 from tests.docs import source
 from tests.docs.pages import Page, paths, rows_of, shown
+from tests.support.sources import ROOT
 
 PAGES = [Page(path) for path in paths()]
 _DOTTED = re.compile(r"(?<![\w/.\"-])chancy(?:\.[A-Za-z_]\w*)+")

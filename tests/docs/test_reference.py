@@ -18,9 +18,9 @@ from chancy.cli.options import SHARED
 from chancy.embedded import PostgresServer
 from chancy.plugins import standard
 from chancy.states import TRANSITIONS
-from tests.architecture.sources import ROOT, code
 from tests.docs import source
 from tests.docs.pages import page, rows_of, words_of
+from tests.support.sources import ROOT, code
 
 API = page("docs/reference/api.md")
 CLI = page("docs/reference/cli.md")

@@ -14,7 +14,7 @@ import pytest
 from chancy import Chancy
 from tests.faults.book import Book
 from tests.faults.worker_process import WorkerProcess, WorkerSettings
-from tests.postgres_fixtures import _database, find_run
+from tests.support.postgres_fixtures import _database, find_run
 
 pytest.register_assert_rewrite("chancy.testing.conformance")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chancy import current_job, job
 from tests.faults import book as books
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @job(queue="load")

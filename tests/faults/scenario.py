@@ -25,7 +25,7 @@ from chancy.plugins.retry import Constant, Jitter, Retry
 from chancy.postgres.broker import PostgresBroker
 from tests.faults import tables
 from tests.faults.flaky_driver import Faults, FlakyDriver, Switchboard
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 Found = TypeVar("Found")
 

@@ -16,7 +16,7 @@ from chancy import Chancy, Queue, Worker, job
 from chancy.broker.contract import Broker
 from chancy.broker.values import Promotion
 from chancy.worker.promoter import BATCH
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 #: How much later than before a job may start while the others are promoted: the median, as a
 #: multiple, and the slowest of twenty, in seconds.

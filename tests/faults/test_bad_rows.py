@@ -14,7 +14,7 @@ from chancy.job.ids import new_id
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 #: What somebody sets by hand.
 IMPOSSIBLE: Mapping[str, str] = {

@@ -16,11 +16,11 @@ from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.postgres.schema import migrate as schema
-from tests import jobs
 from tests.faults import tables
 from tests.faults.test_cron import faketime
-from tests.postgres_fixtures import OwnServer
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.waiting import eventually
 
 HEARTBEAT_TIMEOUT_S = 1.5
 LEASE_S = 1.5
@@ -33,7 +33,7 @@ TICKS = (
     "select count(*), count(distinct meta -> 'cron' ->> 'tick'),"
     " min((meta -> 'cron' ->> 'tick')::timestamptz), max((meta -> 'cron' ->> 'tick')::timestamptz)"
     " from (select meta, func from chancy.jobs union all"
-    " select meta, func from chancy.finished_jobs) as j where func = 'tests.jobs.note'"
+    " select meta, func from chancy.finished_jobs) as j where func = 'tests.support.jobs.note'"
     " and meta ? 'cron'"
 )
 

@@ -23,8 +23,8 @@ from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.fleet import Fleet
 from tests.faults.ledger import Sampler
-from tests.postgres_fixtures import OwnServer
-from tests.waiting import eventually
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.waiting import eventually
 
 TIMEOUT_S = 2.0
 CHUNK = 25

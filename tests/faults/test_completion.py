@@ -15,7 +15,7 @@ from chancy.queue.executor_options import ExecutorName
 from tests.faults import payments, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

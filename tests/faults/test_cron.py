@@ -19,9 +19,9 @@ from chancy.plugins.cron import Cron
 from chancy.plugins.leadership import Leadership
 from chancy.postgres.schema import migrate as schema
 from tests.faults.worker_process import ROOT
-from tests.integration.command import Started, started
-from tests.plugins.crons import execute, pushed
-from tests.waiting import eventually_sync
+from tests.plugins.cron.clockwork import execute, pushed
+from tests.support.command import Started, started
+from tests.support.waiting import eventually_sync
 
 #: What a busy machine may add, in seconds.
 SLACK_S = 1.5

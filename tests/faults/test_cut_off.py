@@ -13,9 +13,9 @@ from tests.faults import fleet as fleets
 from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.postgres_fixtures import OwnServer
-from tests.proxy import Proxy
-from tests.waiting import eventually
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 TIMEOUT_S = 2.0
 HELD = 8

@@ -23,7 +23,7 @@ from tests.faults.conftest import StartWorker
 from tests.faults.fleet import Fleet
 from tests.faults.ledger import Sampler
 from tests.migrations.test_release_before import BEFORE, CLAIM, FINISH
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 #: Statements of a release before; those to claim and to finish are with the tests of migrations.
 REGISTER = "insert into chancy.workers (id, host, pid, queues) values ($1, 'old', 1, '{load}')"

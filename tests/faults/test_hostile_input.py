@@ -18,7 +18,7 @@ from chancy.queue.executor_options import ExecutorName
 from tests.faults import jobs, outbursts, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 NEIGHBOURS = 20
 #: What the record of one failure may take, in bytes of JSON.

@@ -26,7 +26,7 @@ from tests.faults.flaky_driver import (
     Switchboard,
 )
 from tests.faults.scenario import Scenario
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
 

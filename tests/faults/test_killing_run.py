@@ -26,7 +26,7 @@ from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.fleet import Fleet
 from tests.faults.ledger import Sampler
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 CHUNK = 100
 ENTRIES = 3

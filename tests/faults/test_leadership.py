@@ -20,9 +20,9 @@ import pytest
 from chancy import Chancy, Worker
 from chancy.plugins.leadership import Leadership
 from tests.faults.worker_process import ROOT
-from tests.integration.command import environment
-from tests.postgres_fixtures import OwnServer
-from tests.waiting import eventually, eventually_sync
+from tests.support.command import environment
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.waiting import eventually, eventually_sync
 
 LONG = pytest.mark.chaos
 

@@ -22,8 +22,8 @@ from chancy.embedded import free_port
 from tests.faults import jobs, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.proxy import Proxy
-from tests.waiting import eventually
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 #: What a busy machine may add to a latency, in seconds.
 SLACK_S = 0.6

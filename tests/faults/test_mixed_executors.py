@@ -15,8 +15,8 @@ import pytest
 from chancy import Chancy, Job
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
-from tests.integration.command import command, started
-from tests.waiting import eventually
+from tests.support.command import command, started
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 JOBS = 20_000

@@ -20,8 +20,8 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
-from tests.proxy import Proxy
-from tests.waiting import eventually
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 WORKER = WorkerRecord(
     id=UUID(int=7), host="here", pid=1, tags=frozenset(), queues=("load",), version="0"

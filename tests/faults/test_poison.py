@@ -12,8 +12,8 @@ from chancy.job.definition import QueuedJob
 from tests.faults import jobs, tables, watched
 from tests.faults.book import Book
 from tests.faults.worker_process import ROOT
-from tests.integration.command import command, started
-from tests.waiting import eventually
+from tests.support.command import command, started
+from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
 

@@ -12,7 +12,7 @@ from chancy.plugins.retry import Retry
 from tests.faults import fleet as fleets
 from tests.faults import jobs, tables
 from tests.faults.book import Book
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 JOBS = 20_000
 PROBES = 150

@@ -12,8 +12,8 @@ from chancy.embedded import PostgresServer
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.postgres_fixtures import OwnServer
-from tests.waiting import eventually
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.waiting import eventually
 
 CRASHES = 3
 #: Longer than the server is away, so that nobody is declared dead: then nothing may run twice.

@@ -16,7 +16,7 @@ from chancy.testing.conformance.claiming import ClaimPromises
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 LEVELS = ("serializable", "repeatable read")
 #: Where the positions begin that a client, a float of JSON or the server could not hold.

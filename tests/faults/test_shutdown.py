@@ -16,9 +16,9 @@ from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import Report, WorkerProcess
-from tests.locks import BLOCKED
-from tests.proxy import Proxy
-from tests.waiting import eventually, eventually_sync
+from tests.support.locks import BLOCKED
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually, eventually_sync
 
 EXECUTORS: tuple[ExecutorName, ...] = ("async", "thread", "process")
 #: Every day the one whose jobs are in other processes.

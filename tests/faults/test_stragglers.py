@@ -15,7 +15,7 @@ from chancy import Chancy, Queue, Worker, job
 from tests.faults import book as books
 from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
 

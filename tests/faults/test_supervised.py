@@ -17,8 +17,8 @@ from chancy import Chancy, Job, State, Worker
 from tests.faults import jobs, oracles, tables, watched
 from tests.faults.book import Book
 from tests.faults.worker_process import ROOT
-from tests.integration.command import Started, command, started
-from tests.waiting import eventually
+from tests.support.command import Started, command, started
+from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
 

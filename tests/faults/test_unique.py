@@ -20,7 +20,7 @@ from tests.faults import jobs, producer, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import ROOT, WorkerProcess
-from tests.waiting import eventually_sync
+from tests.support.waiting import eventually_sync
 
 logger = logging.getLogger("tests.faults")
 

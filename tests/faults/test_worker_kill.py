@@ -13,7 +13,7 @@ from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import WorkerProcess
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 JOBS = 10_000
 

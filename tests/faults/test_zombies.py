@@ -15,7 +15,7 @@ from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.ledger import Sampler
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 TIMEOUT_S = 2.0
 HELD = 4

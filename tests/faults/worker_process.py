@@ -18,7 +18,7 @@ import psutil
 
 from chancy.postgres.drivers import Name
 from chancy.queue.executor_options import ExecutorName
-from tests.waiting import eventually_sync
+from tests.support.waiting import eventually_sync
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,10 +17,10 @@ from chancy.attempt.outcome import Outcome, Returned
 from chancy.executors import executor
 from chancy.executors.base import Executor
 from chancy.worker import queue_worker as serving
-from tests import jobs
-from tests.integration import reporting
-from tests.integration.command import inside
-from tests.waiting import eventually
+from tests.integration import progress_jobs as reporting
+from tests.support import jobs
+from tests.support.command import inside
+from tests.support.waiting import eventually
 
 
 class Stub:
@@ -117,7 +117,7 @@ async def test_a_queue_whose_children_cannot_start_is_shown_until_they_can(
     obstacle = tmp_path / "obstacle"
     obstacle.touch()
     monkeypatch.setenv(reporting.OBSTACLE, str(obstacle))
-    options = ProcessOptions(initializer="tests.integration.reporting.initialize")
+    options = ProcessOptions(initializer="tests.integration.progress_jobs.initialize")
     await chancy.declare(Queue(name="bad", concurrency=1, options=options))
     async with Worker(chancy) as worker:
         await (await chancy.push(jobs.note.job(value=1))).wait(10)

@@ -10,8 +10,8 @@ import pytest
 from chancy import Chancy, ProcessOptions, Queue, State, Worker
 from chancy.broker.values import Cancellation
 from chancy.job.definition import JobFactory
-from tests.integration import winding
-from tests.waiting import eventually
+from tests.integration import stopping_jobs as winding
+from tests.support.waiting import eventually
 
 QUEUES = [
     Queue(name="process", executor="process", concurrency=1),

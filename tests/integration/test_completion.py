@@ -10,8 +10,8 @@ import pytest
 
 from chancy import Chancy, Job, Queue, QueuedJob, State, Worker
 from chancy.plugins.retry import Constant, Retry
-from tests.integration import completing
-from tests.waiting import eventually
+from tests.integration import completion_jobs as completing
+from tests.support.waiting import eventually
 
 QUEUES = [
     Queue(name=f"{executor}{end}", executor=executor, concurrency=2, keep_finished=not end)

@@ -22,10 +22,10 @@ from chancy.plugins.pruner import Prune, Pruner
 from chancy.postgres.schema import grants
 from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema.component import Component, Kind, Migrations
-from tests.integration.command import inside
-from tests.integration.roles import COMPONENTS, Cast, P, V, W, execute, roles
-from tests.plugins.finished import fill
 from tests.plugins.ledger import Ledger
+from tests.plugins.pruner.finished import fill
+from tests.support.command import inside
+from tests.support.roles import COMPONENTS, Cast, P, V, W, execute, roles
 
 
 @pytest.fixture

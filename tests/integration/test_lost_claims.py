@@ -9,8 +9,8 @@ import pytest
 from chancy import Chancy, Queue, State, Worker
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.broker import PostgresBroker
-from tests import jobs
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("deleted", [True, False])

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
-from tests.integration import reporting
-from tests.waiting import eventually
+from tests.integration import progress_jobs as reporting
+from tests.support.waiting import eventually
 
 QUEUES = [
     Queue(name="process", executor="process", concurrency=1),

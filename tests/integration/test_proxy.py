@@ -8,8 +8,8 @@ import asyncpg
 import psycopg
 import pytest
 
-from tests.proxy import Proxy
-from tests.waiting import eventually
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 
 async def test_it_passes_bytes_through(empty_dsn: str, proxy: Proxy) -> None:

@@ -11,7 +11,7 @@ import pytest
 from chancy import Chancy, Limit, PushError, Queue
 from chancy.job.limits import Limits, decode_limits
 from chancy.testing.conformance.bench import Bench
-from tests import jobs
+from tests.support import jobs
 
 
 @pytest.fixture
@@ -54,7 +54,9 @@ async def test_limits_reach_the_claim_by_every_way_of_pushing(chancy: Chancy, ds
 
 async def test_a_limit_that_a_declared_queue_cannot_keep_to_is_refused(dsn: str) -> None:
     bounded = jobs.note.job(value=1).with_limits(Limit.memory(2**28))
-    said = "^job tests.jobs.note: queue 'async': the jobs of .* share the memory of the worker"
+    said = (
+        "^job tests.support.jobs.note: queue 'async': the jobs of .* share the memory of the worker"
+    )
     chancy = Chancy(dsn, queues=[Queue(name="async", executor="async")])
     async with chancy:
         with pytest.raises(PushError, match=said):

@@ -26,7 +26,7 @@ from chancy import (
 )
 from chancy.errors import ConfigurationError
 from chancy.postgres.schema import migrate as schema
-from tests import jobs
+from tests.support import jobs
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_a_pushed_job_is_there_when_push_returns(chancy: Chancy, dsn: str)
     assert job.id == reference.id
     assert job.id.version == 7
     assert job.arguments == {"value": [1, "ü", None, {"a": 1.5}]}
-    assert (job.state, job.queue, job.func) == (State.PENDING, "async", "tests.jobs.note")
+    assert (job.state, job.queue, job.func) == (State.PENDING, "async", "tests.support.jobs.note")
     assert (job.attempt, job.max_attempts, job.priority) == (0, 3, 0)
 
 
@@ -157,8 +157,8 @@ REFUSED: list[tuple[Job, type[Exception], str]] = [
     (Job(func="f" * 300 + ".g"), PushError, "302 characters"),
     (Job(func="os.system; drop"), PushError, "not the path of a function"),
     (Job(func="nowhere.at_all"), PushError, "cannot be imported.*validate=False"),
-    (Job(func="tests.jobs.missing"), PushError, "no function 'missing'"),
-    (Job(func="tests.jobs.asyncio"), PushError, "no function|defined in|not callable"),
+    (Job(func="tests.support.jobs.missing"), PushError, "no function 'missing'"),
+    (Job(func="tests.support.jobs.asyncio"), PushError, "no function|defined in|not callable"),
     (Job.from_func(jobs.Holder.method), PushError, "cannot be imported"),
     (Job(func="__main__.f"), PushError, "script that was started"),
     (Job.from_func(lambda: None), PushError, "lambda"),

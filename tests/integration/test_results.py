@@ -31,8 +31,8 @@ from chancy import (
 )
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.retry import Never, Retry
-from tests import jobs
-from tests.waiting import eventually, eventually_sync
+from tests.support import jobs
+from tests.support.waiting import eventually, eventually_sync
 
 #: Nobody looks by itself for so long: what comes sooner was told.
 SELDOM = Queue(name="async", executor="async", poll_interval_s=60)

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from chancy.postgres.schema.component import Kind
-from tests.architecture.sources import ROOT
-from tests.integration.command import alone, command, started
-from tests.integration.roles import Cast, P, V, W, execute, roles
-from tests.waiting import eventually_sync
+from tests.support.command import alone, command, started
+from tests.support.roles import Cast, P, V, W, execute, roles
+from tests.support.sources import ROOT
+from tests.support.waiting import eventually_sync
 
 SHOP = """\
 import os

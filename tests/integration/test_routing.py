@@ -12,8 +12,8 @@ from chancy.app.diagnosis import Why
 from chancy.broker.values import Cancellation, Capability, JobFilter
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
 from chancy.routing.placement import FRESH_S
-from tests import jobs
-from tests.integration.two_brokers import TwoBrokers
+from tests.support import jobs
+from tests.support.two_brokers import TwoBrokers
 
 QUEUES = [
     Queue(name="async", executor="async"),

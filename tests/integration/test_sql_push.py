@@ -14,9 +14,9 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker
 from chancy.embedded.binaries import find_programs
-from tests import jobs
-from tests.integration.command import environment
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.command import environment
+from tests.support.waiting import eventually
 
 #: Nobody looks by itself for so long: what comes sooner was told.
 SELDOM = Queue(name="async", executor="async", poll_interval_s=60)
@@ -57,7 +57,9 @@ async def listening(worker: Worker) -> None:
 async def test_a_worker_runs_at_once_what_psql_pushes(chancy: Chancy, dsn: str) -> None:
     async with Worker(chancy) as worker:
         await listening(worker)
-        said = psql(dsn, "select chancy.push('async', 'tests.jobs.note', '{\"value\": [1, null]}')")
+        said = psql(
+            dsn, "select chancy.push('async', 'tests.support.jobs.note', '{\"value\": [1, null]}')"
+        )
         done = await chancy.wait_for(uuid.UUID(said.strip()), 5)
     assert (done.state, done.result, done.attempt) == (State.SUCCEEDED, [1, None], 1)
     assert jobs.noted == [[1, None]]
@@ -67,7 +69,7 @@ TRIGGER = """
 create table orders (id int primary key);
 create function placed() returns trigger language plpgsql as $$
 begin
-  perform chancy.push('async', 'tests.jobs.note', jsonb_build_object('value', new.id),
+  perform chancy.push('async', 'tests.support.jobs.note', jsonb_build_object('value', new.id),
     unique_key => 'order ' || new.id);
   return null;
 end
@@ -157,15 +159,17 @@ async def state(chancy: Chancy, id: uuid.UUID) -> State | None:
 async def test_times_that_python_does_not_have_hold_nobody_up(chancy: Chancy, dsn: str) -> None:
     """Postgres has 'infinity', and years behind 9999."""
     far = [
-        ask(dsn, f"select chancy.push('async', 'tests.jobs.note', '{{\"value\": 1}}', {when})")[0][
-            0
-        ]
+        ask(
+            dsn,
+            f"select chancy.push('async', 'tests.support.jobs.note', '{{\"value\": 1}}', {when})",
+        )[0][0]
         for when in ("run_at => 'infinity'", "run_at => '11000-01-01'", "delay => '9000 years'")
     ]
     ago = [
-        ask(dsn, f"select chancy.push('async', 'tests.jobs.note', '{{\"value\": 2}}', {when})")[0][
-            0
-        ]
+        ask(
+            dsn,
+            f"select chancy.push('async', 'tests.support.jobs.note', '{{\"value\": 2}}', {when})",
+        )[0][0]
         for when in ("run_at => '-infinity'", "delay => '-6000 years'")
     ]
     for id in far:
@@ -252,7 +256,7 @@ async def test_hostile_text_is_data(chancy: Chancy, dsn: str) -> None:
     async with Worker(chancy):
         [(id,)] = ask(
             dsn,
-            "select chancy.push('async', 'tests.jobs.note', %s, unique_key => %s)",
+            "select chancy.push('async', 'tests.support.jobs.note', %s, unique_key => %s)",
             json.dumps(evil),
             evil["value"],
         )

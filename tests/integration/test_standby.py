@@ -13,8 +13,8 @@ from chancy.errors import BrokerUnavailable
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.claim import claims
 from chancy.testing.conformance.bench import Bench, prepared
-from tests.postgres_fixtures import OwnServer
-from tests.waiting import eventually
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.waiting import eventually
 
 WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
 

@@ -12,8 +12,8 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker
 from chancy.plugins.retry import Constant, Retry
-from tests.integration import completing
-from tests.waiting import eventually
+from tests.integration import completion_jobs as completing
+from tests.support.waiting import eventually
 
 QUEUES = [
     Queue(name=executor, executor=executor, concurrency=1)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy
-from tests import jobs
+from tests.support import jobs
 
 DRIVERS = ["asyncpg", "psycopg"]
 

@@ -12,9 +12,9 @@ import pytest
 from chancy import Chancy, Job, Queue, State, Worker
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Exponential, Retry
-from tests import jobs
-from tests.integration.two_brokers import TwoBrokers
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.two_brokers import TwoBrokers
+from tests.support.waiting import eventually
 
 QUEUES = [
     Queue(name="async", executor="async"),

@@ -17,9 +17,9 @@ from chancy import Chancy, JobFailed, Queue, Worker, as_completed, gather
 from chancy.errors import InvalidArguments, InvalidResult
 from chancy.job.definition import DECORATED
 from chancy.plugins.retry import Retry
-from tests.integration import typed_jobs
-from tests.integration.command import inside
-from tests.integration.typed_jobs import Bill, Color, Item
+from tests.support import typed_jobs
+from tests.support.command import inside
+from tests.support.typed_jobs import Bill, Color, Item
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -106,7 +106,7 @@ async def test_where_the_function_is_not_known_json_comes_back(
     async with Worker(chancy):
         reference = await chancy.push(typed_jobs.later.job(AT, DAY))
         assert await reference.result(20) == AT + DAY
-        monkeypatch.delitem(DECORATED, "tests.integration.typed_jobs.later")
+        monkeypatch.delitem(DECORATED, "tests.support.typed_jobs.later")
         assert cast("object", await reference.result()) == "2030-01-03T03:04:05.678901Z"
 
 
@@ -133,7 +133,7 @@ async def test_a_result_that_was_stored_by_other_code_says_that_it_does_not_fit(
 
 
 def test_the_command_line_gives_typed_values_as_json(dsn: str) -> None:
-    path = "tests.integration.typed_jobs.later"
+    path = "tests.support.typed_jobs.later"
     inside("push", path, "--arg", 'at="2030-01-01T00:00Z"', "--arg", 'within="P1D"', dsn=dsn)
     assert rows(dsn, "select arguments from chancy.jobs") == [
         {"at": "2030-01-01T00:00:00Z", "within": "P1D"}

@@ -17,9 +17,9 @@ import pytest
 from chancy import Chancy, DuplicateJob, JobFilter, Queue, State, Unique, Worker
 from chancy.errors import InvalidArguments, PushError
 from chancy.postgres.drivers import Name
-from tests import jobs
-from tests.locks import BLOCKED
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.locks import BLOCKED
+from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async", poll_interval_s=60)]
 HOUR = timedelta(hours=1)
@@ -167,7 +167,8 @@ async def test_a_push_waits_for_the_transaction_that_has_its_key(
 ) -> None:
     with psycopg.connect(dsn) as holder:
         [(held,)] = holder.execute(
-            "select chancy.push('async', 'tests.jobs.note', '{\"value\": 1}', unique_key => 'k')"
+            "select chancy.push('async', 'tests.support.jobs.note', "
+            "'{\"value\": 1}', unique_key => 'k')"
         ).fetchall()
         waiting = asyncio.create_task(chancy.push(note(2, key="k")))
         waits = f"select 1 from pg_stat_activity where {BLOCKED}"
@@ -258,7 +259,7 @@ async def test_sql_and_python_have_the_same_keys(chancy: Chancy, dsn: str, scope
     def push(key: str) -> Sequence[Any]:
         return ask(
             dsn,
-            f"select chancy.push('async', 'tests.jobs.note', '{{\"value\": 1}}',"
+            f"select chancy.push('async', 'tests.support.jobs.note', '{{\"value\": 1}}',"
             f" unique_key => '{key}', unique_scope => '{scope}')",
         )
 

@@ -18,8 +18,8 @@ from chancy import Cancellation, Chancy, Job, Queue, State, Worker
 from chancy.errors import BrokerUnavailable, ConfigurationError, SchemaMismatch
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Exponential, Retry
-from tests import jobs
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
 

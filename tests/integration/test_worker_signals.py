@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, State, Worker
-from tests.integration.command import Started, command, started
-from tests.waiting import eventually_sync
+from tests.support.command import Started, command, started
+from tests.support.waiting import eventually_sync
 
 _JOBS = """\
 import asyncio, multiprocessing, os, signal, time

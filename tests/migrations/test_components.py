@@ -21,7 +21,7 @@ from chancy.postgres.schema.status import State
 from chancy.testing.structure import structure
 from tests.plugins.auditor import Auditor, Clerk
 from tests.plugins.ledger import Ledger
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 PLUGINS: Sequence[Plugin] = (Auditor(), Clerk(), Ledger())
 ALL = {"core": schema.HEAD, "ledger": "0002", "auditor": "0001"}

@@ -25,7 +25,7 @@ from chancy.postgres.schema import revisions as history
 from chancy.postgres.schema.component import CORE, Component
 from chancy.testing.structure import structure
 from tests.migrations.slow import BUILD, written
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 LONG = pytest.mark.chaos
 

@@ -19,10 +19,10 @@ from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.plugins.retry import Never, Retry
 from chancy.postgres.schema import migrate as schema
 from chancy.testing.structure import structure
-from tests import jobs
-from tests.architecture.sources import ROOT
 from tests.migrations.conftest import NEWEST
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.sources import ROOT
+from tests.support.waiting import eventually
 
 AGING = Aging(queue="async", every=timedelta(seconds=1), by=1, up_to=5)
 #: Those that cannot be made without settings.

@@ -15,10 +15,10 @@ import psycopg
 import pytest
 
 from chancy.embedded import PostgresServer
-from tests.architecture.sources import ROOT
 from tests.docs.pages import page
-from tests.integration.command import SHOP, alone, command, environment, started
-from tests.waiting import eventually_sync
+from tests.support.command import SHOP, alone, command, environment, started
+from tests.support.sources import ROOT
+from tests.support.waiting import eventually_sync
 
 EXAMPLE = ROOT / "examples" / "third_party_plugin"
 PANELS = """\

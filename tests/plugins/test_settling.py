@@ -11,8 +11,8 @@ from chancy import Chancy, Queue, Settlement, State, Worker
 from chancy.broker.transaction import Transaction
 from chancy.plugin.plugin import Plugin
 from chancy.plugins.retry import Never, Retry
-from tests import jobs
-from tests.plugins.test_recovery import orphan
+from tests.plugins.recovery.test_recovery import orphan
+from tests.support import jobs
 
 ASYNC = Queue(name="async", executor="async")
 

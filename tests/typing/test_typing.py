@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import ROOT
+from tests.support.sources import ROOT
 
 HERE = Path(__file__).parent
 #: Seconds for a checker that has nothing to begin with, on a machine that is busy.

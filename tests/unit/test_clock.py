@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from chancy.clock import Backoff, Clock, SystemClock
 from chancy.testing.clock import ManualClock, RealTime
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 async def test_the_machines_clock_sleeps_for_its_time() -> None:

@@ -68,7 +68,7 @@ class Claims:
         statement: str | None = None,
     ) -> Sequence[Claim]:
         """
-        :param statement: see `chancy.broker.SqlClaims`; it is given no hints.
+        :param statement: see `chancy.broker.optional.SqlClaims`; it is given no hints.
         """
         side = self._sides.get((worker_id, queue))
         if side is None:

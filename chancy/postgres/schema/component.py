@@ -33,7 +33,7 @@ _PRIVILEGES = re.compile(rf"{_PRIVILEGE}(?:, {_PRIVILEGE})*")
 
 
 class Kind(StrEnum):
-    """What a role of the database is there for; see `chancy.postgres.grants`."""
+    """What a role of the database is there for; see `chancy.postgres.schema.grants`."""
 
     OWNER = "owner"
     WORKER = "worker"
@@ -48,7 +48,7 @@ Privileges = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrations:
-    """The history of the tables of a component; see `chancy.plugin.Plugin.migrations`.
+    """The history of the tables of a component; see `chancy.plugin.plugin.Plugin.migrations`.
 
     :param name: of the component, 1 to 32 of ``a-z 0-9 _``. Its revision is in the table
         ``NAME_version``; its tables should begin with its name.

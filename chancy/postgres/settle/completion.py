@@ -10,7 +10,7 @@ from chancy.postgres.within import fetch_within, fetch_within_sync
 
 
 class PostgresCompletion:
-    """See `chancy.outside.Completion`. Made where the job runs, which may be a child.
+    """See `chancy.context.host.Completion`. Made where the job runs, which may be a child.
 
     :param schema: of the tables.
     """

@@ -22,7 +22,7 @@ _BOUND = "select current_setting('statement_timeout'), set_config('statement_tim
 
 
 class InsideTransaction:
-    """What a plugin sees of the session: see `chancy.settling.Transaction`."""
+    """What a plugin sees of the session: see `chancy.broker.transaction.Transaction`."""
 
     def __init__(self, session: Connection, schema: str) -> None:
         self._session = session

@@ -1,7 +1,7 @@
 """Which types come back from JSON as they went: judged by the schemas of pydantic-core.
 
 What is known to come back is written without a further look. All else is read back and compared
-before it is written, which takes as long again: see `chancy.schemas`.
+before it is written, which takes as long again: see `chancy.serialization.validation`.
 """
 
 from __future__ import annotations

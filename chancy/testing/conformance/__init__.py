@@ -47,4 +47,4 @@ class BrokerContract(
     WorkerPromises,
     NoticePromises,
 ):
-    """Every promise of `chancy.broker.Broker`. A subclass gives the fixture ``brokers``."""
+    """Every promise of `Broker`. A subclass gives the fixture ``brokers``."""

@@ -30,7 +30,7 @@ HOSTILE_TEXT = {
     "spaces": "  \t leading and trailing \n ",
     "long": "x" * 10_000 + "é",
 }
-#: Names that `chancy.names` allows.
+#: Names that `chancy.checks` allows.
 QUEUE_NAMES = ["a", "0", "-", "..", "a.b:c/d-e_F", "../..", "--", "select", "x" * 128]
 #: Settlement fields that a store of ``jsonb`` and timestamps cannot hold.
 UNSTORABLE: dict[str, dict[str, Any]] = {

@@ -55,12 +55,12 @@ _ANSWERS = {
 
 
 class RedisBroker:
-    """A `chancy.broker.Broker` on a Redis or Valkey server, or on one slot of a cluster.
+    """A `chancy.broker.contract.Broker` on a Redis or Valkey server, or on one slot of a cluster.
 
     Workers live as long as they beat: their beats are by the clock of the server, and the leases
     of all that a worker has claimed stand and fall with them.
 
-    :param outbox: the schema in Postgres that has the table of `chancy.plugins.redis.outbox`, for
+    :param outbox: the schema in Postgres that has the table of the outbox, for
         pushes inside transactions; None: there is none, and they are refused.
     """
 
@@ -114,7 +114,7 @@ class RedisBroker:
         return await self._deposits.put(jobs, within)
 
     def push_within(self, jobs: Sequence[PreparedJob], *, within: object) -> Mapping[UUID, UUID]:
-        """The same from a thread without an event loop; see `chancy.broker.BlockingWithin`."""
+        """The same from a thread without an event loop; see `BlockingWithin`."""
         return self._deposits.put_blocking(jobs, within)
 
     async def push_many(
@@ -128,7 +128,7 @@ class RedisBroker:
         return {}
 
     def adoption(self, control: Broker) -> Adoption | None:
-        """See `chancy.broker.Adopting`."""
+        """See `chancy.broker.optional.Adopting`."""
         return adoption(control, self.link, self.cancel) if self._deposits.possible else None
 
     async def claim(

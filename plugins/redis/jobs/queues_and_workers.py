@@ -90,7 +90,7 @@ class Workers:
         await self._link.run("unregister", worker_id.bytes)
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
-        """See `chancy.broker.Broker.running`."""
+        """See `chancy.broker.contract.Broker.running`."""
         key = f"{self._link.tag}:w:".encode() + worker_id.bytes
         members: set[bytes] = set()
         cursor: bytes | str = "0"

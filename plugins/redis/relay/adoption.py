@@ -73,7 +73,7 @@ class Moves:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def __call__(self, queue: str) -> Adopted:
-        """Take over a batch of the pending jobs of a queue; see `chancy.broker.Adoption`."""
+        """Take over a batch of the pending jobs of a queue; see `Adoption`."""
         # Asked before they are taken: so the time of the script is over before theirs.
         late_at = await self._delivery.late_at(LEASE_S)
         rows = await self._fetch("take", queue, BATCH, LEASE_S)

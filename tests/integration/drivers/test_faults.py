@@ -15,7 +15,7 @@ from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.postgres.drivers.base import Connection, Driver
 from tests.integration.drivers.conftest import run
-from tests.proxy import Proxy
+from tests.support.proxy import Proxy
 
 #: For what takes seconds: on the other driver in the long runs only.
 ON_ASYNCPG = pytest.mark.parametrize(

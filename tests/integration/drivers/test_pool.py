@@ -10,8 +10,8 @@ import pytest
 from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import Connection, Driver, Pool
-from tests.postgres_fixtures import OwnServer
-from tests.waiting import eventually
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.waiting import eventually
 
 PID = "select pg_backend_pid()"
 

@@ -14,8 +14,8 @@ from chancy.errors import (
 )
 from chancy.postgres.drivers.base import Connection, Driver
 from tests.integration.drivers.conftest import is_running, run
-from tests.postgres_fixtures import OwnServer
-from tests.waiting import eventually
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from chancy import Chancy, JobFilter, Queue, SchemaMismatch, Worker
 from chancy.postgres.broker import PostgresBroker
-from tests import jobs
 from tests.integration.within.stacks import ASYNC_STACKS, AsyncStack, assert_told, sqlstate
-from tests.waiting import eventually
+from tests.support import jobs
+from tests.support.waiting import eventually
 
 
 class Undo(Exception):

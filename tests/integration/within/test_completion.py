@@ -12,7 +12,7 @@ from chancy import Chancy, Queue, State, Worker, current_job, job
 from chancy.errors import LeaseLost
 from chancy.plugins.retry import Constant, Retry
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
 lost: list[str] = []

@@ -33,8 +33,8 @@ from sqlalchemy.pool import NullPool
 from chancy import Chancy
 from chancy.errors import SchemaMismatch
 from chancy.postgres.within import fetch_within, fetch_within_sync
-from tests import jobs
 from tests.integration.within.stacks import django_databases, sqlstate, url
+from tests.support import jobs
 
 JOB = jobs.note.job(value=1)
 

@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from chancy import Chancy
-from tests import jobs
 from tests.integration.within.stacks import url
+from tests.support import jobs
 
 JOB = jobs.note.job(value=1)
 

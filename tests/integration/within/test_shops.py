@@ -19,10 +19,10 @@ import pytest
 
 from chancy import State
 from chancy.embedded.ports import free_port
-from tests.architecture.sources import ROOT
-from tests.integration.command import Started, command, environment, started
-from tests.locks import BLOCKED
-from tests.waiting import eventually_sync
+from tests.support.command import Started, command, environment, started
+from tests.support.locks import BLOCKED
+from tests.support.sources import ROOT
+from tests.support.waiting import eventually_sync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, SchemaMismatch, Worker
-from tests import jobs
 from tests.integration.within.stacks import SYNC_STACKS, SyncStack, assert_told, sqlstate
-from tests.waiting import eventually, eventually_sync
+from tests.support import jobs
+from tests.support.waiting import eventually, eventually_sync
 
 Opened = Callable[[str], AbstractContextManager[SyncStack]]
 

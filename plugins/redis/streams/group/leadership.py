@@ -16,7 +16,7 @@ logger = logging.getLogger("chancy.redis.streams")
 
 
 class RedisGate:
-    """A `chancy.leader.LeaderGate` over a lease in Redis.
+    """A `chancy.plugin.leader.LeaderGate` over a lease in Redis.
 
     :param lease_s: seconds after which another may lead if this one is silent. It counts from
         before it was asked for, so that a leader knows earlier than the others that it is none.

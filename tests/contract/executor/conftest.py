@@ -1,0 +1,36 @@
+"""What the tests of the contracts share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from chancy.executors.base import Executor
+from chancy.queue.executor_options import EXECUTORS, ExecutorName
+from tests.contract.executor.calls import DEADLINE_S, Place, started
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children of a busy machine take more than a second to take a call; it is not given back."""
+    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", DEADLINE_S)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture(params=EXECUTORS)
+def name(request: pytest.FixtureRequest) -> ExecutorName:
+    found: ExecutorName = request.param
+    return found
+
+
+@pytest.fixture
+async def one(name: ExecutorName) -> AsyncIterator[Executor]:
+    """An executor with one slot."""
+    async with started(name) as made:
+        yield made

@@ -1,0 +1,119 @@
+"""Whoever holds up a loop is named in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chancy.executors.coroutine import stall_watch as loop_watch
+from chancy.executors.coroutine.stall_watch import LoopWatch
+from tests.contract.executor.calls import Place, end_of, started
+from tests.support.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(loop_watch, "EVERY_S", 0.02)
+    monkeypatch.setattr(loop_watch, "BLOCKED_S", 0.1)
+    caplog.set_level(logging.INFO, logger="chancy.executors.coroutine.stall_watch")
+
+
+@pytest.fixture
+def helper() -> Iterator[Callable[[Callable[[], Any]], None]]:
+    """Runs something in a thread, and sees to it that the thread ends."""
+    threads: list[threading.Thread] = []
+
+    def start(call: Callable[[], Any]) -> None:
+        threads.append(threading.Thread(target=call))
+        threads[-1].start()
+
+    yield start
+    for thread in threads:
+        thread.join()
+
+
+def watching() -> int:
+    return sum(thread.name == "chancy-loop-watch" for thread in threading.enumerate())
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("function", ["block", "block_later", "block_in_task"])
+async def test_the_job_that_blocks_is_named_with_its_stack(
+    place: Place,
+    caplog: pytest.LogCaptureFixture,
+    helper: Callable[[Callable[[], Any]], None],
+    function: str,
+) -> None:
+    claim = place.waiting(function)
+    named = f"job={claim.id} func={claim.func}"
+
+    def free() -> None:
+        wait_for(lambda: caplog.text.count("loop_blocked") == 2)
+        place.until.touch()
+
+    async with started("async") as it:
+        helper(free)
+        await end_of(asyncio.create_task(it.run(claim)))
+        await eventually(lambda: "loop_unblocked" in caplog.text)
+    blocked = [one for one in caplog.records if one.getMessage().startswith("loop_blocked")]
+    assert [one.levelname for one in blocked] == ["WARNING"] * 2
+    for one in blocked:
+        assert named in one.getMessage().splitlines()[0]
+        assert "in wait_until" in one.getMessage()
+        assert one.getMessage().count("  File ") <= loop_watch.FRAMES
+    waits = [float(one.getMessage().split("seconds=")[1].split()[0]) for one in blocked]
+    assert waits[1] >= waits[0] + 0.1
+    [over] = [one for one in caplog.records if one.getMessage().startswith("loop_unblocked")]
+    assert over.levelname == "INFO"
+    assert named in over.getMessage()
+
+
+async def test_what_is_no_job_is_shown_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with started("async"):
+        wait_for(lambda: "loop_blocked" in caplog.text)
+    assert "job=- func=-" in caplog.text
+    assert "in test_what_is_no_job_is_shown_too" in caplog.text
+
+
+async def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async with started("async"):
+        for _ in range(30):
+            await asyncio.sleep(0.01)
+    assert caplog.text == ""
+
+
+async def test_executors_of_one_loop_share_a_thread() -> None:
+    async with started("async"):
+        async with started("async"):
+            assert watching() == 1
+        assert watching() == 1
+    assert watching() == 0
+    loop = asyncio.get_running_loop()
+    watch = LoopWatch.of(loop)
+    assert LoopWatch.of(loop) is watch
+    watch.leave()
+    assert watching() == 1
+    watch.leave()
+    assert watching() == 0
+
+
+def test_a_loop_that_is_closed_is_watched_no_longer() -> None:
+    async def begin() -> None:
+        LoopWatch.of(asyncio.get_running_loop())
+
+    asyncio.run(begin())
+    wait_for(lambda: watching() == 0)
+    assert watching() == 0

@@ -1,0 +1,163 @@
+"""Steps of jobs, in every executor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Cancelled, Outcome, Raised, Returned
+from chancy.errors import BrokerUnavailable, LeaseLost
+from chancy.queue.executor_options import ExecutorName, ProcessOptions
+from tests.contract.executor.calls import MAX_PAYLOAD, claim_of, end_of, started
+from tests.support.waiting import eventually
+
+TWO = ["two_steps", "two_steps_async", "two_steps_later", "two_steps_awaitable"]
+
+
+class Store:
+    """Keeps what steps give, as a worker does."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Claim, dict[str, Any]]] = []
+        self.error: Exception | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.asked = 0
+
+    async def keep(self, claim: Claim, meta: str) -> None:
+        self.asked += 1
+        await self.open.wait()
+        if self.error is not None:
+            raise self.error
+        self.kept.append((claim, json.loads(meta)))
+
+    @property
+    def last(self) -> dict[str, Any]:
+        steps: dict[str, Any] = self.kept[-1][1]["steps"]
+        return steps
+
+
+def value_of(outcome: Outcome) -> Any:
+    assert isinstance(outcome, Returned), outcome
+    return json.loads(outcome.result or "null")
+
+
+@pytest.mark.parametrize("function", TWO)
+async def test_each_step_is_kept_before_the_next_and_not_run_again(
+    name: ExecutorName, tmp_path: Path, function: str
+) -> None:
+    store, marks = Store(), tmp_path / "marks"
+    claim = claim_of(function, path=str(marks))
+    async with started(name, keep=store.keep) as it:
+        assert value_of(await end_of(asyncio.create_task(it.run(claim)))) == [1, [1, "zwei"]]
+        assert [(one.id, list(meta["steps"])) for one, meta in store.kept] == [
+            (claim.id, ["one"]),
+            (claim.id, ["one", "two"]),
+        ]
+        assert store.last["two"] == {"value": [1, "zwei"], "attempt": 1}
+        # After the first step, and after both of them.
+        for _, meta in list(store.kept):
+            later = claim._replace(attempt=2, meta=json.dumps(meta))
+            assert value_of(await it.run(later)) == [1, [1, "zwei"]]
+    assert marks.read_text().splitlines() == ["1", "[1, 'zwei']", "[1, 'zwei']"]
+    assert store.last == {
+        "one": {"value": 1, "attempt": 1},
+        "two": {"value": [1, "zwei"], "attempt": 2},
+    }
+
+
+@pytest.mark.parametrize("function", ["steps_in_threads", "steps_in_tasks", "steps_in_tasks_later"])
+async def test_steps_beside_each_other_are_all_kept(
+    name: ExecutorName, tmp_path: Path, function: str
+) -> None:
+    store = Store()
+    async with started(name, keep=store.keep) as it:
+        claim = claim_of(function, path=str(tmp_path / "marks"), number=20)
+        assert value_of(await end_of(asyncio.create_task(it.run(claim)))) == list(range(20))
+    sizes = [len(meta["steps"]) for _, meta in store.kept]
+    assert sizes == sorted(sizes)
+    assert {step["value"] for step in store.last.values()} == set(range(20))
+
+
+@pytest.mark.parametrize("function", TWO)
+async def test_jobs_of_one_child_have_steps_side_by_side(tmp_path: Path, function: str) -> None:
+    store, options = Store(), ProcessOptions(jobs_per_child=8)
+    async with started("process", options=options, keep=store.keep) as it:
+        claims = [claim_of(function, path=str(tmp_path / str(number))) for number in range(24)]
+        outcomes = await asyncio.gather(*map(it.run, claims))
+    assert [value_of(outcome) for outcome in outcomes] == [[1, [1, "zwei"]]] * 24
+    assert len(store.kept) == 48
+
+
+@pytest.mark.parametrize("function", ["lose", "lose_async"])
+async def test_a_step_whose_lease_is_lost_ends_the_job(
+    name: ExecutorName, tmp_path: Path, function: str
+) -> None:
+    store = Store()
+    store.error = LeaseLost("another worker has it")
+    async with started(name, keep=store.keep) as it:
+        outcome = await it.run(claim_of(function, path=str(tmp_path / "marks")))
+    assert value_of(outcome) == "another worker has it"
+
+
+@pytest.mark.parametrize("function", ["two_steps", "two_steps_async"])
+async def test_a_step_that_could_not_be_stored_raises(
+    name: ExecutorName, tmp_path: Path, function: str
+) -> None:
+    store = Store()
+    store.error = BrokerUnavailable("the worker stops")
+    async with started(name, keep=store.keep) as it:
+        outcome = await it.run(claim_of(function, path=str(tmp_path / "marks")))
+    assert isinstance(outcome, Raised)
+    assert outcome.failure.is_a("chancy.errors.BrokerError")
+    assert outcome.failure.message == "the worker stops"
+
+
+@pytest.mark.parametrize("function", ["keep_much", "keep_much_async"])
+async def test_steps_take_no_more_than_a_payload_may(name: ExecutorName, function: str) -> None:
+    store = Store()
+    async with started(name, keep=store.keep) as it:
+        assert isinstance(await it.run(claim_of(function, size=MAX_PAYLOAD - 100)), Returned)
+        for size in (MAX_PAYLOAD - 40, 2 * MAX_PAYLOAD):
+            outcome = await it.run(claim_of(function, size=size))
+            assert isinstance(outcome, Raised)
+            assert outcome.failure.is_a("chancy.errors.PayloadTooLarge")
+    assert len(store.kept) == 1
+
+
+async def test_a_step_that_would_block_the_loop_is_refused(name: ExecutorName) -> None:
+    async with started(name, keep=Store().keep) as it:
+        outcome = await it.run(claim_of("step_that_blocks"))
+    assert isinstance(outcome, Raised)
+    assert "use await step(…)" in outcome.failure.message
+
+
+async def test_there_are_no_steps_without_a_worker(name: ExecutorName, tmp_path: Path) -> None:
+    async with started(name) as it:
+        outcome = await it.run(claim_of("two_steps", path=str(tmp_path / "marks")))
+    assert isinstance(outcome, Raised)
+    assert "steps need a worker" in outcome.failure.message
+
+
+@pytest.mark.parametrize("function", ["wait_for_step", "wait_for_step_async"])
+async def test_a_job_can_be_stopped_while_a_step_is_being_stored(
+    name: ExecutorName, tmp_path: Path, function: str
+) -> None:
+    store = Store()
+    store.open.clear()
+    claim = claim_of(function, started=str(tmp_path / "begun"))
+    async with started(name, keep=store.keep) as it:
+        running = asyncio.create_task(it.run(claim))
+        await eventually(lambda: store.asked)
+        stop = Cancelled("somebody asked for it")
+        it.interrupt(claim, stop)
+        assert await end_of(running) is stop
+        store.open.set()
+        # What comes too late harms nobody.
+        later = claim_of("two_steps", path=str(tmp_path / "marks"))
+        assert value_of(await it.run(later)) == [1, [1, "zwei"]]

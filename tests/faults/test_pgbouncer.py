@@ -1,0 +1,121 @@
+"""Behind PgBouncer in transaction mode, where every statement may meet another server session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chancy.embedded import free_port
+from chancy.errors import StatementFailed
+from chancy.postgres.drivers import Name, driver
+from chancy.postgres.drivers.base import Connection, Driver
+from tests.support.waiting import eventually_sync
+
+pytestmark = pytest.mark.chaos
+
+SERVER_SESSIONS = 2
+CLIENTS = 8
+CONFIGURATION = """
+[databases]
+* = host=127.0.0.1 port={server_port} user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = {size}
+"""
+
+
+@pytest.fixture(params=["asyncpg", "psycopg"])
+def chosen(request: pytest.FixtureRequest) -> Driver:
+    name: Name = request.param
+    return driver(name)
+
+
+@pytest.fixture
+def bouncer_dsn(empty_dsn: str, open_directory: Path) -> Iterator[str]:
+    """The test's database by way of a PgBouncer with two server sessions."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.fail("this test needs the program pgbouncer (apt-get install pgbouncer)")
+    server, _, database = empty_dsn.rpartition("/")
+    port = free_port()
+    file = open_directory / "pgbouncer.ini"
+    server_port = server.rpartition(":")[2]
+    file.write_text(CONFIGURATION.format(server_port=server_port, port=port, size=SERVER_SESSIONS))
+    file.chmod(0o644)
+    # It refuses to run as root.
+    user = ["-u", "nobody"] if os.geteuid() == 0 else []
+    with subprocess.Popen([program, "-q", *user, str(file)]) as process:
+        try:
+            eventually_sync(lambda: _answers(port))
+            yield f"postgresql://postgres@127.0.0.1:{port}/{database}"
+        finally:
+            process.terminate()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_clients_that_share_server_sessions_do_not_meet(
+    chosen: Driver, bouncer_dsn: str
+) -> None:
+    sessions = [await chosen.connect(bouncer_dsn, application_name="x") for _ in range(CLIENTS)]
+    assert all(session.pooled for session in sessions)
+    await sessions[0].fetch("create table things (client int, number int)")
+    pids: set[int] = set()
+
+    async def work(client: int, session: Connection) -> None:
+        own: set[int] = set()
+        for number in range(40):
+            # The same statements everywhere: a name for one of them would clash.
+            rows = await session.fetch("select $1::int, pg_backend_pid()", number)
+            assert rows[0][0] == number
+            own.add(rows[0][1])
+            async with session.transaction():
+                await session.fetch("insert into things values ($1, $2)", client, number)
+                level = await session.fetch("show transaction_isolation")
+                assert level[0][0] == "read committed"
+            if number % 10 == 0:
+                with pytest.raises(StatementFailed, match="22012"):
+                    await session.fetch("select 1 / $1::int", 0)
+        pids.update(own)
+
+    await asyncio.gather(*(work(client, session) for client, session in enumerate(sessions)))
+    # Fewer server sessions than clients: they were shared.
+    assert len(pids) == SERVER_SESSIONS
+    rows = await sessions[0].fetch("select count(*), count(distinct client) from things")
+    assert list(rows[0]) == [40 * CLIENTS, CLIENTS]
+    prepared = await sessions[0].fetch("select name from pg_prepared_statements")
+    assert list(prepared) == []
+    for session in sessions:
+        await session.close()
+
+
+async def test_nothing_is_set_on_a_shared_session(
+    chosen: Driver, empty_dsn: str, bouncer_dsn: str
+) -> None:
+    direct = await chosen.connect(empty_dsn, application_name="direct")
+    assert not direct.pooled
+    database = empty_dsn.rpartition("/")[2]
+    await direct.fetch(
+        f"alter database {database} set default_transaction_isolation = 'serializable'"
+    )
+    session = await chosen.connect(bouncer_dsn, application_name="pooled")
+    async with session.transaction():
+        assert (await session.fetch("show transaction_isolation"))[0][0] == "read committed"
+    default = await session.fetch("show default_transaction_isolation")
+    assert default[0][0] == "serializable"
+    await session.close()
+    await direct.close()

@@ -1,0 +1,178 @@
+"""Where settings come from, and what is said when they cannot work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chancy import Chancy
+from chancy.cli import settings
+from chancy.errors import ConfigurationError
+from tests.support.command import SHOP, alone, inside
+
+_PASSWORD = "s3cret-Pässwort"
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for key in settings.KEYS:
+        monkeypatch.delenv(f"CHANCY_{key.upper()}", raising=False)
+    return tmp_path
+
+
+def test_options_come_before_the_environment_before_the_file(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "pyproject.toml").write_text(
+        '[tool.chancy]\ndsn = "file"\nschema = "file"\napp = "file"\nallow = ["a.*"]\n'
+    )
+    monkeypatch.setenv("CHANCY_DSN", "environment")
+    monkeypatch.setenv("CHANCY_SCHEMA", "environment")
+    monkeypatch.setenv("CHANCY_IMPORTS", "shop.jobs, shop.mail")
+    monkeypatch.setenv("CHANCY_APP", "")
+    found = settings.read({"dsn": "option", "schema": None})
+    assert (found.dsn, found.schema_name, found.app) == ("option", "environment", "file")
+    assert found.imports == ("shop.jobs", "shop.mail")
+    assert found.allow == ("a.*",)
+
+
+def test_the_nearest_file_above_counts(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (directory / "pyproject.toml").write_text('[tool.chancy]\nschema = "outer"\n')
+    below = directory / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert settings.read({}).schema_name == "outer"
+    (below.parent / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert settings.read({}).schema_name is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('schemas = "x"', ("unknown key 'schemas'", "did you mean 'schema'", "listen_dsn")),
+        ('zzz = "x"', ("unknown key 'zzz'", "Known keys")),
+        ('driver = "mysql"', ("driver", "asyncpg")),
+        ("imports = 3", ("imports",)),
+        ("this is no toml", ("cannot be read",)),
+    ],
+)
+def test_a_wrong_file_is_named_with_the_key(
+    directory: Path, text: str, said: tuple[str, ...]
+) -> None:
+    file = directory / "pyproject.toml"
+    file.write_text(f"[tool.chancy]\n{text}\n")
+    answer = inside("queue", "list", dsn="postgresql://127.0.0.1:1/x", code=2)
+    for words in (str(file), *said):
+        assert words in answer.err
+
+
+def test_a_wrong_variable_is_named() -> None:
+    assert "the environment: driver" in inside("queue", "list", driver="mysql", code=2).err
+
+
+def test_the_error_of_a_setting_does_not_show_its_value() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        settings.Settings.of({"dsn": [_PASSWORD], "other": _PASSWORD}, source="x.toml")
+    assert _PASSWORD not in str(caught.value)
+    assert _PASSWORD not in repr(settings.Settings.of({"dsn": _PASSWORD}, source="x"))
+
+
+def test_without_a_database_it_says_so() -> None:
+    assert "--dsn, CHANCY_DSN" in inside("queue", "list", code=2).err
+
+
+@pytest.mark.parametrize("line", ["queue list", "job list", "worker list", "migrate upgrade",
+                                  "migrate check", "migrate current"])  # fmt: skip
+def test_a_database_that_is_away_is_code_4(line: str) -> None:
+    answer = inside(*line.split(), dsn=f"postgresql://ann:{_PASSWORD}@127.0.0.1:1/shop", code=4)
+    [said] = answer.err.splitlines()
+    assert said.startswith('chancy: database "shop" at 127.0.0.1:1 cannot be reached: ')
+    assert "Pässwort" not in answer.out + answer.err
+
+
+def test_health_without_a_database_is_no_and_says_which() -> None:
+    answer = inside("worker", "health", dsn=f"postgresql://a:{_PASSWORD}@127.0.0.1:1/x", code=1)
+    assert "the database does not answer" in answer.err
+    assert "Pässwort" not in answer.err
+
+
+def test_a_dsn_that_cannot_be_read_does_not_show_its_password() -> None:
+    broken = f"postgresql://ann:{_PASSWORD}@x%zz:5432/shop?sslmod=1"
+    answer = inside("queue", "list", dsn=broken, code=2)
+    assert "Pässwort" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("nowhere:chancy", "no module 'nowhere'"),
+        ("shop.nowhere:chancy", "no module 'shop.nowhere'"),
+        ("shop.py:chancy", "this is a file; name the module, for example shop:chancy"),
+        ("shop:nothing", "module shop has no 'nothing'; try shop:chancy"),
+        ("shop:add", "a Chancy is needed"),
+        ("shop:SHELF", "a Chancy is needed"),
+        ("shop:boom", "calling it raised ZeroDivisionError"),
+        ("needy", "there is no module 'not_installed'"),
+        ("extra", "importing extra failed: it needs: pip install 'more[extra]'"),
+        ("broken", "importing broken failed: RuntimeError: at import"),
+    ],
+)
+def test_a_wrong_app_is_explained(
+    directory: Path, dsn: str, monkeypatch: pytest.MonkeyPatch, app: str, said: str
+) -> None:
+    more = "\nSHELF = [1, 2]\ndef boom():\n    return 1 / 0\n"
+    (directory / "shop.py").write_text(SHOP + more)
+    (directory / "needy.py").write_text("import not_installed\n")
+    (directory / "extra.py").write_text(
+        "raise ModuleNotFoundError(\"it needs: pip install 'more[extra]'\", name='extra_module')\n"
+    )
+    (directory / "broken.py").write_text("raise RuntimeError('at import')\n")
+    monkeypatch.syspath_prepend(directory)
+    for name in ("shop", "needy", "extra", "broken"):
+        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+    answer = inside("queue", "list", "--app", app, dsn=dsn, code=2)
+    assert said in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_the_current_directory_is_importable_and_the_app_takes_the_dsn(
+    directory: Path, dsn: str
+) -> None:
+    (directory / "shop.py").write_text(SHOP)
+    (directory / "pyproject.toml").write_text(f'[tool.chancy]\napp = "shop:make"\ndsn = "{dsn}"\n')
+    program = Path(__import__("sys").executable).with_name("chancy")
+    import subprocess
+
+    from tests.support.command import environment
+
+    done = subprocess.run(
+        [program, "push", "shop.add", "--arg", "a=1", "--json"],
+        cwd=directory, env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (listed,) = alone("job", "list", "--json", cwd=directory).json
+    assert (listed["func"], listed["max_attempts"]) == ("shop.add", 7)
+
+
+def test_an_option_that_the_app_does_not_follow_is_an_error(directory: Path, dsn: str) -> None:
+    (directory / "fixed.py").write_text(
+        f"from chancy import Chancy\nchancy = Chancy({dsn!r}, schema='chancy')\n"
+    )
+    alone("queue", "list", "--app=fixed", "--dsn", dsn, "--schema=chancy", cwd=directory)
+    other = "postgresql://127.0.0.1/other"
+    answer = alone("queue", "list", "--app=fixed", "--dsn", other, cwd=directory, code=2)
+    assert "--dsn: the application fixed sets this itself" in answer.err
+    env = {"CHANCY_DSN": other}
+    assert "default" in alone("queue", "list", "--app=fixed", cwd=directory, env=env).out
+
+
+def test_settings_alone_make_an_application(directory: Path, empty_dsn: str) -> None:
+    Chancy(empty_dsn, schema="elsewhere").sync_migrate()
+    (directory / "pyproject.toml").write_text(
+        f'[tool.chancy]\ndsn = "{empty_dsn}"\nschema = "elsewhere"\ndriver = "psycopg"\n'
+    )
+    assert "default" in inside("queue", "list").out
+    assert "of checkout" not in inside("bench", code=2).err
+    assert "not in a checkout" in inside("bench", code=2).err

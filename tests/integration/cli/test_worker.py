@@ -1,0 +1,156 @@
+"""``chancy worker`` in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.support.command import SHOP, alone, command, inside, started
+from tests.support.waiting import eventually_sync
+
+#: A job that waits for calls in threads, which nobody can stop.
+_HANGING = """\
+import asyncio, time
+from chancy import Chancy, Queue, job
+
+chancy = Chancy(queues=[Queue(name="loop", executor="async")])
+
+
+@job
+async def hang() -> None:
+    print("hanging", flush=True)
+    await asyncio.gather(*(asyncio.to_thread(time.sleep, 600) for _ in range({calls})))
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+def test_burst_runs_what_is_there_and_ends(shop: Path, dsn: str) -> None:
+    env = {"CHANCY_DSN": dsn, "CHANCY_APP": "shop"}
+    added = alone("push", "shop.add", "--arg=a=2", "--arg=b=3", cwd=shop, env=env).out.strip()
+    failed = inside("push", "shop.fail", "--no-validate", "--max-attempts=1", dsn=dsn).out.strip()
+    done = alone("worker", "--burst", "--log-format=json", cwd=shop, env=env)
+    lines = [json.loads(line) for line in done.err.splitlines()]
+    said = " ".join(line["message"] for line in lines)
+    assert "serving queues=default on PostgresBroker" in said
+    assert "stopped pid=" in said
+    assert "settled=2" in said
+    serving, stopping = (
+        datetime.fromisoformat(line["at"])
+        for line in lines
+        if line["logger"] == "chancy.cli" and line["message"].startswith(("serving", "stopping"))
+    )
+    # Sooner than the next poll, which is 4 s away while notices arrive.
+    assert (stopping - serving).total_seconds() < 3.5
+    assert {"at", "level", "logger", "pid", "message"} <= lines[0].keys()
+    assert inside("job", "wait", added, "--json", dsn=dsn).json["result"] == 5
+    assert "no luck" in inside("job", "show", failed, dsn=dsn).out
+    assert inside("job", "wait", failed, dsn=dsn, code=1).out.startswith("failed")
+
+
+def test_a_worker_is_listed_healthy_and_ends_in_good_order(shop: Path, dsn: str) -> None:
+    env = {"CHANCY_DSN": dsn}
+    unhealthy = inside("worker", "health", dsn=dsn, code=1).err
+    assert "none is registered" in unhealthy
+    options = ("--app", "shop:chancy", "--tag", "kind=test", "--queues", "default,typo",
+               "--processes=0")  # fmt: skip
+    with started(command("worker", *options), cwd=shop, env=env) as worker:
+        eventually_sync(lambda: "listening for notices" in worker.log)
+        assert "queue typo is not served" in worker.log
+        (record,) = inside("worker", "list", "--json", dsn=dsn).json
+        assert record["pid"] == worker.pid
+        assert record["queues"] == ["default"]
+        assert "kind=test" in record["tags"]
+        assert str(worker.pid) in inside("worker", "list", dsn=dsn).out
+        assert "1 of host" in inside("worker", "health", dsn=dsn).out
+        pushed = alone(
+            "push", "shop.add", "--arg=a=2", "--wait=20", "--app=shop", "--json", cwd=shop, env=env
+        )
+        assert (pushed.json["result"], pushed.json["state"]) == (3, "succeeded")
+        path = shop / "touched"
+        inside("push", "shop.touch", "--no-validate", f'--arg=path="{path}"', "--arg=seconds=0.5",
+               dsn=dsn)  # fmt: skip
+        eventually_sync(path.exists)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 0
+        assert path.read_text().endswith("ended\n")
+        assert "stopped pid=" in worker.log
+    assert inside("worker", "list", "--json", dsn=dsn).json == []
+
+
+def test_a_worker_that_fell_silent_is_not_healthy(dsn: str) -> None:
+    from chancy.worker.tags import host
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "insert into chancy.workers (id, host, pid, tags, queues, version, beat_at) values"
+            " (gen_random_uuid(), %s, 1, '{}', '{}', '0', now() - interval '1 minute')",
+            (host(),),
+        )
+    assert "the last beat was 60 s ago" in inside("worker", "health", dsn=dsn, code=1).err
+    inside("worker", "health", "--within", 300, dsn=dsn)
+
+
+def test_a_second_signal_ends_at_once(shop: Path, dsn: str) -> None:
+    with started(command("worker", "--app=shop"), cwd=shop, env={"CHANCY_DSN": dsn}) as worker:
+        eventually_sync(lambda: "listening for notices" in worker.log)
+        path = shop / "touched"
+        inside("push", "shop.touch", "--no-validate", f'--arg=path="{path}"', "--arg=seconds=20",
+               dsn=dsn)  # fmt: skip
+        eventually_sync(path.exists)
+        worker.process.send_signal(signal.SIGINT)
+        # The supervisor has heard it, and the worker: two that come at one moment are one signal.
+        eventually_sync(lambda: worker.log.count("count=1") == 2)
+        worker.process.send_signal(signal.SIGINT)
+        eventually_sync(
+            lambda: inside("job", "list", "--json", dsn=dsn).json[0]["state"] == "pending"
+        )
+
+
+@pytest.mark.parametrize(
+    "processes", [0, *(pytest.param(one, marks=pytest.mark.chaos) for one in (1, 2))]
+)
+def test_without_tables_a_worker_exits_with_3(shop: Path, empty_dsn: str, processes: int) -> None:
+    options = ("--app=shop", f"--processes={processes}")
+    answer = alone("worker", *options, cwd=shop, env={"CHANCY_DSN": empty_dsn}, code=3)
+    assert "run `chancy migrate upgrade`" in answer.err
+
+
+def test_a_worker_without_functions_is_refused(shop: Path, dsn: str) -> None:
+    assert "would know no function" in inside("worker", "--processes=0", dsn=dsn, code=2).err
+    env = {"CHANCY_DSN": dsn, "CHANCY_IMPORTS": "shop"}
+    id = alone("push", "shop.add", "--arg=a=2", cwd=shop, env=env).out.strip()
+    alone("worker", "--burst", cwd=shop, env=env)
+    assert inside("job", "wait", id, "--json", dsn=dsn).json["result"] == 3
+    env["CHANCY_IMPORTS"] = "nowhere"
+    assert "imports: there is no module" in alone("worker", cwd=shop, env=env, code=2).err
+    assert "names no queue" in alone("worker", "--queues=,", cwd=shop, env=env, code=2).err
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("calls", [1, 40])
+def test_calls_in_threads_that_hang_do_not_hold_up_the_end(
+    tmp_path: Path, dsn: str, calls: int
+) -> None:
+    """However many: the worker needs no thread of theirs for its own end."""
+    (tmp_path / "shop.py").write_text(_HANGING.format(calls=calls))
+    options = ("--app=shop", "--processes=0", "--shutdown-timeout=0.1", "--queues=loop")
+    with started(command("worker", *options), cwd=tmp_path, env={"CHANCY_DSN": dsn}) as worker:
+        eventually_sync(lambda: "listening for notices" in worker.log)
+        inside("push", "shop.hang", "--no-validate", "--queue=loop", dsn=dsn)
+        eventually_sync(lambda: "hanging" in worker.log)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(30) == 0, worker.log
+        assert "are left behind: chancy-helper-1" in worker.log
+    assert inside("worker", "list", "--json", dsn=dsn).json == []
+    (job,) = inside("job", "list", "--json", dsn=dsn).json
+    assert (job["state"], job["attempt"]) == ("pending", 0)

@@ -1,0 +1,75 @@
+"""What becomes of jobs that answer something else than a result."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chancy import Chancy, Job, QueuedJob, State, Worker
+from chancy.plugins.retry import Constant, Retry
+from tests.integration import control_jobs as answering
+from tests.integration.test_progress import QUEUES
+
+#: Each of its jobs waits for seconds: in threads and coroutines in the long runs only.
+FEW = pytest.mark.parametrize(
+    "queue",
+    ["process", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("thread", "async"))],
+)
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    # A policy that nothing here can wait for.
+    async with Chancy(dsn, queues=QUEUES, plugins=[Retry(Constant(3600))], pool_size=3) as made:
+        await made.delete_queue("default")
+        yield made
+
+
+async def end_of(chancy: Chancy, queue: str, job: Job[Any]) -> QueuedJob:
+    async with Worker(chancy, queues=[queue]) as worker:
+        done = await (await chancy.push(job.with_queue(queue))).wait(20)
+        assert worker.stale == 0
+    return done
+
+
+@FEW
+@pytest.mark.parametrize(
+    "function", [answering.poll, pytest.param(answering.poll_async, marks=pytest.mark.chaos)]
+)
+async def test_a_job_that_puts_itself_off_uses_up_no_attempt(
+    chancy: Chancy, tmp_path: Path, queue: str, function: Any
+) -> None:
+    done = await end_of(chancy, queue, function.job(path=str(tmp_path / "runs"), times=3))
+    assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 1, 4)
+    assert done.meta["snoozes"] == 3
+    assert done.errors == ()
+
+
+@pytest.mark.parametrize("queue", ["process", "thread", "async"])
+@pytest.mark.parametrize("function", [answering.give_up, answering.give_up_async])
+async def test_a_job_that_cancels_itself_is_cancelled_and_says_why(
+    chancy: Chancy, tmp_path: Path, queue: str, function: Any
+) -> None:
+    done = await end_of(chancy, queue, function.job(path=str(tmp_path / "runs")))
+    assert (done.state, done.attempt) == (State.CANCELLED, 1)
+    assert [error["message"] for error in done.errors] == ["nobody wants it any more"]
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+@FEW
+@pytest.mark.parametrize(
+    "function",
+    [pytest.param(answering.try_again, marks=pytest.mark.chaos), answering.try_again_async],
+)
+async def test_a_job_is_tried_again_when_it_said(
+    chancy: Chancy, tmp_path: Path, queue: str, function: Any
+) -> None:
+    done = await end_of(chancy, queue, function.job(path=str(tmp_path / "runs")))
+    assert (done.state, done.attempt) == (State.FAILED, 3)
+    assert [error["message"] for error in done.errors] == ["busy 1", "busy 2", "busy 3"]
+    assert done.finished_at is not None
+    assert timedelta(seconds=0.1) <= done.finished_at - done.pushed_at < timedelta(seconds=20)

@@ -1,0 +1,134 @@
+"""How often an application may be entered, and where."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from chancy import BrokerUnavailable, Chancy, NotOpen
+from chancy.app.lifetime import Opening
+from chancy.errors import ConfigurationError
+from chancy.postgres.broker import PostgresBroker
+from tests.support import jobs
+
+
+async def test_who_leaves_closes_nothing_for_those_inside(dsn: str) -> None:
+    chancy = Chancy(dsn)
+    async with chancy:
+        async with chancy:
+            await chancy.push(jobs.note.job(1))
+        await chancy.push(jobs.note.job(2))
+    with pytest.raises(NotOpen):
+        async with asyncio.timeout(5):  # and not after the patience of a push
+            await chancy.push(jobs.note.job(3))
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_without_a_session_for_callers_none_is_made(size: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"pool_size={size} leaves no session"):
+        Chancy("postgresql://localhost/shop", pool_size=size)
+
+
+async def test_tasks_come_and_go(dsn: str) -> None:
+    chancy = Chancy(dsn)
+
+    async def request(number: int) -> None:
+        for _ in range(20):
+            async with chancy:
+                await chancy.push(jobs.note.job(number))
+
+    await asyncio.gather(*map(request, range(5)))
+    async with chancy:
+        assert (await chancy.counts())["async"].pending == 100
+
+
+async def test_one_event_loop_at_a_time(dsn: str) -> None:
+    chancy = Chancy(dsn)
+
+    async def elsewhere() -> None:
+        async with chancy:
+            pass
+
+    async with chancy:
+        with pytest.raises(ConfigurationError, match="open in another event loop"):
+            await asyncio.to_thread(asyncio.run, elsewhere())
+        await chancy.push(jobs.note.job(1))
+    await asyncio.to_thread(asyncio.run, elsewhere())
+
+
+async def test_an_application_that_could_not_be_opened_is_not_open(dsn: str) -> None:
+    chancy = Chancy("postgresql://postgres@127.0.0.1:9/nothing")
+
+    async def again() -> None:
+        with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1"):
+            await chancy.__aenter__()
+
+    await again()
+    await asyncio.to_thread(asyncio.run, again())
+
+
+def test_threads_come_and_go(dsn: str) -> None:
+    chancy = Chancy(dsn)
+
+    def request(number: int) -> None:
+        for _ in range(10):
+            with chancy:
+                chancy.sync_push(jobs.note.job(number))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(request, range(4)))
+    with chancy:
+        chancy.sync_push(jobs.note.job(5))
+    with psycopg.connect(dsn) as session:
+        assert session.execute("select count(*) from chancy.jobs").fetchone() == (41,)
+    with pytest.raises(ConfigurationError, match="with Chancy"):
+        chancy.sync_push(jobs.note.job(6))
+
+
+def test_a_process_that_is_forked_has_sessions_of_its_own(dsn: str) -> None:
+    code = f"""
+import os, threading
+from chancy import Chancy
+from tests import jobs
+
+with Chancy({dsn!r}) as chancy:
+    chancy.sync_push(jobs.note.job(0))
+    children = []
+    for child in range(3):
+        if not (pid := os.fork()):
+            for number in range(50):
+                reference = chancy.sync_push(jobs.note.job(number))
+                assert chancy.sync_get_job(reference.id).id == reference.id
+            os._exit(0)
+        children.append(pid)
+    for number in range(50):
+        reference = chancy.sync_push(jobs.note.job(number))
+        assert chancy.sync_get_job(reference.id).id == reference.id
+    for pid in children:
+        assert os.waitpid(pid, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with psycopg.connect(dsn) as session:
+        assert session.execute("select count(*) from chancy.jobs").fetchone() == (201,)
+
+
+class Unwilling:
+    """What cannot be closed."""
+
+    async def close(self) -> None:
+        raise RuntimeError("it does not end")
+
+
+async def test_what_cannot_be_closed_leaves_nothing_else_open(dsn: str) -> None:
+    broker = PostgresBroker(dsn)
+    opening = Opening(broker, Unwilling())
+    await opening.enter()
+    with pytest.raises(RuntimeError, match="does not end"):
+        await opening.leave()
+    with pytest.raises(NotOpen):
+        await broker.fetch("select 1")

@@ -1,0 +1,186 @@
+"""A store that has forgotten how jobs ended, while their worker lives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Queue, State, Worker, job
+from chancy.embedded import PostgresServer
+from chancy.plugins.recovery import Recovery
+from chancy.postgres.broker import PostgresBroker
+from tests.support.postgres_fixtures import OwnServer
+from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
+
+#: Gives a hot standby of a server, which it reaches by a port.
+MakeReplica = Callable[[PostgresServer, int], PostgresServer]
+
+HERE = "127.0.0.1"
+QUEUES = [Queue(name="async", executor="async", concurrency=4)]
+begun: list[str] = []
+gates: dict[str, asyncio.Event] = {}
+
+
+@job(queue="async")
+async def pass_gate(name: str) -> None:
+    begun.append(name)
+    await gates[name].wait()
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chancy.worker.reconciler.EVERY_S", 0.1)
+    begun.clear()
+    gates.clear()
+    gates.update(ended=asyncio.Event(), running=asyncio.Event())
+
+
+@pytest.fixture
+async def chancy(dsn: str) -> AsyncIterator[Chancy]:
+    async with Chancy(dsn, queues=QUEUES, plugins=[Recovery()]) as made:
+        yield made
+
+
+async def test_a_job_whose_end_was_forgotten_runs_again(
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Worker(chancy):
+        ended = await chancy.push(pass_gate.job(name="ended"))
+        running = await chancy.push(pass_gate.job(name="running"))
+        await eventually(lambda: sorted(begun) == ["ended", "running"])
+        with psycopg.connect(dsn) as session:
+            session.execute("create table before as select * from chancy.jobs")
+        gates["ended"].set()
+        await ended.wait(10)
+        gates["ended"].clear()
+        with psycopg.connect(dsn) as session:
+            session.execute("delete from chancy.finished_jobs")
+            session.execute(
+                "insert into chancy.jobs select * from before where id = %s", [ended.id]
+            )
+        await eventually(lambda: begun.count("ended") == 2)
+        again = await ended.get()
+        assert again is not None
+        assert (again.attempt, again.crashes, again.errors) == (1, 0, ()), "it costs nothing"
+        gates["ended"].set()
+        await ended.wait(10)
+        gates["running"].set()
+        await running.wait(10)
+    assert begun.count("running") == 1
+    assert "holdings_were_lost jobs=1" in caplog.text
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
+    """The worker of each look."""
+    found: list[UUID] = []
+    look = PostgresBroker.running
+
+    async def noted(
+        broker: PostgresBroker, worker_id: UUID, *, besides: Collection[UUID]
+    ) -> Mapping[UUID, UUID]:
+        found.append(worker_id)
+        return await look(broker, worker_id, besides=besides)
+
+    monkeypatch.setattr(PostgresBroker, "running", noted)
+    return found
+
+
+async def test_what_comes_to_its_end_is_left_alone(
+    chancy: Chancy, looks: list[UUID], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where its queue is served no more, and where the worker ends."""
+    async with Worker(chancy, shutdown_timeout_s=30.0) as worker:
+        running = [await chancy.push(pass_gate.job(name=name)) for name in gates]
+        await eventually(lambda: sorted(begun) == ["ended", "running"])
+        await chancy.delete_queue("async")
+        await eventually(lambda: "async" not in worker.queues)
+        await eventually(partial(_more, looks, len(looks) + 4))
+        gates["ended"].set()
+        await running[0].wait(10)
+        stopping = asyncio.create_task(worker.stop())
+        await eventually(partial(_more, looks, len(looks) + 4))
+        assert not stopping.done()
+        gates["running"].set()
+        await stopping
+    done = [await one.wait(10) for one in running]
+    assert [one.attempt for one in done] == [1, 1]
+    assert len(begun) == 2
+    assert "holdings_were_lost" not in caplog.text
+
+
+def _more(looks: list[UUID], count: int) -> bool:
+    return len(looks) >= count
+
+
+@pytest.fixture
+def replica_of() -> Iterator[MakeReplica]:
+    """Make a hot standby of a server, which it reaches by a port."""
+    with ExitStack() as stack:
+
+        def make(primary: PostgresServer, port: int) -> PostgresServer:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="chancy-replica-")))
+            folder.chmod(0o755)
+            data = folder / "data"
+            program = [str(primary.bin_path / "pg_basebackup"), "-U", "postgres", "-h", HERE]
+            program += ["-p", str(primary.port), "-D", str(data), "--checkpoint=fast"]
+            subprocess.run(program, check=True, capture_output=True)
+            (data / "standby.signal").touch()
+            owner = primary.directory.stat()
+            for path in (data, *data.rglob("*")):
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+            settings = {"primary_conninfo": f"host={HERE} port={port} user=postgres"}
+            server = PostgresServer(data, settings=settings, bin_path=primary.bin_path)
+            stack.callback(server.close)
+            server.start()
+            return server
+
+        yield make
+
+
+@pytest.mark.chaos
+async def test_a_failover_that_loses_an_end(own_server: OwnServer, replica_of: MakeReplica) -> None:
+    primary = own_server()
+    with Proxy(HERE, primary.port) as way, Proxy(HERE, primary.port) as between:
+        replica = replica_of(primary, between.port)
+        made = Chancy(way.dsn(primary.dsn()), queues=QUEUES, plugins=[Recovery()])
+        async with made as chancy, Worker(chancy):
+            ended = await chancy.push(pass_gate.job(name="ended"))
+            running = await chancy.push(pass_gate.job(name="running"))
+            await eventually(lambda: sorted(begun) == ["ended", "running"])
+            claimed = "select count(*) from chancy.jobs where state = 1"
+            await eventually(lambda: ask(replica, claimed) == 2)
+            between.black_hole()
+            gates["ended"].set()
+            assert (await ended.wait(10)).state is State.SUCCEEDED
+            gates["ended"].clear()
+            primary.stop("immediate")
+            # The standby is not promoted while it waits for an answer of its primary.
+            between.refuse()
+            await asyncio.to_thread(ask, replica, "select pg_promote()")
+            way.target = (HERE, replica.port)
+            way.cut()
+            await eventually(lambda: begun.count("ended") == 2, timeout=60)
+            for gate in gates.values():
+                gate.set()
+            assert (await ended.wait(20)).state is State.SUCCEEDED
+            assert (await running.wait(20)).attempt == 1
+        assert sorted(begun) == ["ended", "ended", "running"]
+        assert ask(replica, "select count(*) from chancy.jobs") == 0
+
+
+def ask(server: PostgresServer, question: str) -> object:
+    with psycopg.connect(server.dsn(), autocommit=True) as session:
+        row = session.execute(question.encode()).fetchone()
+    return row and row[0]

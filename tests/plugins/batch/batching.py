@@ -1,0 +1,72 @@
+"""What the tests of batches share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from chancy import Chancy, Plugin, Queue, Settlement, Worker
+from chancy.broker.transaction import Transaction
+from chancy.clock import Clock, SystemClock
+from chancy.plugins.batch import Batch, Batches, BatchReference, Progress
+from chancy.plugins.batch.ends import Notes
+from chancy.plugins.batch.sweep import Sweep
+from tests.plugins.batch.jobs import ran, said
+from tests.plugins.workflow.running import ASYNC, SOON, execute
+from tests.support.waiting import eventually
+
+__all__ = ["ASYNC", "execute", "working"]
+
+
+@asynccontextmanager
+async def working(
+    dsn: str, batches: Batches, *plugins: Plugin, queue: Queue = ASYNC
+) -> AsyncGenerator[Chancy]:
+    """An application with a worker of one queue."""
+    given = [batches, SOON, *plugins]
+    async with Chancy(dsn, queues=[queue], plugins=given) as chancy, Worker(chancy):
+        yield chancy
+
+
+class Deaf(Batches):
+    """As a worker that was killed before it told anything, and that does not come back."""
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
+    async def serve(self, runtime: Any) -> None: ...
+
+
+def sweep_of(chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None) -> Sweep:
+    return Sweep(chancy.broker, clock or SystemClock(), Notes(), keep_days=keep_days)
+
+
+async def idle(dsn: str) -> None:
+    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
+
+
+async def counts(reference: BatchReference) -> tuple[int, int, int, int]:
+    found = await reference.progress()
+    assert isinstance(found, Progress)
+    return found.pending, found.succeeded, found.failed, found.cancelled
+
+
+async def eventually_counts(reference: BatchReference, wanted: tuple[int, int, int, int]) -> None:
+    async def there() -> bool:
+        return await counts(reference) == wanted
+
+    await eventually(there)
+
+
+def callbacks(*, may_grow: bool = False) -> Batch:
+    to = said.job("on")
+    return Batch(name="b", on_success=to, on_failure=to, on_finish=to, open=may_grow)
+
+
+async def called(dsn: str) -> list[str]:
+    """The callbacks that ran, once nothing is left to run."""
+    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
+    return sorted(one for one in ran if one.startswith("on "))
+
+
+def counted(pending: int, succeeded: int, failed: int, cancelled: int) -> Progress:
+    return Progress(pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled)

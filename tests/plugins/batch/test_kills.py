@@ -1,0 +1,96 @@
+"""Batches while workers are killed and frozen: each ends once, and counts what came of its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from chancy import State
+from chancy.plugins.batch import Batch, BatchRecord
+from tests.plugins.batch.batching import execute
+from tests.plugins.batch.run_worker import BATCHES, act, add, application, called, fail
+from tests.plugins.workflow.fleet import Fleet
+from tests.support.waiting import eventually
+
+logger = logging.getLogger("tests.workflow")
+
+OUTCOMES = """
+select meta -> 'batch' ->> 'id', state, count(*)
+from chancy.finished_jobs where meta -> 'batch' ? 'id' group by 1, 2
+"""
+CALLED = """
+select meta -> 'batch' ->> 'of', meta -> 'batch' ->> 'on', count(*), count(distinct id)
+from chancy.finished_jobs where meta -> 'batch' ? 'of' group by 1, 2
+"""
+
+
+@pytest.fixture
+def fleet(batches_dsn: str, chance: random.Random) -> Iterator[Fleet]:
+    made = Fleet("tests.plugins.batch.run_worker", [batches_dsn], 3, chance)
+    yield made
+    made.stop()
+
+
+def described() -> Batch:
+    to = called.job()
+    return Batch(name="chaos", on_success=to, on_failure=to, on_finish=to)
+
+
+def check(found: BatchRecord, outcomes: Counter[State], told: dict[str, int]) -> None:
+    """Its counts are those of the history, and each callback was pushed once."""
+    progress = found.progress
+    assert progress.pending == 0
+    assert progress.succeeded == outcomes[State.SUCCEEDED]
+    assert progress.failed == outcomes[State.FAILED]
+    assert progress.cancelled == outcomes[State.CANCELLED]
+    wanted = {"finish": 1}
+    wanted |= {"failure": 1} if progress.failed else {}
+    wanted |= {"success": 1} if progress.succeeded == progress.total else {}
+    assert told == wanted
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seconds", [5, 45])
+async def test_each_batch_ends_once_whoever_dies(
+    batches_dsn: str, chance: random.Random, fleet: Fleet, seconds: int
+) -> None:
+    ids: list[UUID] = []
+    until = time.monotonic() + seconds
+    async with application(batches_dsn) as chancy:
+        harming = asyncio.create_task(fleet.harm(until))
+        while time.monotonic() < until:
+            jobs = [act.job() for _ in range(chance.randint(0, 200))]
+            jobs += [fail.job() for _ in range(chance.choice([0, 0, 3]))]
+            jobs += [add.job(chance.randint(1, 20)) for _ in range(chance.choice([0, 2]))]
+            chance.shuffle(jobs)
+            ids.append((await BATCHES.push(chancy, described(), jobs)).id)
+            await asyncio.sleep(0.15)
+        await harming
+        outcomes: dict[str, Counter[State]] = {str(id): Counter() for id in ids}
+        told: dict[str, dict[str, int]] = {str(id): {} for id in ids}
+        found: list[BatchRecord] = []
+        for id in ids:
+            reference = BATCHES.reference(chancy, id)
+            await reference.finished(90)
+            record = await reference.get()
+            assert record is not None
+            found.append(record)
+        left = "select id from chancy.jobs limit 1"
+        await eventually(lambda: not execute(batches_dsn, left), timeout=60)
+    for of, state, count in execute(batches_dsn, OUTCOMES):
+        outcomes[of][State(state)] = count
+    for of, on, count, distinct in execute(batches_dsn, CALLED):
+        assert distinct == count
+        told[of][on] = count
+    for one in found:
+        check(one, outcomes[str(one.id)], told[str(one.id)])
+    assert execute(batches_dsn, "select * from chancy.batches_jobs where state = 0") == []
+    logger.info("batches=%d killed=%d frozen=%d", len(ids), fleet.killed, fleet.frozen)

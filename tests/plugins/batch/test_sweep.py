@@ -1,0 +1,240 @@
+"""What repairs batches when a settlement could not tell of a job, and what replays do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chancy import (
+    Chancy,
+    ConfigurationError,
+    LeaseLost,
+    Queue,
+    Settlement,
+    current_job,
+    job,
+)
+from chancy.broker.transaction import Transaction
+from chancy.plugin.tracking import GONE_S
+from chancy.plugins.batch import Batch, Batches, BatchState
+from chancy.plugins.batch.ends import MAX_NOTED, place_of
+from chancy.testing.clock import ManualClock
+from tests.plugins.batch import jobs as batch_jobs
+from tests.plugins.batch.batching import Deaf, callbacks, counts, execute, idle, sweep_of, working
+from tests.plugins.batch.jobs import act, adding, held, ran
+from tests.support.waiting import eventually
+
+LONG = pytest.mark.chaos
+
+
+class Failing(Batches):
+    """Its hook fails; the service beside it is as it is."""
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        class Refusing:
+            schema = tx.schema
+
+            async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
+                return await tx.fetch("select 1 / 0")
+
+        await super().settling(Refusing(), batch)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("keep", [pytest.param(True, marks=LONG), False])
+async def test_the_worker_itself_tells_what_its_hook_could_not(
+    batches_dsn: str, keep: bool
+) -> None:
+    batches = Failing(sweep_s=3600)
+    batch_jobs.failing.add(2)
+    queue = Queue(name="async", executor="async", keep_finished=keep)
+    async with working(batches_dsn, batches, queue=queue) as chancy:
+        reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(5)])
+        assert await reference.finished(20) is BatchState.FAILED
+        assert await counts(reference) == (0, 4, 1, 0)
+
+
+@job(queue="async")
+async def complete(value: int) -> int:
+    chancy, _ = batch_jobs.apps[0]
+    async with chancy.transaction() as tx:
+        await current_job().complete_in(tx, value)
+    return 0
+
+
+@pytest.mark.chaos
+async def test_a_job_may_complete_in_its_own_transaction(batches_dsn: str) -> None:
+    batches = Batches(sweep_s=3600)
+    async with working(batches_dsn, batches) as chancy:
+        batch_jobs.apps.append((chancy, batches))
+        reference = await batches.push(chancy, callbacks(), [complete.job(5)])
+        assert await reference.finished(20) is BatchState.SUCCEEDED
+
+
+async def test_the_sweep_tells_what_nobody_has_told(batches_dsn: str) -> None:
+    batches = Deaf()
+    batch_jobs.failing.add(2)
+    async with working(batches_dsn, batches) as chancy:
+        reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(5)])
+        await idle(batches_dsn)
+        assert await counts(reference) == (5, 0, 0, 0)
+        sweep = sweep_of(chancy)
+        assert await sweep.turn() == 5
+        assert await sweep.turn() == 0
+        assert await reference.finished(5) is BatchState.FAILED
+        assert await counts(reference) == (0, 4, 1, 0)
+        await eventually(lambda: "on finish" in ran)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_job_that_is_gone_has_failed(batches_dsn: str, stopped: bool) -> None:
+    """Of a batch that was cancelled it was cancelled."""
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(3)])
+        execute(batches_dsn, "delete from chancy.jobs")
+        clock = ManualClock()
+        sweep = sweep_of(chancy, clock=clock)
+        assert await sweep.turn() == 0, "their worker may be about to tell"
+        clock.advance(GONE_S)
+        if stopped:
+            execute(batches_dsn, "update chancy.batches set stop_asked_at = now()")
+        assert await sweep.turn() == 3
+        wanted = BatchState.CANCELLED if stopped else BatchState.FAILED
+        assert await reference.finished(5) is wanted
+
+
+async def test_pruned_history_strands_nobody(batches_dsn: str) -> None:
+    batches = Batches()
+    async with working(batches_dsn, batches) as chancy:
+        jobs = [held.job(0), *[act.job(n) for n in range(1, 6)]]
+        reference = await batches.push(chancy, callbacks(), jobs)
+        await eventually(lambda: len(ran) == 6)
+        await eventually(
+            lambda: execute(batches_dsn, "select count(*) from chancy.finished_jobs") == [(5,)]
+        )
+        execute(batches_dsn, "truncate chancy.finished_jobs")
+        assert await sweep_of(chancy).turn() == 0
+        batch_jobs.gate.set()
+        assert await reference.finished(10) is BatchState.SUCCEEDED
+
+
+async def test_a_job_that_is_cancelled_alone_is_found_by_the_sweep(batches_dsn: str) -> None:
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        reference = await batches.push(chancy, callbacks(), [act.job(1)])
+        ((id,),) = execute(batches_dsn, "select id from chancy.jobs")
+        await chancy.cancel(id)
+        assert await sweep_of(chancy).turn() == 1
+        assert await reference.finished(5) is BatchState.CANCELLED
+
+
+async def test_who_closes_or_cancels_may_die_after_the_first_step(batches_dsn: str) -> None:
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        closed = await batches.push(chancy, Batch(name="b", open=True), [])
+        stopped = await batches.push(chancy, Batch(name="b"), [act.job(1)])
+        running = await batches.push(chancy, Batch(name="b"), [act.job(1)])
+        execute(batches_dsn, "select chancy.batches_close(%s, false)", closed.id)
+        execute(batches_dsn, "select chancy.batches_close(%s, true)", stopped.id)
+        sweep = sweep_of(chancy)
+        await sweep.turn()
+        await sweep.turn()
+        assert await closed.finished(5) is BatchState.SUCCEEDED
+        assert await stopped.finished(5) is BatchState.CANCELLED
+        found = await running.get()
+    assert found is not None
+    assert found.state is BatchState.RUNNING
+
+
+async def test_a_zombie_adds_nothing(batches_dsn: str) -> None:
+    batches = Batches()
+    async with working(batches_dsn, batches) as chancy:
+        batch_jobs.apps.append((chancy, Zombie(batches_dsn)))
+        reference = await batches.push(chancy, callbacks(), [adding.job(0, 20)])
+        assert await reference.finished(20) is BatchState.FAILED
+        assert await counts(reference) == (0, 0, 1, 0)
+    assert execute(batches_dsn, "select count(*) from chancy.batches_jobs") == [(1,)]
+
+
+class Zombie(Batches):
+    """The job that adds was taken by another before it does."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__()
+        self.dsn = dsn
+
+    async def add(self, chancy: Any, jobs: Any, **more: Any) -> int:
+        job, lease = current_job().id, current_job().lease
+        change = "update chancy.jobs set lease = %s where id = %s"
+        execute(self.dsn, change, UUID(int=1), job)
+        try:
+            with pytest.raises(LeaseLost, match="gets no more jobs"):
+                await super().add(chancy, jobs, **more)
+        finally:
+            execute(self.dsn, change, lease, job)
+        return -1
+
+
+async def test_the_sweep_goes_round_in_bounded_steps(
+    batches_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.batch.sweep.LOOKED_AT", 3)
+    monkeypatch.setattr("chancy.plugins.batch.sweep.LOOKS", 2)
+    batches = Deaf()
+    async with working(batches_dsn, batches) as chancy:
+        for _ in range(5):
+            jobs = [act.job(1), act.job(2), act.job(3).with_run_at(3600)]
+            await batches.push(chancy, Batch(name="b"), jobs)
+        await eventually(lambda: execute(batches_dsn, "select count(*) from chancy.jobs") == [(5,)])
+        sweep = sweep_of(chancy)
+        turns = [await sweep.turn() for _ in range(7)]
+    assert sum(turns) == 10
+    assert max(turns) <= 6
+
+
+async def test_old_batches_are_forgotten(batches_dsn: str) -> None:
+    batches = Batches()
+    batch_jobs.failing.add(1)
+    async with working(batches_dsn, batches) as chancy:
+        done = [await batches.push(chancy, callbacks(), [act.job(1)]) for _ in range(3)]
+        for one in done:
+            await one.finished(10)
+        open_ = await batches.push(chancy, Batch(name="b", open=True), [])
+        old = "update chancy.batches set finished_at = now() - interval '9 days' where id = %s"
+        execute(batches_dsn, old, done[0].id)
+        execute(batches_dsn, old, done[1].id)
+        assert await sweep_of(chancy, 8).retain() == 2
+        assert await sweep_of(chancy, None).retain() == 0
+        assert {one.id for one in await batches.find(chancy)} == {done[2].id, open_.id}
+    for table, left in (("jobs", 1), ("shards", 2), ("callbacks", 1)):
+        (count,) = execute(
+            batches_dsn, f"select count(distinct batch_id) from chancy.batches_{table}"
+        )
+        assert count == (left,)
+
+
+def test_notes_are_bounded_and_take_no_nonsense() -> None:
+    for meta in (
+        None, "{}", '{"batch": {}}', '{"batch": {"id": 1}}', '{"batch": {"id": "x"}}',
+        '{"batch": {"id": "', '["batch": {"id": "]', '{"batch": {"on": "finish", "of": "x"}}',
+        json.dumps({"batch": {"id": "x" * 36}}),
+    ):  # fmt: skip
+        assert place_of(meta) is None
+    said = {"id": str(UUID(int=5))}
+    assert place_of(json.dumps({"batch": said})) == (UUID(int=5), None)
+    assert place_of(json.dumps({"batch": said, "x": 1})) == (UUID(int=5), None)
+    letters = {"replay_of": str(UUID(int=6)), "replays": 1}
+    again = json.dumps({"batch": said, "dead_letters": letters})
+    assert place_of(again) == (UUID(int=5), UUID(int=6))
+    assert MAX_NOTED == 20_000
+
+
+@pytest.mark.parametrize("given", [{"keep_days": 0}, {"sweep_s": 0}, {"sweep_s": 1e9}])
+def test_settings_that_cannot_be(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Batches(**given)

@@ -1,0 +1,71 @@
+"""Batches with queues in Postgres and in Redis, whose worker may be made to die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from chancy import Chancy, Job, Settlement, Worker, current_job, job
+from chancy.plugins.batch import Batches
+from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.redis import RedisPlugin
+from tests.plugins.workflow.running import ASYNC, SOON
+from tests.plugins.workflow.two_stores import BRIEF, FAST, enter
+
+
+@job(max_attempts=1)
+async def act(book: str, name: str) -> None:
+    """Writes its name into the book."""
+    enter(book, name)
+
+
+@job()
+async def call(book: str) -> None:
+    """A callback."""
+    enter(book, current_job().meta["batch"]["on"])
+
+
+class Dying(Batches):
+    """Is killed once Redis has stored the end of a job."""
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        if any(one.state.final for one in batch):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def die(dsn: str, url: str) -> None:
+    async with working(dsn, url, Dying()):
+        await asyncio.Event().wait()
+
+
+class Mute(Batches):
+    """As of workers that die once Redis has stored a settlement, before they tell of it."""
+
+    def settled(self, batch: Sequence[Settlement]) -> None: ...
+    async def serve(self, runtime: Any) -> None: ...
+
+
+@asynccontextmanager
+async def application(dsn: str, url: str, batches: Batches) -> AsyncGenerator[Chancy]:
+    plugins = [RedisPlugin(url=url), batches, SOON, DeadLetters(sweep_s=0.1)]
+    queues = [ASYNC, FAST, BRIEF]
+    async with Chancy(dsn, queues=queues, plugins=plugins, no_default_plugins=True) as chancy:
+        await chancy.migrate()
+        for queue in (FAST, BRIEF):
+            await chancy.declare(queue)
+        yield chancy
+
+
+@asynccontextmanager
+async def working(dsn: str, url: str, batches: Batches) -> AsyncGenerator[Chancy]:
+    async with application(dsn, url, batches) as chancy, Worker(chancy):
+        yield chancy
+
+
+def there(made: Job[Any], queue: str = "fast") -> Job[Any]:
+    """A job for a queue of Redis."""
+    return made.with_queue(queue)

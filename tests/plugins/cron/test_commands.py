@@ -1,0 +1,163 @@
+"""``chancy cron``, of an application that is made of settings alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import click
+import pytest
+
+from chancy.cli.options import with_target
+from chancy.plugins.cron import Cron
+from tests.plugins.cron.clockwork import execute, migrate, pushed
+from tests.support.command import Answer, inside
+
+
+@pytest.fixture
+def cron_dsn(dsn: str) -> str:
+    migrate(dsn)
+    return dsn
+
+
+def cron(dsn: str, *words: object, code: int = 0) -> Answer:
+    return inside("cron", *words, code=code, dsn=dsn, plugins="chancy.cron")
+
+
+def test_an_entry_from_its_beginning_to_its_end(cron_dsn: str) -> None:
+    said = cron(
+        cron_dsn,
+        *("add", "report", "0 6 * * mon-fri", "tests.support.jobs.note", "--arg", 'value="x"'),
+        *("--zone", "Europe/Berlin", "--overlap", "skip", "--jitter", "30", "--grace", "5"),
+        *("--misfire", "all", "--backfill", "7", "--priority", "3", "--max-attempts", "2"),
+    )
+    assert said.out.startswith("cron entry report is due next at 20")
+    (one,) = cron(cron_dsn, "list", "--json").json
+    expected = {
+        "name": "report",
+        "schedule": "0 6 * * mon-fri",
+        "zone": "Europe/Berlin",
+        "misfire": "all",
+        "backfill_limit": 7,
+        "overlap": "skip",
+        "grace_s": 5.0,
+        "jitter_s": 30.0,
+        "func": "tests.support.jobs.note",
+        "arguments": {"value": "x"},
+        "queue": "async",
+        "priority": 3,
+        "max_attempts": 2,
+        "source": "run time",
+        "paused_at": None,
+        "last_tick": None,
+        "problem": None,
+    }
+    assert expected.items() <= one.items()
+    assert cron(cron_dsn, "pause", "report").out == "cron entry report is paused\n"
+    assert "paused" in cron(cron_dsn, "list").out
+    id = cron(cron_dsn, "run", "report").out.strip()
+    assert cron(cron_dsn, "run", "report", "--json").json["id"] != id
+    assert pushed(cron_dsn) == [{"entry": "report", "manual": True}] * 2
+    assert cron(cron_dsn, "resume", "report").out == "cron entry report is active\n"
+    newest, oldest = cron(cron_dsn, "history", "report", "--json").json
+    assert (oldest["job_id"], oldest["manual"], oldest["skipped"]) == (id, True, None)
+    assert newest["fired_at"] > oldest["fired_at"]
+    assert "manual" in cron(cron_dsn, "history", "report", "--limit", "1").out
+    assert cron(cron_dsn, "remove", "report").out == "cron entry report is removed\n"
+    assert cron(cron_dsn, "list", "--json").json == []
+    assert execute(cron_dsn, "select from chancy.cron_ticks") == []
+
+
+def test_the_next_ticks_are_shown_in_both_times(cron_dsn: str) -> None:
+    words = (
+        "report",
+        "30 7 * * *",
+        "tests.support.jobs.note",
+        "--arg",
+        "value=1",
+        "--zone",
+        "Asia/Tokyo",
+    )
+    cron(cron_dsn, "add", *words)
+    ticks = cron(cron_dsn, "next", "report", "--count", "3", "--json").json
+    moments = [datetime.fromisoformat(one["utc"]) for one in ticks]
+    now = datetime.now(UTC)
+    assert now < moments[0] <= now + timedelta(days=1)
+    assert [b - a for a, b in pairwise(moments)] == [timedelta(days=1)] * 2
+    assert all(one["local"].endswith("T07:30:00+09:00") for one in ticks)
+    assert all(one["utc"].endswith("T22:30:00+00:00") for one in ticks)
+    table = cron(cron_dsn, "next", "report").out.splitlines()
+    assert table[0].split() == ["Asia/Tokyo", "UTC"]
+    assert len(table) == 6
+    assert "07:30:00 +0900" in table[1]
+
+
+def test_no_is_one_and_a_mistake_is_two(cron_dsn: str) -> None:
+    add = "add", "one", "@daily", "tests.support.jobs.note", "--arg", "value=1"
+    cron(cron_dsn, *add)
+    said = cron(cron_dsn, *add, code=1)
+    assert said.err == "chancy: cron entry 'one' is there: use --upsert to change it\n"
+    assert cron(cron_dsn, *add, "--upsert", "--json").json["name"] == "one"
+    for command in ("pause", "resume", "remove", "run", "next", "history"):
+        said = cron(cron_dsn, command, "no\x1b[31mbody", code=1)
+        assert said.err == "chancy: there is no cron entry 'no\\x1b[31mbody'\n"
+    for words, why in (
+        (("two", "@sometimes", "tests.support.jobs.note", "--arg", "value=1"), "is not a schedule"),
+        (("two", "@daily", "tests.support.jobs.note"), "missing a required argument: 'value'"),
+        (("two", "@daily", "tests.support.jobs.nothing"), "no function 'nothing'"),
+        (("two", "@daily", "tests.support.jobs.note", "--arg", "value=x"), "is not JSON"),
+        (
+            ("two", "@daily", "tests.support.jobs.note", "--arg", "value"),
+            "must look like NAME=JSON",
+        ),
+        (("two", "@daily", "tests.support.jobs.note", "--misfire", "x"), "'x' is not one of"),
+    ):
+        assert why in cron(cron_dsn, "add", *words, code=2).err
+    assert len(cron(cron_dsn, "list", "--json").json) == 1
+    cron(cron_dsn, "add", "two", "@daily", "elsewhere.jobs.run", "--no-validate")
+    assert len(cron(cron_dsn, "list", "--json").json) == 2
+
+
+def test_what_is_wrong_with_a_row_is_said_on_stderr(cron_dsn: str) -> None:
+    execute(
+        cron_dsn,
+        "insert into chancy.cron_entries (name, expression, func, problem)"
+        " values ('odd', 'never', 'a.b', E'\\x1b[31m no')",
+    )
+    said = cron(cron_dsn, "list")
+    assert "invalid" in said.out
+    assert said.err == "chancy: cron entry 'odd' cannot be fired: '\\x1b[31m no'\n"
+    assert "is not a schedule" in cron(cron_dsn, "next", "odd", code=2).err
+    execute(cron_dsn, "update chancy.cron_entries set zone = '/etc/passwd', expression = '@daily'")
+    assert "is not a time zone" in cron(cron_dsn, "next", "odd", code=2).err
+
+
+def test_without_its_tables_the_commands_say_what_to_do(dsn: str) -> None:
+    assert "'cron' of the plugin 'chancy.cron'" in cron(dsn, "list", code=3).err
+
+
+def test_an_application_without_the_plugin_has_no_such_command(dsn: str) -> None:
+    assert "No such command 'cron'" in inside("cron", "list", code=2, dsn=dsn).err
+
+
+def walk(path: str, command: click.Command) -> list[tuple[str, click.Command]]:
+    found = [(path, command)]
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            found += walk(f"{path} {name}", below)
+    return found
+
+
+COMMANDS = dict(walk("chancy cron", with_target(Cron().commands()[0])))
+
+
+def test_there_are_the_commands_that_one_needs() -> None:
+    names = ["list", "add", "pause", "resume", "run", "remove", "next", "history"]
+    assert {f"chancy cron {name}" for name in names} == COMMANDS.keys() - {"chancy cron"}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_each_command_has_help_and_an_example(path: str) -> None:
+    text = COMMANDS[path].help or ""
+    assert path in text.partition("Example:\n")[2]
+    assert "\b" in text

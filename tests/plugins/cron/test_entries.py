@@ -1,0 +1,129 @@
+"""Entries of cron: changed, paused, run by hand, and written by somebody with SQL."""
+
+from __future__ import annotations
+
+import pytest
+
+from chancy.plugins.cron import Misfire, Overlap
+from tests.plugins.cron.clockwork import ago, clockwork, entry, execute, migrate, pushed, ticks
+
+
+@pytest.fixture(autouse=True)
+def tables(dsn: str) -> None:
+    migrate(dsn)
+
+
+async def test_what_was_paused_is_not_made_up_for(dsn: str) -> None:
+    async with clockwork(dsn, entry(misfire=Misfire.ALL)) as clock:
+        ago(dsn, "one", "5 hours")
+        assert await clock.entries.pause("one")
+        await clock.fire()
+        assert pushed(dsn) == []
+        assert await clock.entries.resume("one")
+        await clock.fire()
+        assert pushed(dsn) == []
+        ago(dsn, "one", "1 hour")
+        assert await clock.entries.resume("one")  # it is not paused: nothing is lost
+        await clock.fire()
+        assert len(pushed(dsn)) == 1
+        for act in (clock.entries.pause, clock.entries.resume, clock.entries.remove):
+            assert not await act("nobody")
+
+
+async def test_another_schedule_holds_from_now_on(dsn: str) -> None:
+    async with clockwork(dsn, entry(misfire=Misfire.ALL)) as clock:
+        ago(dsn, "one", "5 hours")
+        await clock.add(entry(schedule="* * * * *", misfire=Misfire.ALL))
+        await clock.fire()
+        assert pushed(dsn) == []
+        # The same one with another job: what was missed is fired with the new job.
+        ago(dsn, "one", "3 minutes")
+        changed = entry(schedule="* * * * *", misfire=Misfire.ALL, job=entry("other").job)
+        await clock.add(changed)
+        await clock.fire()
+        arguments = execute(dsn, "select arguments->>'value' from chancy.jobs")
+        assert arguments == [("other",)] * 3
+
+
+async def test_the_last_jobs_are_remembered_in_their_order(dsn: str) -> None:
+    async with clockwork(dsn, entry(overlap=Overlap.SKIP)) as clock:
+        ids = [await clock.entries.run("one") for _ in range(104)]
+        ((kept,),) = execute(dsn, "select jobs from chancy.cron_entries")
+        assert kept == ids[-101:]
+
+
+async def test_run_now_leaves_the_ticks_alone(dsn: str) -> None:
+    async with clockwork(dsn, entry(overlap=Overlap.SKIP)) as clock:
+        await clock.entries.pause("one")
+        before = await clock.entries.get("one")
+        id = await clock.entries.run("one")
+        assert await clock.entries.run("nobody") is None
+        after = await clock.entries.get("one")
+        assert before is not None
+        assert after is not None
+        assert (before.last_tick, before.next_at) == (after.last_tick, after.next_at)
+        assert pushed(dsn) == [{"entry": "one", "manual": True}]
+        (run,) = await clock.entries.history("one")
+        assert (run.manual, run.job_id) == (True, id)
+        # The tick behind it takes the job for an earlier one.
+        await clock.entries.resume("one")
+        ago(dsn, "one", "1 hour")
+        await clock.fire()
+        assert [one[:2] for one in ticks(dsn)] == [(False, "overlap")]
+
+
+async def test_a_bad_row_does_not_stop_the_others(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = {
+        "expression": "'61 * * * *'",
+        "zone": "'Europe/Nowhere'",
+        "misfire": "'perhaps'",
+        "overlap": "'sometimes'",
+        "grace_s": "'NaN'",
+        "backfill_limit": "0",
+        "jitter_s": "-1",
+        "from_at": "'infinity'",
+        "func": "repeat('a', 3000000)",
+        "arguments": "'{}'",
+    }
+    entries = [entry(f"bad-{name}") for name in wrong]
+    async with clockwork(dsn, *entries, entry("good", misfire=Misfire.ALL)) as clock:
+        for one in entries:
+            ago(dsn, one.name, "2 hours")
+        ago(dsn, "good", "2 hours")
+        for name, value in wrong.items():
+            execute(
+                dsn,
+                f"update chancy.cron_entries set {name} = {value} where name = 'bad-{name}'",
+            )
+        await clock.fire()
+        assert [one["entry"] for one in pushed(dsn)].count("good") == 2
+        problems = {one.name: one.problem for one in await clock.entries.every()}
+        refused = {name for name, problem in problems.items() if problem}
+        assert refused == {f"bad-{name}" for name in wrong if name not in ("func", "arguments")}
+        assert caplog.text.count("cron_entry_invalid") == len(refused)
+        # Looked at again some minutes later, without a word if nothing has changed; put right by
+        # an upsert, at once.
+        execute(dsn, "update chancy.cron_entries set next_at = '-infinity'")
+        await clock.fire()
+        assert caplog.text.count("cron_entry_invalid") == len(refused)
+        await clock.add(entry("bad-zone"))
+        stored = await clock.entries.get("bad-zone")
+        assert stored is not None
+        assert stored.problem is None
+
+
+async def test_an_entry_whose_push_fails_does_not_stop_the_others(dsn: str) -> None:
+    async with clockwork(dsn, entry("bad"), entry("good")) as clock:
+        execute(
+            dsn,
+            "alter table chancy.jobs add constraint odd check (meta->'cron'->>'entry' <> 'bad')",
+        )
+        for name in ("bad", "good"):
+            ago(dsn, name, "1 hour")
+        await clock.fire()
+        assert [one["entry"] for one in pushed(dsn)] == ["good"]
+        stored = await clock.entries.get("bad")
+        assert stored is not None
+        assert "odd" in (stored.problem or "")

@@ -1,0 +1,280 @@
+"""Cron by its effects on Postgres. The time is the server's; a past is made by moving the last
+tick back, so that no clock has to be changed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import psycopg
+import pytest
+
+from chancy import BrokerUnavailable, Chancy, JobFilter
+from chancy.plugins.cron import Misfire, Overlap, firing
+from chancy.plugins.cron.firing import TICKS, Firing, Plan, columns, plan
+from chancy.plugins.cron.store import Entries, statement
+from chancy.schedule import Schedule, jitter_s
+from tests.plugins.cron.clockwork import (
+    EVERY_SECOND,
+    ago,
+    clockwork,
+    entry,
+    execute,
+    hourly,
+    migrate,
+    pushed,
+    ticks,
+)
+
+
+@pytest.fixture(autouse=True)
+def tables(dsn: str) -> None:
+    migrate(dsn)
+
+
+async def test_a_tick_pushes_its_job_and_says_which_it_is(dsn: str) -> None:
+    async with clockwork(dsn, entry(schedule="* * * * *")) as clock:
+        await clock.fire()
+        assert pushed(dsn) == []
+        ago(dsn, "one", "1 minute")
+        await clock.fire()
+        (found,) = await clock.chancy.find_jobs(JobFilter())
+        stored = await clock.entries.get("one")
+        assert stored is not None
+        assert stored.last_tick is not None
+        assert found.meta["cron"] == {"entry": "one", "tick": stored.last_tick.isoformat()}
+        assert found.arguments == {"value": "one"}
+        assert stored.next_at == stored.last_tick + timedelta(minutes=1)
+        (tick,) = await clock.entries.history("one")
+        assert (tick.tick, tick.job_id, tick.manual) == (stored.last_tick, found.id, False)
+
+
+async def test_many_who_fire_the_same_ticks_fire_each_once(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 entries with two ticks each, and eight services that go for the same few of them."""
+    monkeypatch.setattr(firing, "BATCH", 10)
+    async with clockwork(dsn) as clock, Chancy(dsn, pool_size=10) as other:
+        execute(
+            dsn,
+            "insert into chancy.cron_entries (name, expression, misfire, func, from_at)"
+            " select 'e' || n, %s, 'all', 'a.b', clock_timestamp() - interval '2 hours'"
+            " from generate_series(1, 200) as n",
+            hourly(),
+        )
+        firings = [
+            Firing(Entries(chancy.broker), keep=100)
+            for chancy in (clock.chancy, other)
+            for _ in range(4)
+        ]
+        while execute(dsn, "select name from chancy.cron_entries where next_at < now()"):
+            await asyncio.gather(*(one.step() for one in firings))
+    found = [(one["entry"], one["tick"]) for one in pushed(dsn)]
+    assert len(set(found)) == len(found) == 400
+
+
+class Lossy(Entries):
+    """Entries whose statements are done, while every other answer is lost."""
+
+    calls = 0
+
+    async def fire(self, *columns: Sequence[object]) -> Sequence[Sequence[Any]]:
+        found = await super().fire(*columns)
+        self.calls += 1
+        if self.calls % 2:
+            raise BrokerUnavailable("the answer is lost")
+        return found
+
+
+async def test_a_tick_whose_answer_was_lost_is_not_fired_again(dsn: str) -> None:
+    async with clockwork(dsn, entry(misfire=Misfire.ALL)) as clock:
+        lossy = Firing(Lossy(clock.chancy.broker), keep=100)
+        for _ in range(3):
+            ago(dsn, "one", "3 hours")
+            execute(dsn, "delete from chancy.cron_ticks")
+            with suppress(BrokerUnavailable):
+                await lossy.step()
+            await lossy.step()
+    assert len(pushed(dsn)) == 3 * 3
+
+
+async def test_who_read_an_entry_before_it_was_changed_does_nothing(dsn: str) -> None:
+    """As a leader does that was frozen, and wakes up when another has done its work."""
+    async with clockwork(dsn, *(entry(name) for name in ("fired", "paused", "changed"))) as clock:
+        for name in ("fired", "paused", "changed"):
+            ago(dsn, name, "1 hour")
+        found, _ = await clock.entries.due(10)
+        plans = [one for one in (plan(due.row) for due in found) if isinstance(one, Plan)]
+        assert len(plans) == 3
+        await clock.entries.pause("paused")
+        await clock.add(entry("changed", "0 0 1 1 *"))
+        await clock.fire()
+        execute(dsn, "delete from chancy.cron_ticks")
+        before = pushed(dsn)
+        assert await clock.entries.fire(*columns(plans)) == []
+        assert pushed(dsn) == before
+        assert [one["entry"] for one in before] == ["fired"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "late", "expected"),
+    [
+        (Misfire.SKIP, "10 hours", [(False, "late", 9)]),
+        (Misfire.ONE, "10 hours", [(True, None, 9)]),
+        (
+            Misfire.ALL,
+            "10 hours",
+            [(True, None, 6), (True, None, 0), (True, None, 0), (True, None, 0)],
+        ),
+    ],
+)
+async def test_what_becomes_of_ticks_that_nobody_fired(
+    dsn: str, policy: Misfire, late: str, expected: list[object]
+) -> None:
+    async with clockwork(dsn, entry(misfire=policy, backfill_limit=4)) as clock:
+        ago(dsn, "one", late)
+        await clock.fire()
+        assert ticks(dsn) == expected
+        await clock.fire()
+        assert len(ticks(dsn)) == len(expected)
+
+
+async def test_a_tick_that_is_hardly_late_is_not_skipped(dsn: str) -> None:
+    async with clockwork(dsn, entry(schedule=EVERY_SECOND, misfire="skip")) as clock:
+        ago(dsn, "one", "1 second")
+        await clock.fire()
+    assert ticks(dsn)[0][:2] == (True, None)
+
+
+async def test_a_tick_is_skipped_while_the_job_before_is_unfinished(dsn: str) -> None:
+    async with clockwork(
+        dsn,
+        entry(overlap=Overlap.SKIP, misfire=Misfire.ALL),
+        entry("two", overlap=Overlap.ALLOW, misfire=Misfire.ALL),
+    ) as clock:
+        for name in ("one", "two"):
+            ago(dsn, name, "3 hours")
+        await clock.fire()
+        assert [one[:2] for one in ticks(dsn)] == [(True, None)] + [(False, "overlap")] * 2
+        assert [one[:2] for one in ticks(dsn, "two")] == [(True, None)] * 3
+        (first,) = execute(dsn, "select jobs[1] from chancy.cron_entries where name = 'one'")[0]
+        execute(dsn, "delete from chancy.cron_ticks")
+        ago(dsn, "one", "1 hour")
+        await clock.fire()
+        assert [one[:2] for one in ticks(dsn)] == [(False, "overlap")]
+        execute(dsn, "delete from chancy.cron_ticks")
+        await clock.chancy.cancel(first)
+        ago(dsn, "one", "1 hour")
+        await clock.fire()
+        assert [one[:2] for one in ticks(dsn)] == [(True, None)]
+
+
+async def test_jitter_puts_jobs_off_and_all_agree_by_how_much(dsn: str) -> None:
+    async with clockwork(
+        dsn, entry(schedule="* * * * *", jitter_s=3_600.0, misfire=Misfire.ALL)
+    ) as clock:
+        ago(dsn, "one", "10 minutes")
+        await clock.fire()
+    rows = execute(dsn, "select tick, run_at from chancy.cron_ticks order by tick")
+    assert len(rows) == 10
+    for tick, run_at in rows:
+        expected = tick.astimezone(UTC) + timedelta(seconds=jitter_s("one", tick, 3_600.0))
+        assert abs(run_at - expected) < timedelta(microseconds=2)
+    states = execute(dsn, "select (state = 2) = (run_at > clock_timestamp()) from chancy.jobs")
+    assert states == [(True,)] * 10
+
+
+async def test_a_clock_that_goes_back_repeats_no_tick(dsn: str) -> None:
+    """The last tick is ahead of the server's time, as after its clock went back by two hours."""
+    async with clockwork(dsn, entry(schedule=EVERY_SECOND, misfire=Misfire.ALL)) as clock:
+        ago(dsn, "one", "-2 hours")
+        await clock.fire()
+        assert pushed(dsn) == []
+        stored = await clock.entries.get("one")
+        assert stored is not None
+        assert stored.next_at is not None
+        assert stored.next_at - stored.read_at > timedelta(hours=1, minutes=59)
+
+
+async def test_ticks_of_the_days_on_which_clocks_change(dsn: str) -> None:
+    """400 days of a daily schedule span both changes of the clock: one tick on each local day.
+
+    Between the hour of the tick in summer and in winter, the first day of a span that begins in
+    summer and ends in winter has passed its tick and the last one has not: 399 ticks.
+    """
+    zone = "Europe/Berlin"
+    daily = entry(schedule="30 2 * * *", zone=zone, misfire=Misfire.ALL, backfill_limit=1_000)
+    async with clockwork(dsn, daily) as clock:
+        ago(dsn, "one", "400 days")
+        since = execute(dsn, "select last_tick from chancy.cron_entries")[0][0]
+        await clock.fire()
+        stored = await clock.entries.get("one")
+    assert stored is not None
+    expected = Schedule("30 2 * * *", zone).between(since, stored.read_at, 1_000)
+    assert [datetime.fromisoformat(one["tick"]) for one in pushed(dsn)] == expected
+    assert {tick.hour for tick in expected} == {0, 1}
+    days = [tick.astimezone(ZoneInfo(zone)).date() for tick in expected]
+    assert days == [days[0] + timedelta(days=n) for n in range(len(days))]
+    assert 399 <= len(days) <= 401
+
+
+async def test_the_history_is_kept_short(dsn: str) -> None:
+    async with clockwork(
+        dsn, entry(schedule=EVERY_SECOND, misfire=Misfire.ALL, backfill_limit=TICKS), keep=5
+    ) as clock:
+        for _ in range(2):
+            ago(dsn, "one", "2 hours")
+            await clock.fire()
+            assert 5 <= len(ticks(dsn)) <= 8
+        assert len(pushed(dsn)) >= TICKS
+
+
+async def test_a_tick_in_the_history_is_not_fired_again(dsn: str) -> None:
+    """Whatever somebody did to the last tick of its entry."""
+    async with clockwork(dsn, entry(misfire=Misfire.ALL)) as clock:
+        for _ in range(2):
+            ago(dsn, "one", "3 hours")
+            await clock.fire()
+            assert len(pushed(dsn)) == 3
+
+
+async def test_a_thousand_entries_of_one_moment(dsn: str) -> None:
+    async with clockwork(dsn) as clock:
+        execute(
+            dsn,
+            "insert into chancy.cron_entries (name, expression, func, from_at) select 'e' || n, "
+            "'* * * * *', 'a.b', clock_timestamp() - interval '1 min' "
+            "from generate_series(1, 1000) as n",
+        )
+        await clock.fire()
+    assert len(pushed(dsn)) == 1_000
+
+
+def test_what_is_due_is_found_by_the_index(dsn: str) -> None:
+    """Of 10,000 entries, with a full table of them on other times, a few pages are read."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into chancy.cron_entries (name, expression, func, next_at)"
+            " select 'e' || n, '@daily', 'a.b', now() + interval '1 day' - n * interval '1 s'"
+            " from generate_series(1, 10000) as n"
+        )
+        connection.execute(
+            "insert into chancy.cron_entries (name, expression, func)"
+            " select 'due' || n, '@daily', 'a.b' from generate_series(1, 20) as n"
+        )
+        connection.execute("vacuum analyze chancy.cron_entries")
+        text = statement("due", "chancy").replace("$1::int", "200").replace("$2", "'{e1}'")
+        plan = connection.execute(
+            f"explain (analyze, buffers, costs off, timing off) {text}".encode()
+        ).fetchall()
+    shown = "\n".join(row[0] for row in plan)
+    assert "Seq Scan on cron_entries" not in shown, shown
+    assert shown.count("cron_entries_next") >= 2, shown
+    touched = re.search(r"Buffers: shared hit=(\d+)", shown)
+    assert touched is not None
+    assert int(touched[1]) < 60, shown

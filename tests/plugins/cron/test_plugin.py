@@ -1,0 +1,289 @@
+"""Cron in an application: beside workers, in a deployment, and by the contract of plugins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from chancy import Chancy, Job, Plugin, Queue, State, Worker
+from chancy.app.preparation import ATTEMPTS, PRIORITIES
+from chancy.errors import ConfigurationError, PushError
+from chancy.plugins.cron import Cron, Entry
+from chancy.plugins.cron import entry as entries
+from chancy.plugins.cron.store import MAX_ENTRIES
+from chancy.testing.memory import MemoryBroker
+from chancy.testing.plugin import PluginContract
+from tests.docs.pages import page, rows_of
+from tests.plugins.cron.clockwork import EVERY_SECOND, ago, entry, execute, migrate, pushed
+from tests.support import jobs, typed_jobs
+from tests.support.waiting import eventually
+
+ASYNC = Queue(name="async", executor="async")
+
+
+class TestCron(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return Cron(entry())
+
+    @pytest.fixture
+    def plugin_dsn(self, empty_dsn: str) -> str:
+        return empty_dsn
+
+
+@pytest.fixture
+def cron_dsn(dsn: str) -> str:
+    migrate(dsn)
+    return dsn
+
+
+def names(dsn: str) -> list[str]:
+    return [row[0] for row in execute(dsn, "select name from chancy.cron_entries order by name")]
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)])
+async def test_a_worker_stores_its_entries_and_runs_their_jobs(cron_dsn: str, driver: Any) -> None:
+    jobs.noted.clear()
+    cron = Cron(entry("each", EVERY_SECOND), entry("seldom"))
+    async with Chancy(cron_dsn, plugins=[cron], queues=[ASYNC], driver=driver) as chancy:
+        async with Worker(chancy, queues=["async"]):
+            await eventually(lambda: len(jobs.noted) >= 2)
+        assert names(cron_dsn) == ["each", "seldom"]
+        fired = [one for one in await cron.history(chancy, "each") if one.job_id]
+        assert fired[-1].job_id is not None
+        done = await chancy.get_job(fired[-1].job_id)
+    assert done is not None
+    assert (done.state, done.meta["cron"]["entry"]) == (State.SUCCEEDED, "each")
+    assert all(0 <= (one.fired_at - one.tick).total_seconds() < 1 for one in fired)
+
+
+async def test_what_is_changed_at_run_time_is_followed_within_seconds(cron_dsn: str) -> None:
+    cron = Cron()
+    async with Chancy(cron_dsn, plugins=[cron]) as chancy, Worker(chancy, queues=[]):
+
+        def fired(name: str) -> Callable[[], Coroutine[Any, Any, object]]:
+            async def ask() -> object:
+                return await cron.history(chancy, name)
+
+            return ask
+
+        assert await cron.add(chancy, entry("new", EVERY_SECOND))
+        await eventually(fired("new"), timeout=4)
+        assert not await cron.add(chancy, entry("new", "0 0 1 1 *"))
+        assert await cron.add(chancy, entry("new", "0 0 1 1 *"), upsert=True)
+        stored = await eventually(lambda: looked_at(cron, chancy, "new"), timeout=4)
+        assert stored.schedule == "0 0 1 1 *"
+        assert await cron.add(chancy, entry("new", EVERY_SECOND), upsert=True)
+        assert await cron.pause(chancy, "new")
+        paused = await cron.get(chancy, "new")
+        assert paused is not None
+        assert paused.paused_at is not None
+        assert await cron.resume(chancy, "new")
+        before = len(await cron.history(chancy, "new"))
+
+        async def more() -> bool:
+            return len(await cron.history(chancy, "new")) > before
+
+        await eventually(more, timeout=4)
+        assert await cron.remove(chancy, "new")
+        assert await cron.get_all(chancy) == []
+
+
+async def looked_at(cron: Cron, chancy: Chancy, name: str) -> Any:
+    """The entry, once its next tick has been worked out."""
+    found = await cron.get(chancy, name)
+    return found if found and found.next_at else None
+
+
+async def started(dsn: str, cron: Cron) -> None:
+    """Let a worker with these entries start and end."""
+    chancy = Chancy(dsn, plugins=[cron], no_default_plugins=True)
+    async with chancy, Worker(chancy, queues=[]):
+        await eventually(lambda: {one.name for one in cron.entries} <= set(names(dsn)))
+
+
+async def test_a_deployment_takes_entries_over_and_the_old_ones_lapse(cron_dsn: str) -> None:
+    old = Cron(entry("both"), entry("gone"), lapse_s=3_600)
+    new = Cron(entry("both", job=entry("other").job), entry("added"))
+    await started(cron_dsn, old)
+    execute(cron_dsn, "update chancy.cron_entries set paused_at = now() where name = 'both'")
+    ago(cron_dsn, "both", "3 hours")
+    ticks = "select last_tick from chancy.cron_entries where name = 'both'"
+    before = execute(cron_dsn, ticks)
+    await started(cron_dsn, new)
+    assert names(cron_dsn) == ["added", "both", "gone"]
+    stored = execute(
+        cron_dsn,
+        "select arguments->>'value', paused_at is not null from chancy.cron_entries"
+        " where name = 'both'",
+    )
+    assert stored == [("other", True)]
+    assert execute(cron_dsn, ticks) == before
+    # The old one is still alive, and says what is in its code: it does not take "both" back.
+    async with Chancy(cron_dsn, plugins=[old], no_default_plugins=True) as chancy:
+        execute(cron_dsn, "update chancy.cron_entries set lapses_at = now() + interval '1 min'")
+        async with Worker(chancy, queues=[]):
+            soon = "select min(lapses_at) > now() + interval '5 min' from chancy.cron_entries "
+            await eventually(
+                lambda: execute(cron_dsn, soon + "where name in ('both', 'gone')") == [(True,)]
+            )
+            value = "select arguments->>'value' from chancy.cron_entries where name = 'both'"
+            assert execute(cron_dsn, value) == [("other",)]
+    # It has been gone for longer than it outlives its workers.
+    execute(cron_dsn, "update chancy.cron_entries set lapses_at = now() where name = 'gone'")
+    ago(cron_dsn, "gone", "1 hour")
+    ago(cron_dsn, "added", "1 hour")
+    async with Chancy(cron_dsn, plugins=[new], no_default_plugins=True) as chancy:
+        async with Worker(chancy, queues=[]):
+            await eventually(lambda: pushed(cron_dsn))
+        assert [one["entry"] for one in pushed(cron_dsn)] == ["added"]
+        sources = {one.name: one.source for one in await new.get_all(chancy)}
+    assert sources == {"added": "code", "both": "code", "gone": "lapsed"}
+
+
+async def test_what_a_worker_has_does_not_lapse_for_it_when_the_server_is_set(
+    cron_dsn: str,
+) -> None:
+    """The clock of the server is put forward by hours, or both were suspended."""
+    cron = Cron(entry("mine"))
+    app = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    async with app, Worker(app, queues=[]):
+        await eventually(lambda: names(cron_dsn) == ["mine"])
+        execute(cron_dsn, "update chancy.cron_entries set lapses_at = now() - interval '2 h'")
+        ago(cron_dsn, "mine", "1 hour")
+        await eventually(lambda: pushed(cron_dsn))
+
+
+async def test_a_removed_entry_stays_away_until_a_worker_starts_with_it(cron_dsn: str) -> None:
+    cron = Cron(entry(), lapse_s=1.0)
+    chancy = Chancy(cron_dsn, plugins=[cron], no_default_plugins=True)
+    async with chancy, Worker(chancy, queues=[]):
+        await eventually(lambda: names(cron_dsn))
+        await cron.remove(chancy, "one")
+        await cron.add(chancy, entry("two", EVERY_SECOND))
+        await eventually(lambda: len(pushed(cron_dsn)) >= 2)
+        assert names(cron_dsn) == ["two"]
+    await started(cron_dsn, Cron(entry()))
+    assert names(cron_dsn) == ["one", "two"]
+
+
+async def test_without_postgres_it_does_nothing_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cron = Cron(entry("each", EVERY_SECOND))
+    chancy = Chancy(broker=MemoryBroker(), plugins=[cron], no_default_plugins=True)
+    async with chancy, Worker(chancy, queues=[]):
+        await eventually(lambda: "cron_without_tables" in caplog.text)
+        with pytest.raises(ConfigurationError, match="MemoryBroker does not offer SQL"):
+            await cron.add(chancy, entry())
+    assert caplog.text.count("cron_without_tables") == 1
+    assert "service_failed" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "a b"}, "'a b' cannot be the name of a cron entry"),
+        ({"schedule": "61 * * * *"}, r"cron entry 'one': '61 \* \* \* \*' is not a schedule"),
+        ({"zone": "Europe/Berlim"}, "did you mean 'Europe/Berlin'"),
+        ({"misfire": "never"}, "misfire='never' must be one of skip, one, all"),
+        ({"overlap": 7}, "overlap=7 must be one of allow, skip"),
+        ({"grace_s": -1}, "grace_s=-1 must be from 0 to 86,400 seconds"),
+        ({"jitter_s": float("nan")}, "jitter_s=nan must be"),
+        ({"backfill_limit": 1_001}, "backfill_limit=1001 must be a whole number from 1 to 1,000"),
+        ({"job": jobs.note}, "is not a Job"),
+        ({"job": Job(func="nothing")}, "'nothing' is not the path of a function"),
+        ({"job": Job(func="a.b", queue="a b")}, "cannot be the name of a queue"),
+        ({"job": Job(func="a.b", priority=101)}, "priority=101 must be"),
+        ({"job": Job(func="a.b", max_attempts=0)}, "max_attempts=0 must be"),
+        ({"job": Job(func="a.b").with_run_at(5)}, "run_at=.*the ticks say when"),
+        ({"job": Job(func="a.b", limits=("x",))}, "is not a Limit"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_entry_that_cannot_be_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        entry(**changes)
+
+
+def test_arguments_that_cannot_be_stored_are_refused() -> None:
+    with pytest.raises(PushError, match=r"the arguments of a\.b.*no type"):
+        Entry("one", "@daily", Job(func="a.b", arguments={"x": object()}))
+
+
+def test_arguments_of_typed_functions_are_stored_by_their_annotations() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    made = Entry("one", "@daily", typed_jobs.later.job(at, timedelta(days=1)))
+    assert '{"at":"2030-01-01T00:00:00Z","within":"P1D"}' in made.parameters()
+    with pytest.raises(PushError, match=r"later: parameter 'at': .* not datetime\.date"):
+        Entry("one", "@daily", typed_jobs.later.job(at.date(), timedelta(days=1)))  # type: ignore[arg-type]
+
+
+async def test_a_function_that_is_not_there_is_refused(cron_dsn: str) -> None:
+    cron = Cron()
+    job = Job(func="tests.support.jobs.nothing")
+    async with Chancy(cron_dsn, plugins=[cron]) as chancy:
+        with pytest.raises(PushError, match="no function 'nothing'"):
+            await cron.add(chancy, entry(job=job))
+        assert names(cron_dsn) == []
+        assert await cron.add(chancy, entry(job=job), validate=False)
+
+
+async def test_there_are_only_so_many_entries(cron_dsn: str) -> None:
+    cron = Cron()
+    execute(
+        cron_dsn,
+        "insert into chancy.cron_entries (name, expression, func)"
+        " select 'e' || n, '@daily', 'a.b' from generate_series(1, %s) as n",
+        MAX_ENTRIES,
+    )
+    async with Chancy(cron_dsn, plugins=[cron]) as chancy:
+        with pytest.raises(ConfigurationError, match="10,000 entries, as many as there may be"):
+            await cron.add(chancy, entry())
+        assert await cron.add(chancy, entry("e7"), upsert=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"poll_s": 0}, "poll_s=0 must be"),
+        ({"keep_ticks": 0}, "keep_ticks=0 must be"),
+        ({"lapse_s": 0.5}, "lapse_s=0.5 must be"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Cron(**given)
+
+
+def test_two_entries_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="two cron entries 'one'"):
+        Cron(entry(), entry())
+    with pytest.raises(ConfigurationError, match="is not an Entry"):
+        Cron("report")  # type: ignore[arg-type]
+
+
+def test_a_job_has_the_same_bounds_as_in_a_push() -> None:
+    assert (entries.PRIORITIES, entries.ATTEMPTS) == (PRIORITIES, ATTEMPTS)
+
+
+def test_the_guide_has_every_column_and_parameter(cron_dsn: str) -> None:
+    guide = page("docs/guides/cron.md")
+    table, listed = "", set[tuple[str, str]]()
+    for row in rows_of(guide.section("Tables")):
+        table = row[0].strip("`") or table
+        listed |= {(table, name) for name in re.findall(r"`(\w+)`", row[1])}
+    assert listed == set(
+        execute(
+            cron_dsn,
+            "select table_name::text, column_name::text from information_schema.columns"
+            " where table_schema = 'chancy' and table_name in ('cron_entries', 'cron_ticks')",
+        )
+    )
+    fields = [cell.strip("`") for cell in guide.column("What an entry says")]
+    assert fields == list(Entry.__dataclass_fields__)
+    parameters = {cell.strip("`") for cell in guide.column("What the plugin takes")}
+    assert parameters == {"entries", "poll_s", "keep_ticks", "lapse_s"}

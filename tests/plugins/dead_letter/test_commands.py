@@ -1,0 +1,197 @@
+"""``chancy dead``."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from tests.plugins.dead_letter.letters import execute, filed, letters
+from tests.support.command import Answer, inside
+
+
+def dead(dsn: str, *words: object, code: int = 0) -> Answer:
+    return inside("dead", *words, code=code, dsn=dsn)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "abcd"),
+        (("--queue", "mail"), "b"),
+        (("--func", "shop.mail.send"), "c"),
+        (("--error", "builtins.ValueError"), "d"),
+        (("--error", "ValueError"), "d"),
+        (("--older-than", "30m"), "ab"),
+        (("--newer-than", "1800"), "cd"),
+        (("--newer-than", "90m", "--older-than", "30m"), "b"),
+        (("--queue", "async", "--newer-than", "30m"), "cd"),
+        (("--limit", "2"), "cd"),
+    ],
+)
+def test_letters_are_found_by_what_they_are(
+    dsn: str, words: tuple[str, ...], expected: str
+) -> None:
+    value = '[{"types": ["builtins.ValueError"], "message": "no"}]'
+    (a,) = letters(dsn, ago="2 hours")
+    (b,) = letters(dsn, ago="1 hour", queue="mail")
+    (c,) = letters(dsn, ago="10 minutes", func="shop.mail.send")
+    (d,) = letters(dsn, ago="1 minute", errors=value)
+    names = {str(id): name for id, name in zip((a, b, c, d), "abcd", strict=True)}
+    found = [names[one["id"]] for one in dead(dsn, "list", "--json", *words).json]
+    assert found == sorted(expected, reverse=True)  # the last death first
+    if "--limit" not in words:
+        said = dead(dsn, "replay", "--all", "--json", *words).json
+        assert said == {"replayed": len(expected), "jobs": {}, "missed": []}
+        left = {names[one["id"]] for one in dead(dsn, "list", "--json").json}
+        assert left == set("abcd") - set(expected)
+
+
+def test_a_list_is_for_people_and_goes_on_from_page_to_page(dsn: str) -> None:
+    ids = letters(dsn, 5)
+    said = dead(dsn, "list", "--limit", 3)
+    head, *rows = said.out.splitlines()
+    assert head.split() == [
+        *("id", "died", "queue", "function", "reason", "error", "message", "replayed", "as")
+    ]
+    assert [row.split()[0] for row in rows] == [str(id) for id in ids[:1:-1]]
+    assert "shop.Oops  oops" in rows[0]
+    assert said.err == f"the next page: --before {ids[2]}\n"
+    page = dead(dsn, "list", "--before", ids[2], "--json").json
+    assert [one["id"] for one in page] == [str(ids[1]), str(ids[0])]
+
+
+def test_one_is_shown_with_its_failures_and_where_it_came_from_and_went(dsn: str) -> None:
+    one = {"types": ["shop.Oops"], "message": "\x1b[31m first", "trace": "at\nx", "attempt": 1}
+    two = {"types": ["shop.Late"], "message": "second", "trace": "at y", "attempt": 2}
+    (id,) = letters(dsn, errors=json.dumps([one, two]))
+    before = uuid4()
+    execute(
+        dsn,
+        "update chancy.dead_letters set crashes = 1, host = 'there', meta = jsonb_build_object("
+        "'dead_letters', jsonb_build_object('replay_of', %s::text), 'unknown_function', 7,"
+        " 'progress', 1, 'shop', 2)",
+        before,
+    )
+    (job,) = dead(dsn, "replay", id, "--json").json["jobs"].values()
+    found = dead(dsn, "show", id, "--json").json
+    expected = {
+        "id": str(id),
+        "func": "tests.support.jobs.note",
+        "arguments": {"value": 1},
+        "reason": "failed",
+        "error": "shop.Late",
+        "errors": [one, two],
+        "crashes": 1,
+        "host": "there",
+        "replayed_as": job,
+        "replays": 1,
+        "replay_of": str(before),
+    }
+    assert expected.items() <= found.items()
+    text = dead(dsn, "show", id).out
+    assert "\x1b" not in text
+    assert "attempt 1" in text
+    assert "shop.Oops: \\x1b[31m first\n  at\n  x\n" in text
+    assert job in text
+    ((meta,),) = execute(dsn, "select meta from chancy.jobs")
+    # What counted against the job is gone; what its owner wrote is there.
+    assert meta == {"shop": 2, "dead_letters": {"replay_of": str(id), "replays": 1}}
+
+
+def test_a_replay_is_refused_the_second_time_unless_it_is_forced(dsn: str) -> None:
+    (id,) = letters(dsn)
+    said = dead(dsn, "replay", id).out.splitlines()
+    assert said[0] == "1 replayed"
+    assert said[2].split()[0] == str(id)
+    again = dead(dsn, "replay", id, code=1)
+    assert again.out == "0 replayed\n"
+    assert f"{id} was not replayed" in again.err
+    assert dead(dsn, "replay", "--all").out == "0 replayed\n"
+    terms = "--force", "--to-queue", "slow", "--max-attempts", 9
+    dead(dsn, "replay", id, *terms)
+    rows = execute(dsn, "select queue, max_attempts from chancy.jobs order by pos")
+    assert rows == [("async", 3), ("slow", 9)]
+    assert dead(dsn, "show", id, "--json").json["replays"] == 2
+    assert [one["id"] for one in dead(dsn, "list", "--state", "replayed", "--json").json] == [
+        str(id)
+    ]
+    assert dead(dsn, "list", "--json").json == []
+
+
+def test_a_rate_spreads_the_jobs_over_time(dsn: str) -> None:
+    letters(dsn, 601)
+    said = dead(dsn, "replay", "--all", "--rate", "600/m")
+    assert said.err.splitlines() == ["500 replayed so far", "601 replayed so far"]
+    rows = execute(
+        dsn,
+        "select state, extract(epoch from run_at - pushed_at)::float from chancy.jobs order by pos",
+    )
+    assert rows[0] == (0, None)
+    assert {state for state, _ in rows[1:]} == {2}
+    delays = [delay for _, delay in rows[1:]]
+    expected = [n / 10 for n in range(1, 601)]
+    # Later batches count from the first one.
+    assert all(abs(a - b) < 5 for a, b in zip(delays, expected, strict=True))
+    # Of a batch, in order; the next one counts from its own push.
+    assert delays[:499] == sorted(delays[:499])
+    assert abs(delays[499 - 1] - delays[0] - 49.8) < 0.5
+
+
+def test_the_limit_takes_the_oldest(dsn: str) -> None:
+    ids = letters(dsn, 3)
+    assert dead(dsn, "replay", "--all", "--limit", 2, "--json").json["replayed"] == 2
+    assert [one["id"] for one in dead(dsn, "list", "--json").json] == [str(ids[2])]
+
+
+def test_purging_many_asks_for_a_word(dsn: str) -> None:
+    ids = letters(dsn, 4)
+    dead(dsn, "replay", ids[0])
+    refused = dead(dsn, "purge", "--all", code=2)
+    assert "this forgets 3 dead letters for good: give --yes" in refused.err
+    assert "forgets 2 dead" in dead(dsn, "purge", "--all", "--limit", 2, code=2).err
+    assert len(filed(dsn)) == 4
+    assert dead(dsn, "purge", ids[1], "--json").json == {"purged": 1}
+    said = dead(dsn, "purge", ids[1], ids[2], code=1)
+    assert said.err == "chancy: 1 of the ids is of no dead letter\n"
+    assert dead(dsn, "purge", "--state", "replayed", "--queue", "async", "--yes").out == (
+        "1 purged\n"
+    )
+    assert filed(dsn) == {ids[3]}
+    assert dead(dsn, "purge", "--all", "--yes", "--json").json == {"purged": 1}
+
+
+def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
+    nobody = uuid4()
+    assert dead(dsn, "show", nobody, code=1).err == f"chancy: there is no dead letter {nobody}\n"
+    for words, why in (
+        (("replay",), "say which"),
+        (("purge", "--yes"), "say which"),
+        (("replay", nobody, "--all"), "give either ids"),
+        (("replay", "--all", "--rate", "fast"), "is not a rate"),
+        (("replay", "--all", "--rate", "0"), "must be from 0.001"),
+        (("replay", "--all", "--to-queue", "a b"), "cannot be the name of a queue"),
+        (("list", "--older-than", "1y"), "is not an age"),
+        (("list", "--newer-than", "99999d"), "must be an age"),
+        (("list", "--limit", "1001"), "1001"),
+        (("show", "x"), "x"),
+    ):
+        assert why in dead(dsn, *words, code=2).err
+    assert execute(dsn, "select 1 from chancy.jobs") == []
+
+
+def test_times_are_iso_and_what_stands_in_a_row_breaks_nothing(dsn: str) -> None:
+    odd = letters(dsn, errors='"no list"', func="x" * 3_000, arguments='"text"')
+    odd += letters(dsn, errors="[7]")
+    odd += letters(dsn, errors='[{"types": "no", "message": {"a": 1}}]')
+    execute(dsn, "update chancy.dead_letters set meta = '[1]', limits = '3'")
+    found = dead(dsn, "list", "--json").json
+    assert len(found) == 3
+    assert {one["reason"] for one in found} == {"failed"}
+    for one in found:
+        assert datetime.fromisoformat(one["died_at"]).utcoffset() == timedelta(0)
+        assert dead(dsn, "show", one["id"]).out
+    dead(dsn, "list")
+    assert dead(dsn, "replay", "--all", "--json").json["replayed"] == 3

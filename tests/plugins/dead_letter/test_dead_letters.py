@@ -1,0 +1,302 @@
+"""What becomes a dead letter, beside a worker, and what of it runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Job, Limit, Queue, State, Worker
+from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
+from chancy.plugins.dead_letter.store import Letters
+from chancy.plugins.pruner import Pruner
+from chancy.plugins.retry import Constant, Jitter, Never, Retry
+from chancy.testing.memory import MemoryBroker
+from tests.faults import jobs as perils
+from tests.plugins.dead_letter.letters import ASYNC, DEAD, execute, failed, filed, letters, working
+from tests.plugins.recovery.test_recovery import orphan
+from tests.support import jobs
+from tests.support.waiting import eventually
+
+SOON = Retry(Constant(delay_s=0.01, jitter=Jitter.NONE))
+
+
+async def letter(chancy: Chancy, id: UUID) -> DeadLetter:
+    found = await DEAD.get(chancy, id)
+    assert found is not None
+    return found
+
+
+async def test_a_job_whose_retries_are_used_up_is_kept_with_the_evidence(dsn: str) -> None:
+    async with working(dsn, SOON) as chancy:
+        job = jobs.fail.job("no luck").with_max_attempts(2).with_priority(3)
+        job = job.with_meta(shop={"a": 1}).with_limits(Limit.time(60))
+        reference = await chancy.push(job)
+        assert (await reference.wait(10)).state is State.FAILED
+        one = await letter(chancy, reference.id)
+    assert (one.reason, one.error, one.message) == ("failed", "builtins.ValueError", "no luck")
+    assert (one.attempt, one.max_attempts, one.crashes, one.priority) == (2, 2, 0, 3)
+    assert (one.queue, one.func, one.limits) == ("async", "tests.support.jobs.fail", {"time_s": 60})
+    assert (one.arguments, one.meta["shop"]) == ({"message": "no luck"}, {"a": 1})
+    assert [error["attempt"] for error in one.errors] == [1, 2]
+    assert "raise ValueError(message)" in one.errors[-1]["trace"]
+    assert str(one.worker_id) == one.errors[-1]["worker_id"]
+    assert one.host
+    assert one.pushed_at < one.died_at
+    assert (one.replayed_at, one.replayed_as, one.replays, one.replay_of) == (None, None, 0, None)
+
+
+async def test_what_goes_well_or_is_cancelled_is_no_letter(dsn: str) -> None:
+    async with working(dsn) as chancy:
+        await (await chancy.push(jobs.note.job(1))).wait(10)
+        stuck = await chancy.push(jobs.wait_for_ever.job())
+        await eventually(lambda: execute(dsn, "select 1 from chancy.jobs where state = 1"))
+        await chancy.cancel(stuck.id)
+        assert (await stuck.wait(10)).state is State.CANCELLED
+    assert filed(dsn) == set()
+
+
+async def test_a_queue_without_history_has_letters(dsn: str) -> None:
+    plain = Queue(name="async", executor="async", keep_finished=False)
+    async with working(dsn, Retry(Never()), queue=plain) as chancy:
+        reference = await chancy.push(jobs.fail.job())
+        assert (await reference.wait(10)).state is State.FAILED
+        assert (await letter(chancy, reference.id)).reason == "failed"
+
+
+async def test_a_job_that_kills_its_process_is_kept_with_the_signal(
+    dsn: str, tmp_path: Path
+) -> None:
+    queue = Queue(name="async", executor="process", concurrency=1)
+    async with working(dsn, queue=queue) as chancy:
+        job = perils.die.job(book=str(tmp_path / "book"), number=1).with_queue("async")
+        reference = await chancy.push(job)
+        done = await reference.wait(60)
+        one = await letter(chancy, reference.id)
+    assert (done.state, one.crashes, one.reason) == (State.FAILED, 3, "crashed")
+    assert one.error == "chancy.Lost"
+    assert len(one.errors) == 3
+    assert "SIGKILL" in one.message
+    assert one.host
+
+
+async def test_a_job_whose_workers_die_names_the_worker_and_its_machine(dsn: str) -> None:
+    async with Chancy(dsn) as chancy:
+        reference = await chancy.push(jobs.note.job("lost"))
+        execute(dsn, "update chancy.jobs set crashes = 2")
+        dead = orphan(dsn, silent="0 s")
+        async with Worker(chancy, queues=[], heartbeat_s=0.1, heartbeat_timeout_s=0.3):
+            assert (await reference.wait(10)).state is State.FAILED
+        one = await letter(chancy, reference.id)
+    assert (one.reason, one.crashes, one.worker_id, one.host) == ("crashed", 3, dead, "gone")
+    assert f"worker {dead} on gone died" in one.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "func", "reason"),
+    [
+        ({"valu": 1}, "tests.support.jobs.note", "invalid_arguments"),
+        ({}, "tests.support.jobs.nothing", "unknown_function"),
+    ],
+)
+async def test_what_cannot_be_called_is_kept_by_its_reason(
+    dsn: str, arguments: dict[str, int], func: str, reason: str
+) -> None:
+    async with working(dsn) as chancy:
+        # Seven workers have not known it.
+        job = Job(func=func, arguments=arguments, queue="async", meta={"unknown_function": 7})
+        reference = await chancy.push(job, validate=False)
+        assert (await reference.wait(10)).state is State.FAILED
+        one = await letter(chancy, reference.id)
+        assert (one.reason, one.attempt) == (reason, 1)
+        assert str(one.error).startswith("chancy.errors.")
+
+
+async def test_limits_are_reasons(dsn: str) -> None:
+    async with working(dsn, Retry(Never())) as chancy:
+        reference = await chancy.push(jobs.nap.job(60).with_limits(Limit.time(0.1)))
+        await reference.wait(10)
+        assert (await letter(chancy, reference.id)).reason == "timed_out"
+
+
+async def test_after_a_fix_a_replay_succeeds_with_a_fresh_budget(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("shop_to_fix")
+    monkeypatch.setitem(sys.modules, "shop_to_fix", module)
+
+    def broken(a: int) -> int:
+        return a
+
+    def fixed(a: int, b: int) -> int:
+        return a + b
+
+    for function in (broken, fixed):
+        function.__module__, function.__qualname__ = "shop_to_fix", "add"
+    module.add = broken  # type: ignore[attr-defined]
+    job = Job(func="shop_to_fix.add", arguments={"a": 1, "b": 2}, queue="async", max_attempts=1)
+    async with Chancy(dsn, queues=[ASYNC], allow=["shop_to_fix.*"]) as chancy:
+        async with Worker(chancy):
+            old = await chancy.push(job, validate=False)
+            assert (await old.wait(10)).state is State.FAILED
+        assert (await letter(chancy, old.id)).reason == "invalid_arguments"
+    module.add = fixed  # type: ignore[attr-defined]
+    async with Chancy(dsn, queues=[ASYNC], allow=["shop_to_fix.*"]) as chancy:
+        id = await DEAD.replay(chancy, old.id)
+        assert id is not None
+        waiting = await chancy.get_job(id)
+        assert waiting is not None
+        assert (waiting.attempt, waiting.crashes, waiting.errors) == (0, 0, ())
+        async with Worker(chancy):
+            await eventually(lambda: execute(dsn, "select 1 from chancy.jobs") == [])
+        done, before = await chancy.get_job(id), await chancy.get_job(old.id)
+        one = await letter(chancy, old.id)
+    assert done is not None
+    assert (done.state, done.result, done.errors) == (State.SUCCEEDED, 3, ())
+    assert done.meta == {"dead_letters": {"replay_of": str(old.id), "replays": 1}}
+    assert before is not None
+    assert before.state is State.FAILED
+    assert (one.replayed_as, one.replays) == (id, 1)
+    assert one.replayed_at is not None
+
+
+async def test_a_replay_that_dies_is_a_letter_that_names_the_one_before(dsn: str) -> None:
+    async with working(dsn, Retry(Never())) as chancy:
+        first = await chancy.push(jobs.fail.job())
+        await first.wait(10)
+        id = await DEAD.replay(chancy, first.id)
+        assert id is not None
+        await eventually(lambda: len(filed(dsn)) == 2)
+        assert (await letter(chancy, id)).replay_of == first.id
+
+
+async def test_an_id_that_is_pushed_again_and_dies_again_is_the_letter_of_its_last_death(
+    dsn: str,
+) -> None:
+    id = uuid4()
+    job = Job(func="tests.support.jobs.fail", arguments={"message": "one"}, queue="async", id=id)
+    async with working(dsn, Retry(Never())) as chancy:
+        await (await chancy.push(job)).wait(10)
+        assert await DEAD.replay(chancy, id)
+        again = Job(
+            func="tests.support.jobs.fail", arguments={"message": "two"}, queue="async", id=id
+        )
+        await chancy.push(again)
+        await eventually(
+            lambda: (
+                execute(dsn, "select 1 from chancy.finished_jobs where id = %s", id) == [(1,), (1,)]
+            )
+        )
+        one = await letter(chancy, id)
+    assert (one.message, one.replayed_at, one.replays) == ("two", None, 1)
+
+
+async def test_letters_outlive_the_history(dsn: str) -> None:
+    async with Chancy(dsn, plugins=[Pruner(keep_days=1)]) as chancy:
+        (id,) = letters(dsn)
+        execute(dsn, "delete from chancy.finished_jobs")
+        execute(
+            dsn,
+            "create table chancy.finished_jobs_20200101 partition of chancy.finished_jobs"
+            " for values from ('2020-01-01') to ('2020-01-02')",
+        )
+        async with Worker(chancy, queues=[]):
+            await eventually(
+                lambda: (
+                    not execute(
+                        dsn, "select 1 from pg_class where relname = 'finished_jobs_20200101'"
+                    )
+                )
+            )
+        assert (await letter(chancy, id)).id == id
+
+
+async def test_a_hook_that_fails_is_repaired_by_the_sweep(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the table is away the jobs settle; once it is back the letters are written."""
+    execute(dsn, "alter table chancy.dead_letters rename to away")
+    async with working(dsn, Retry(Never())) as chancy:
+        one, two = await chancy.push(jobs.fail.job()), await chancy.push(jobs.fail.job())
+        for reference in (one, two):
+            assert (await reference.wait(10)).state is State.FAILED
+    assert any("settling_failed" in record.message for record in caplog.records)
+    execute(dsn, "alter table chancy.away rename to dead_letters")
+    async with working(dsn) as chancy:
+        await eventually(lambda: filed(dsn) == {one.id, two.id})
+        assert (await letter(chancy, one.id)).reason == "failed"
+    assert any("dead_letters_repaired count=2" in record.message for record in caplog.records)
+
+
+@pytest.mark.chaos
+async def test_a_table_that_is_locked_holds_nothing_up_for_long(dsn: str) -> None:
+    async with working(dsn, Retry(Never()), DeadLetters(sweep_s=0.2)) as chancy:
+        with psycopg.connect(dsn) as holder:
+            holder.execute("lock table chancy.dead_letters")
+            reference = await chancy.push(jobs.fail.job())
+            assert (await reference.wait(15)).state is State.FAILED
+        await eventually(lambda: filed(dsn) == {reference.id})
+
+
+async def test_what_was_replayed_or_purged_does_not_come_back(dsn: str) -> None:
+    replayed, purged, gone, left = letters(dsn, 4)
+    (missing,) = failed(dsn)
+    async with Chancy(dsn, plugins=[DeadLetters(sweep_s=0.05)]) as chancy:
+        await DEAD.replay(chancy, replayed)
+        assert await DEAD.purge(chancy, purged)
+        assert not await DEAD.purge(chancy, purged)
+        assert await DEAD.purge_all(chancy, LetterFilter(ids=[gone])) == 1
+        async with Worker(chancy, queues=[]):
+            await eventually(lambda: missing in filed(dsn))
+            (late,) = failed(dsn, ago="0")
+            await eventually(lambda: late in filed(dsn))
+    assert filed(dsn) == {replayed, left, missing, late}
+
+
+async def test_a_broker_without_tables_has_none() -> None:
+    async with Chancy(broker=MemoryBroker(), queues=[ASYNC]) as chancy:
+        async with Worker(chancy):
+            reference = await chancy.push(jobs.fail.job().with_max_attempts(1))
+            assert (await reference.wait(10)).state is State.FAILED
+        with pytest.raises(Exception, match="kept in Postgres"):
+            await DEAD.find(chancy)
+
+
+async def test_many_that_replay_the_same_letters_replay_each_once(dsn: str) -> None:
+    ids = letters(dsn, 1_200)
+    async with Chancy(dsn) as chancy:
+        counts = await asyncio.gather(*(DEAD.replay_all(chancy) for _ in range(4)))
+        assert sum(counts) == 1_200
+        assert await DEAD.replay_all(chancy) == 0
+    of = execute(dsn, "select meta->'dead_letters'->>'replay_of' from chancy.jobs")
+    assert sorted(row[0] for row in of) == sorted(map(str, ids))
+
+
+async def test_a_letter_whose_unique_key_is_taken_waits_for_it(dsn: str) -> None:
+    ids = letters(dsn, 3)
+    execute(dsn, "update chancy.dead_letters set unique_key = 'k' where id <> %s", ids[2])
+    async with Chancy(dsn) as chancy:
+        # The first one takes it.
+        assert await DEAD.replay_all(chancy) == 2
+        assert await DEAD.replay(chancy, ids[1]) is None
+        assert (await letter(chancy, ids[1])).replayed_at is None
+        execute(dsn, "delete from chancy.jobs")
+        assert await DEAD.replay(chancy, ids[1])
+    assert execute(dsn, "select unique_key from chancy.jobs") == [(b"k",)]
+
+
+async def test_a_replay_whose_answer_was_lost_is_told_again(dsn: str) -> None:
+    ids = letters(dsn, 2)
+    terms: Any = {"queue": None, "max_attempts": None, "delay_s": 0.0, "gap_s": 0.0}
+    async with Chancy(dsn) as chancy:
+        store, new = Letters(chancy.broker), [uuid4(), uuid4()]
+        first = await store.replay(ids, new, force=True, **terms)
+        assert first == dict(zip(ids, new, strict=True))
+        assert await store.replay(ids, new, force=True, **terms) == first
+    assert execute(dsn, "select count(*) from chancy.jobs") == [(2,)]

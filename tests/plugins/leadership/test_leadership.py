@@ -1,0 +1,300 @@
+"""One worker leads; what it may believe of that, and what the database says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from importlib import resources
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Worker
+from chancy.errors import ConfigurationError
+from chancy.plugin.leader import LeaderGate, Unelected
+from chancy.plugin.plugin import Plugin
+from chancy.plugins.leadership import ImmediateLeadership, Leadership
+from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.schema import migrate as schema
+from chancy.postgres.statements import load
+from chancy.testing.memory import MemoryBroker
+from chancy.testing.structure import structure
+from tests.support.locks import BLOCKED
+from tests.support.waiting import eventually
+
+#: What a busy machine may add, in seconds.
+SLACK_S = 0.7
+
+ELECT = load(resources.files("chancy.plugins.leadership") / "sql", "elect", "chancy")
+HOLD = (
+    "insert into chancy.leadership_leases values"
+    " ('leader', %s, 7, clock_timestamp() + %s, clock_timestamp() + %s)"
+)
+
+
+def application(dsn: str, *plugins: Plugin, lease_s: float = 30.0) -> Chancy:
+    given = plugins or (Leadership(lease_s=lease_s),)
+    return Chancy(dsn, plugins=given, no_default_plugins=True, pool_size=3)
+
+
+def ask(dsn: str, statement: str, *values: object) -> list[Any]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        found = connection.execute(statement.encode(), values or None)
+        return found.fetchall() if found.description else []
+
+
+def hold(dsn: str, *, left: str, since: str = "0 s") -> uuid.UUID:
+    """Give the lease to somebody who is not there, in term 7."""
+    holder = uuid.uuid4()
+    ask(dsn, HOLD, holder, since, left)
+    return holder
+
+
+async def elect(broker: PostgresBroker, holder: uuid.UUID, lease_s: float = 30.0) -> Any:
+    """Stand for election once: whether it leads, which term runs, and for how long."""
+    rows = await broker.fetch(ELECT, holder, lease_s)
+    return tuple(rows[0]) if rows else None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"lease_s": 0.05}, {"lease_s": 4000}, {"lease_s": 9, "renew_s": 4.5}, {"renew_s": 0}],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match=r"lease_s=\d|renew_s=\d"):
+        Leadership(**settings)
+
+
+def test_the_tables_go_down_and_up_again(empty_dsn: str) -> None:
+    parts = application(empty_dsn).hooks.components
+    schema.upgrade(empty_dsn, components=parts)
+    first = structure(empty_dsn)
+    assert ask(empty_dsn, "select relpersistence from pg_class where relname like 'leadership_l%'")[
+        0
+    ] == ("p",)
+    schema.downgrade(empty_dsn, components=parts, component="leadership")
+    assert "leader" not in str(structure(empty_dsn)).replace("leadership_version", "")
+    schema.upgrade(empty_dsn, components=parts)
+    assert structure(empty_dsn) == first
+
+
+# Workers
+
+
+async def test_one_of_many_leads_and_the_next_follows_at_once(dsn: str) -> None:
+    async with application(dsn) as chancy:
+        workers = [Worker(chancy, queues=[]) for _ in range(3)]
+        for worker in workers:
+            await worker.start()
+        await eventually(lambda: all(worker.listening for worker in workers))
+        terms = []
+        while workers:
+            leader = await eventually(lambda: [one for one in workers if one.leader.leading])
+            assert len(leader) == 1
+            terms.append(leader[0].leader.term)
+            workers.remove(leader[0])
+            await leader[0].stop()
+            assert not leader[0].leader.leading
+            if workers:
+                await eventually(lambda: any(one.leader.leading for one in workers), timeout=1.0)
+    assert terms == [1, 2, 3]
+    over = "select expires_at <= clock_timestamp() from chancy.leadership_leases"
+    assert ask(dsn, over) == [(True,)]
+
+
+async def test_a_lease_that_ends_in_silence_is_found_by_looking(dsn: str) -> None:
+    hold(dsn, left="1 hour")
+    async with application(dsn, lease_s=1.5) as chancy, Worker(chancy, queues=[]) as worker:
+        looked = (
+            "select 1 from pg_stat_activity where query like '%leadership_leases%'"
+            " and datname = current_database() and pid <> pg_backend_pid()"
+        )
+        await eventually(lambda: ask(dsn, looked))
+        assert not worker.leader.leading
+        ask(dsn, "update chancy.leadership_leases set expires_at = clock_timestamp()")
+        async with asyncio.timeout(0.6 + SLACK_S):
+            assert await worker.leader.wait() == 8
+
+
+async def test_the_lease_of_the_dead_is_taken_when_it_ends(dsn: str) -> None:
+    began = time.monotonic()
+    hold(dsn, left="1.2 s")
+    async with application(dsn, lease_s=6.0) as chancy, Worker(chancy, queues=[]) as worker:
+        await worker.leader.wait()
+        assert 1.2 <= time.monotonic() - began < 1.2 + 0.2 + SLACK_S
+
+
+async def test_a_worker_that_is_declared_dead_leads_no_more(dsn: str) -> None:
+    app = application(dsn, lease_s=1.0)
+    async with app, Worker(app, queues=[], heartbeat_s=0.05, heartbeat_timeout_s=5.0) as worker:
+        assert await worker.leader.wait() == 1
+        first = worker.worker_id
+        ask(dsn, "delete from chancy.workers")
+        await eventually(lambda: worker.worker_id != first)
+        assert not worker.leader.leading
+        assert await worker.leader.wait() == 2
+
+
+async def test_leading_is_for_postgres_and_others_all_lead() -> None:
+    app = Chancy(broker=MemoryBroker(), plugins=[Leadership()], no_default_plugins=True)
+    async with app, Worker(app, queues=[]) as worker:
+        assert isinstance(worker.leader, Unelected)
+
+
+async def test_the_immediate_one_takes_the_place_of_the_default(dsn: str) -> None:
+    async with Chancy(dsn, plugins=[ImmediateLeadership()]) as chancy:
+        identifiers = [one.get_identifier() for one in chancy.hooks.plugins]
+        assert identifiers.count("chancy.leadership") == 1
+        async with Worker(chancy, queues=[]) as one, Worker(chancy, queues=[]) as two:
+            assert (one.leader.term, two.leader.term) == (0, 0)
+            broker = cast(PostgresBroker, chancy.broker)
+            statement = "select chancy.leads($1::uuid, $2::bigint)"
+            assert await broker.fetch(statement, one.worker_id, one.leader.term) == [(True,)]
+
+
+# What the database says
+
+
+@pytest.fixture
+async def store(dsn: str) -> AsyncIterator[PostgresBroker]:
+    broker = PostgresBroker(dsn)
+    await broker.open()
+    yield broker
+    await broker.close()
+
+
+async def test_of_many_who_find_the_lease_ended_one_takes_it(
+    dsn: str, store: PostgresBroker
+) -> None:
+    hold(dsn, left="-1 s", since="-9 s")
+    candidates = [uuid.uuid4() for _ in range(12)]
+    answers = await asyncio.gather(*(elect(store, one) for one in candidates))
+    won = [one for one, answer in zip(candidates, answers, strict=True) if answer and answer[0]]
+    assert len(won) == 1
+    assert ask(dsn, "select holder, term from chancy.leadership_leases") == [(won[0], 8)]
+    # Whoever repeats it, having lost the answer, has the term that it had.
+    leads, term, left_s = await elect(store, won[0])
+    assert (leads, term) == (True, 8)
+    assert 29 < left_s <= 30
+
+
+async def test_a_lapse_ends_the_term_of_its_own_holder(dsn: str, store: PostgresBroker) -> None:
+    holder = hold(dsn, left="-1 s", since="-9 s")
+    assert (await elect(store, holder))[:2] == (True, 8)
+
+
+async def test_a_lease_from_the_future_is_free(dsn: str, store: PostgresBroker) -> None:
+    """The clock of the server was set back by an hour."""
+    hold(dsn, left="1 hour 10 s", since="1 hour")
+    mine = uuid.uuid4()
+    assert (await elect(store, mine))[:2] == (True, 8)
+
+
+async def test_those_who_do_not_lead_write_nothing_and_wait_for_nobody(
+    dsn: str, store: PostgresBroker
+) -> None:
+    hold(dsn, left="1 hour")
+    state = "select ctid, xmin, xmax, holder from chancy.leadership_leases"
+    before = ask(dsn, state)
+    with psycopg.connect(dsn) as other:
+        other.execute("select 1 from chancy.leadership_leases for update")
+        other.execute("lock table chancy.leadership_leases in share update exclusive mode")
+        async with asyncio.timeout(2):
+            leads, term, left_s = await elect(store, uuid.uuid4())
+        assert (leads, term) == (False, 7)
+        assert 3590 < left_s <= 3600
+        other.rollback()
+    assert ask(dsn, state)[0][0] == before[0][0]
+    assert ask(dsn, state)[0][1] == before[0][1]
+
+
+def test_leads_knows_the_holder_the_term_and_the_time(dsn: str) -> None:
+    holder = hold(dsn, left="10 s")
+    asked = "select chancy.leads(%s, %s)"
+    for who, term, expected in (
+        (holder, 7, True),
+        (holder, 6, False),
+        (holder, 8, False),
+        (holder, None, False),
+        (None, 7, False),
+        (uuid.uuid4(), 7, False),
+        (uuid.uuid4(), 0, True),
+    ):
+        assert ask(dsn, asked, who, term) == [(expected,)], (who, term)
+    ask(dsn, "update chancy.leadership_leases set expires_at = clock_timestamp()")
+    assert ask(dsn, asked, holder, 7) == [(False,)]
+
+
+async def test_the_next_leader_waits_for_the_transaction_of_the_last(
+    dsn: str, store: PostgresBroker
+) -> None:
+    """Its term is over by the clock, and its commit is still to come."""
+    holder, mine = hold(dsn, left="0.4 s"), uuid.uuid4()
+    with psycopg.connect(dsn) as old:
+        old.execute("set idle_in_transaction_session_timeout = '20s'")
+        assert old.execute("select chancy.leads(%s, 7)", (holder,)).fetchone() == (True,)
+        # So long may it stand idle: no longer than its lease, and no longer than was said before.
+        [idle] = old.execute("show idle_in_transaction_session_timeout").fetchall()
+        assert 0 < int(idle[0].removesuffix("ms")) <= 400
+        old.execute("set local idle_in_transaction_session_timeout = '20s'")
+        over = "select 1 from chancy.leadership_leases where expires_at < clock_timestamp()"
+        await eventually(lambda: asyncio.to_thread(ask, dsn, over))
+        waiting = asyncio.create_task(elect(store, mine))
+        blocked = f"select 1 from pg_stat_activity where {BLOCKED}"
+        await eventually(lambda: asyncio.to_thread(ask, dsn, blocked))
+        assert not waiting.done()
+        old.commit()
+        shown = old.execute("show idle_in_transaction_session_timeout").fetchone()
+        assert shown == ("20s",)
+    assert (await waiting)[:2] == (True, 8)
+
+
+async def test_a_renewal_that_waited_until_the_end_does_not_begin_anew(
+    dsn: str, store: PostgresBroker
+) -> None:
+    """Its holder was frozen, with the renewal and a fenced transaction under way."""
+    holder = hold(dsn, left="0.5 s")
+    ended = pytest.raises(psycopg.Error, match="idle-in-transaction")
+    with ended, psycopg.connect(dsn) as old:
+        old.execute("select chancy.leads(%s, 7)", (holder,))
+        leads, _, left_s = await elect(store, holder)
+        assert not leads
+        assert left_s <= 0
+    assert ask(dsn, "select holder, term from chancy.leadership_leases") == [(holder, 7)]
+    assert (await elect(store, holder))[:2] == (True, 8)
+
+
+async def test_a_frozen_transaction_is_ended_with_the_lease(
+    dsn: str, store: PostgresBroker
+) -> None:
+    holder, mine = hold(dsn, left="0.3 s"), uuid.uuid4()
+    ask(dsn, "create table acts (term bigint)")
+    with psycopg.connect(dsn) as old:
+        old.execute("insert into acts select 7 where (select chancy.leads(%s, 7))", (holder,))
+        taken = await eventually(lambda: won(store, mine), timeout=0.3 + SLACK_S)
+        assert taken == 8
+        with pytest.raises(psycopg.Error, match="idle-in-transaction"):
+            old.execute("select 1")
+    assert ask(dsn, "select term from acts") == []
+
+
+async def won(store: PostgresBroker, mine: uuid.UUID) -> object:
+    leads, term, _ = await elect(store, mine)
+    return term if leads else None
+
+
+async def test_two_leaders_are_told_apart_by_the_database(dsn: str) -> None:
+    async with application(dsn) as chancy, Worker(chancy, queues=[]) as worker:
+        gate: LeaderGate = worker.leader
+        term = await gate.wait()
+        usurper = uuid.uuid4()
+        ask(dsn, "update chancy.leadership_leases set holder = %s, term = term + 1", usurper)
+        assert gate.leading, "it cannot know yet"
+        asked = "select chancy.leads(%s, %s)"
+        assert ask(dsn, asked, worker.worker_id, term) == [(False,)]
+        assert ask(dsn, asked, usurper, term + 1) == [(True,)]
+        gate.vacant()
+        await eventually(lambda: not gate.leading)

@@ -1,0 +1,176 @@
+"""The pruner beside a worker, in settings and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy import Chancy, State, Worker
+from chancy.errors import ConfigurationError
+from chancy.plugin.discovery import made
+from chancy.plugins.leadership import ImmediateLeadership
+from chancy.plugins.pruner import Prune, Pruner
+from tests.plugins.pruner.finished import HOUR, fill, left
+from tests.support.command import inside
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(dsn, autocommit=True) as made:
+        yield made
+
+
+async def test_the_rules_run_on_the_leader_beside_the_drop_of_days(
+    dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    fill(connection, 40)
+    day = datetime.now(UTC).date() - timedelta(days=9)
+    connection.execute(
+        f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs for "
+        f"values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')".encode()
+    )
+    fill(connection, 9, first=timedelta(days=9))
+    connection.execute(
+        "insert into chancy.awaited (id, asked_at) values (gen_random_uuid(), now()),"
+        " (gen_random_uuid(), now() - interval '2 days')"
+    )
+    pruner = Pruner(every_s=0.1, rules=[Prune(keep_last=10)])
+    async with (
+        Chancy(dsn, plugins=[ImmediateLeadership(), pruner]) as chancy,
+        Worker(chancy, queues=[]),
+    ):
+        await eventually(lambda: sum(left(connection).values()) == 10)
+        fill(connection, 5, first=timedelta(minutes=2))
+        await eventually(lambda: sum(left(connection).values()) == 10)
+    assert connection.execute("select count(*) from chancy.awaited").fetchone() == (1,)
+    assert "pruned_jobs" in caplog.text
+    assert "rule=keep_last=10" in caplog.text
+    assert "service_failed" not in caplog.text
+
+
+async def test_a_partition_that_somebody_holds_puts_the_rules_off(
+    dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    fill(connection, 40)
+    pruner = Pruner(every_s=0.1, rules=[Prune(keep_last=10)])
+    with psycopg.connect(dsn) as holder:
+        holder.execute("lock table chancy.finished_jobs in exclusive mode")
+        async with (
+            Chancy(dsn, plugins=[ImmediateLeadership(), pruner]) as chancy,
+            Worker(chancy, queues=[]),
+        ):
+            await eventually(lambda: "prune_postponed step=rules" in caplog.text)
+            holder.rollback()
+            await eventually(lambda: sum(left(connection).values()) == 10)
+    assert "service_failed" not in caplog.text
+
+
+async def test_a_role_that_may_not_delete_says_so_once(
+    dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(connection, 3)
+    connection.execute("drop role if exists reader")
+    connection.execute("create role reader login")
+    connection.execute("grant usage on schema chancy to reader")
+    connection.execute("grant all on all tables in schema chancy to reader")
+    connection.execute("grant all on all sequences in schema chancy to reader")
+    connection.execute("revoke delete on chancy.finished_jobs from reader")
+    try:
+        pruner = Pruner(every_s=0.01, rules=[Prune(keep_last=0)])
+        reader = dsn.replace("postgres@", "reader@")
+        async with (
+            Chancy(reader, plugins=[ImmediateLeadership(), pruner]) as chancy,
+            Worker(chancy, queues=[]),
+        ):
+            await eventually(lambda: "prune_rules_not_allowed" in caplog.text)
+        assert caplog.text.count("prune_rules_not_allowed") == 1
+        assert "service_failed" not in caplog.text
+    finally:
+        connection.execute("drop owned by reader")
+        connection.execute("drop role reader")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "give older_than or keep_last"),
+        ({"state": "running", "keep_last": 1}, "no state of a finished job"),
+        ({"state": 1, "keep_last": 1}, "no state of a finished job"),
+        ({"state": "gone", "keep_last": 1}, "no state of a finished job"),
+        ({"queue": "a b", "keep_last": 1}, "queue='a b' cannot be"),
+        ({"func": "[ab]", "keep_last": 1}, r"func='\[ab\]' cannot be"),
+        ({"older_than": 3600}, "must be a timedelta"),
+        ({"older_than": -HOUR}, "must be a timedelta"),
+        ({"keep_last": -1}, "keep_last=-1"),
+        ({"keep_last": True}, "keep_last=True"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Prune(**settings)
+
+
+def test_a_pruner_takes_rules_and_nothing_else() -> None:
+    for rules in (["keep_last=1"], [{"keep_last": 1}], [Prune(keep_last=1)] * 101):
+        with pytest.raises(ConfigurationError):
+            Pruner(rules=rules)  # type: ignore[arg-type]
+
+
+def test_rules_come_from_tables_of_settings() -> None:
+    plugin = made(
+        Pruner,
+        {
+            "rules": [
+                {"state": "succeeded", "older_than": "PT6H"},
+                {"queue": "mail", "keep_last": 10_000},
+                {"func": "shop.*", "older_than": 90},
+            ]
+        },
+    )
+    assert isinstance(plugin, Pruner)
+    assert plugin.rules == (
+        Prune(state=State.SUCCEEDED, older_than=timedelta(hours=6)),
+        Prune(queue="mail", keep_last=10_000),
+        Prune(func="shop.*", older_than=timedelta(seconds=90)),
+    )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"keep_last": 1, "queu": "mail"}, {"state": "pending", "keep_last": 1}, {"state": "failed"}],
+)
+def test_a_wrong_rule_in_settings_is_named(rule: dict[str, Any]) -> None:
+    """A misspelled condition must not make a rule that means every job."""
+    with pytest.raises(ConfigurationError, match=r"^x.toml: the plugin 'chancy.pruner'"):
+        made(Pruner, {"rules": [rule]}, source="x.toml")
+
+
+def test_the_command_says_what_would_go_and_prunes(
+    dsn: str, connection: psycopg.Connection[Any]
+) -> None:
+    fill(connection, 40)
+    day = datetime.now(UTC).date() - timedelta(days=3)
+    connection.execute(
+        f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs for "
+        f"values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')".encode()
+    )
+    fill(connection, 9, first=timedelta(days=3))
+    app = "tests.plugins.pruner.pruning_app:chancy"
+    said = inside("prune", "--dry-run", "--json", app=app, dsn=dsn).json
+    expected = {
+        "partitions": [f"finished_jobs_{day:%Y%m%d}"],
+        "rules": [{"rule": "keep_last=15", "jobs": 25}],
+    }
+    assert said == expected | {"dry_run": True}
+    assert sum(left(connection).values()) == 49
+    assert inside("prune", "--json", app=app, dsn=dsn).json == expected | {"dry_run": False}
+    assert sum(left(connection).values()) == 15
+    text = inside("prune", app=app, dsn=dsn).out
+    assert "rule keep_last=15  0" in text

@@ -1,0 +1,200 @@
+"""Who sweeps, and whom a silence makes dead."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Queue, State, Worker, WorkerRecord
+from chancy.plugin.leader import LeaderGate
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Runtime
+from chancy.plugins.recovery import Recovery, Silence
+from chancy.testing.clock import ManualClock
+from tests.support import jobs
+from tests.support.waiting import eventually
+
+ASYNC = Queue(name="async", executor="async")
+BEAT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Never:
+    """The gate of a worker that does not lead, until a test says so."""
+
+    term: int | None = None
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    @property
+    def leading(self) -> bool:
+        return self.term is not None
+
+    def lead(self) -> None:
+        self.term = 1
+        self.begun.set()
+
+    async def wait(self) -> int:
+        await self.begun.wait()
+        return 1
+
+    def vacant(self) -> None: ...
+
+
+class Given(Plugin):
+    """Takes the place of the election."""
+
+    def __init__(self) -> None:
+        self.made = Never()
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "chancy.leadership"
+
+    def gate(self, runtime: Runtime) -> LeaderGate | None:
+        return self.made
+
+
+class Counting(Recovery):
+    """Notes each sweep: whether silence counted."""
+
+    def __init__(self) -> None:
+        super().__init__(sweep_s=0.1)
+        self.sweeps: list[bool] = []
+
+    async def sweep(self, runtime: Runtime, *, silent_s: float | None = None) -> int:
+        self.sweeps.append(silent_s is None)
+        return await super().sweep(runtime, silent_s=silent_s)
+
+
+def orphan(dsn: str, *, silent: str, registered: bool = True) -> uuid.UUID:
+    """Let a worker that is not there claim a job."""
+    dead = uuid.uuid4()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "insert into chancy.workers (id, host, pid, beat_at)"
+            " values (%s, 'gone', 1, clock_timestamp() - %s::interval)",
+            (dead, silent),
+        )
+        connection.execute(
+            "select from chancy.claim(%s, gen_random_uuid(), 'async', null, null, 1)", (dead,)
+        )
+        if not registered:
+            connection.execute("delete from chancy.workers where id = %s", (dead,))
+    return dead
+
+
+@pytest.fixture
+def recovery() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def election() -> Given:
+    return Given()
+
+
+@pytest.fixture
+async def chancy(dsn: str, recovery: Counting, election: Given) -> AsyncIterator[Chancy]:
+    plugins = [election, recovery]
+    async with Chancy(
+        dsn, queues=[ASYNC], plugins=plugins, no_default_plugins=True, pool_size=3
+    ) as made:
+        yield made
+
+
+async def test_without_any_leader_jobs_come_back_all_the_same(
+    chancy: Chancy, dsn: str, recovery: Counting
+) -> None:
+    reference = await chancy.push(jobs.note.job(value=1))
+    orphan(dsn, silent="1 hour")
+    async with Worker(chancy, queues=["async"], heartbeat_s=0.1, heartbeat_timeout_s=0.4):
+        done = await reference.wait(10)
+    assert (done.state, done.crashes) == (State.SUCCEEDED, 1)
+    # The one at the start, and those every 1.2 s.
+    assert len(recovery.sweeps) <= 5
+
+
+async def test_those_who_do_not_lead_sweep_at_their_start_and_rarely(
+    chancy: Chancy, dsn: str, recovery: Counting, election: Given
+) -> None:
+    reference = await chancy.push(jobs.note.job(value=1))
+    orphan(dsn, silent="0 s", registered=False)
+    async with Worker(chancy, queues=["async"], heartbeat_s=1.0, heartbeat_timeout_s=30.0):
+        assert (await reference.wait(10)).crashes == 1
+        assert len(recovery.sweeps) == 1
+        later = await chancy.push(jobs.note.job(value=2).with_run_at(3600))
+        assert len(recovery.sweeps) == 1
+        # Whoever begins to lead sweeps at once, and goes on.
+        election.made.lead()
+        await eventually(lambda: len(recovery.sweeps) >= 4, timeout=5.0)
+        await chancy.cancel(later.id)
+
+
+async def test_a_clock_that_is_set_makes_nobody_dead(
+    chancy: Chancy, dsn: str, recovery: Counting, election: Given
+) -> None:
+    """The clock of the database is put forward by an hour: every beat looks an hour old."""
+    election.made.lead()
+    async with Worker(chancy, queues=["async"], heartbeat_s=0.6, heartbeat_timeout_s=1.2) as worker:
+        first, swept = worker.worker_id, len(recovery.sweeps)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("update chancy.workers set beat_at = beat_at - interval '1 hour'")
+        await eventually(lambda: False in recovery.sweeps[swept:])
+        await eventually(lambda: recovery.sweeps[-1])
+        assert worker.worker_id == first
+        assert [one.id for one in await chancy.get_workers()] == [first]
+
+
+def record(one: uuid.UUID, silent_s: float, beats: int = 0) -> WorkerRecord:
+    return WorkerRecord(
+        id=one,
+        host="h",
+        pid=1,
+        tags=frozenset(),
+        queues=(),
+        version="1",
+        beat_at=BEAT + timedelta(seconds=beats),
+        silent_s=silent_s,
+    )
+
+
+def test_a_silence_counts_when_it_was_seen_and_told() -> None:
+    clock = ManualClock()
+    silence, one, two = Silence(clock, 15.0), uuid.uuid4(), uuid.uuid4()
+
+    def look(*workers: WorkerRecord) -> tuple[bool, bool]:
+        silence.look(workers, clock.monotonic())
+        return silence.heard, silence.doubtful
+
+    assert look() == (False, False)
+    assert look(record(one, 3600), record(two, 0)) == (False, True)
+    clock.advance(10)
+    assert look(record(one, 3610), record(two, 0, beats=10)) == (False, True)
+    clock.advance(6)
+    assert look(record(one, 3616), record(two, 14)) == (True, False)
+    # One that the database alone calls silent holds up the others until it is seen.
+    assert look(record(one, 3616), record(two, 16, beats=11)) == (False, True)
+    clock.advance(15.1)
+    assert look(record(one, 3631), record(two, 31, beats=11)) == (True, False)
+    # It beats again, and the other is gone.
+    assert look(record(two, 1, beats=40)) == (False, False)
+    # One that this process has not seen for long, and the database has.
+    clock.advance(100)
+    assert look(record(two, 2, beats=40)) == (False, False)
+
+
+def test_the_answer_of_a_slow_server_is_no_silence() -> None:
+    clock = ManualClock()
+    silence, one = Silence(clock, 15.0), uuid.uuid4()
+    silence.look([record(one, 20)], clock.monotonic())
+    asked = clock.monotonic()
+    clock.advance(30)
+    silence.look([record(one, 20)], asked)
+    assert not silence.heard
+    assert silence.doubtful

@@ -1,0 +1,90 @@
+"""Workers of `fennel_shop` in processes of their own, and that program here."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from uuid import UUID
+
+import pytest
+
+from chancy import Chancy, QueuedJob
+from tests.support.command import Started, command, started
+from tests.support.sources import ROOT
+
+APP = "tests.plugins.redis.compat.fennel_shop"
+
+
+class Shop:
+    """The program with its settings, here and in workers."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = environment
+
+    @property
+    def program(self) -> ModuleType:
+        return importlib.import_module(APP)
+
+    @contextmanager
+    def worker(self, *options: str, processes: int = 0) -> Generator[Started]:
+        words = command("worker", "--app", f"{APP}:app", "--processes", processes)
+        # Some tests wait for the death of one; one that lives may be silent for a second.
+        words += ["--heartbeat", "0.2", "--heartbeat-timeout", "2", *options]
+        with started(words, cwd=self.folder, env=self.environment) as process:
+            try:
+                yield process
+            finally:
+                sys.stdout.write(process.log)  # shown where a test fails
+
+    def counts(self) -> dict[str, int]:
+        """Unfinished jobs by queue."""
+
+        async def look(chancy: Chancy) -> dict[str, int]:
+            return {queue: sum(numbers) for queue, numbers in (await chancy.counts()).items()}
+
+        found: dict[str, int] = self.program.app.run(look)
+        return found
+
+    def job(self, id: str) -> QueuedJob:
+        """A job as it is now."""
+
+        async def look(chancy: Chancy) -> QueuedJob | None:
+            return await chancy.get_job(UUID(id))
+
+        found: QueuedJob | None = self.program.app.run(look)
+        assert found is not None
+        return found
+
+    def notes(self, name: str) -> list[tuple[str, int]]:
+        """What tasks have said in a file: a word, and the process."""
+        path = self.folder / name
+        if not path.exists():
+            return []
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        return [(text, pid) for text, pid in lines]
+
+
+def opened(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, dsn: str, redis_url: str, **settings: str
+) -> Iterator[Shop]:
+    """The program with settings of the environment; its connections are closed at the end."""
+    environment = {"CHANCY_DSN": dsn, "FENNEL_REDIS_URL": redis_url, "PYTHONPATH": str(ROOT)}
+    # A busy machine takes seconds for the start of a worker, too.
+    settings = {"task_timeout": "30"} | settings
+    environment |= {f"FENNEL_{name.upper()}": value for name, value in settings.items()}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    sys.modules.pop(APP, None)
+    shop = Shop(folder, environment)
+    try:
+        shop.program.app.chancy.sync_migrate()
+        yield shop
+    finally:
+        shop.program.app.close()
+        sys.modules.pop(APP, None)

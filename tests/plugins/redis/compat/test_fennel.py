@@ -1,0 +1,253 @@
+"""A program of fennel, with only its imports changed, and a worker that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import redis
+
+from chancy import Chancy
+from chancy.errors import InvalidArguments
+from chancy.plugins.redis.compat.fennel import App
+from chancy.plugins.redis.compat.fennel.client import AsyncResult, aio, gather, wait
+from chancy.plugins.redis.compat.fennel.exceptions import (
+    FennelException,
+    JobNotFound,
+    ResultsDisabled,
+    TaskFailed,
+    Timeout,
+)
+from tests.plugins.redis.compat.fennel_worker import Shop, opened
+from tests.support.waiting import eventually_sync
+
+
+@pytest.fixture
+def shop(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    dsn: str,
+    redis_url: str,
+) -> Iterator[Shop]:
+    settings: dict[str, str] = getattr(request, "param", {})
+    yield from opened(monkeypatch, tmp_path, dsn, redis_url, **settings)
+
+
+def with_settings(**settings: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
+
+
+@pytest.mark.row("F05", "F12", "F13", "F14", "F16", "F25")
+def test_the_example_of_its_documentation(shop: Shop) -> None:
+    foo = shop.program.foo
+    x = foo.delay(0.3)
+    assert x.status() == "SENT"
+    with shop.worker():
+        seen = {eventually_sync(lambda: x.status() != "SENT" and x.status())}
+        assert shop.counts() == {"shop": 1}
+        assert x.get() == 0.3
+        assert shop.counts() == {}
+        assert (seen, x.status()) == ({"EXECUTING"}, "SUCCESS")
+        assert AsyncResult(x.uuid, shop.program.app).get() == 0.3, "many may read it"
+        dead = shop.program.fail.delay("baz")
+        with pytest.raises(TaskFailed, match="RuntimeError: baz") as error:
+            dead.get()
+        assert (error.value.original_type, error.value.original_args) == ("RuntimeError", ["baz"])
+        assert dead.status() == "DEAD"
+    with pytest.raises(JobNotFound):
+        AsyncResult("018f0000-0000-7000-8000-000000000000", shop.program.app).status()
+
+
+@pytest.mark.row("F01", "F06", "F07", "F08", "F16", "F19", "F20")
+def test_values_and_many_results(shop: Shop) -> None:
+    echo, foo = shop.program.echo, shop.program.foo
+    other = App(name="shop", interface="async", autodiscover="")
+    nested = {"a": [1.5, "ü", None, {"b": True}], "c": ""}
+    values: list[Any] = ["123", "null", "{}", None, True, nested, 2**70]
+
+    async def awaited() -> None:
+        bar = other.task(shop.program.bar.func)
+        x = await bar.delay(0.01)
+        assert await x.status() in ("SENT", "EXECUTING", "SUCCESS")
+        assert await x.get() == 0.01
+        assert await aio.gather([x, await bar.delay(0)], task_timeout=10) == [0.01, 0]
+        done, pending = await aio.wait([x], timeout=5)
+        assert [one.result() for one in done] == [0.01]
+        assert not pending
+
+    with shop.worker():
+        results = [echo.delay(value=value) for value in values]
+        assert gather(results) == values
+        assert echo.delay(value=1, more=nested).get() == [1, nested]
+        asyncio.run(awaited())
+        other.close()
+        late = [foo.delay(30.0) for _ in range(2)]
+        done, pending = wait(late, timeout=0.1)
+        assert (len(done), len(pending)) == (0, 2)
+        done, pending = wait([results[0], *late], timeout=20, return_when="FIRST_COMPLETED")
+        assert ([one.result() for one in done], len(pending)) == (["123"], 2)
+        failed = shop.program.fail.delay("baz")
+        with pytest.raises(TaskFailed):
+            failed.get()
+        with pytest.raises(TaskFailed) as error:
+            shop.program.odd_words.delay().get()
+        assert error.value.original_args == [1, {"a": [None, "two"]}, "b'3'"]
+        found = gather([results[0], failed, *late], task_timeout=0.5)
+        assert found[0] == "123"
+        assert [type(one) for one in found[1:]] == [TaskFailed, Timeout, Timeout]
+    with pytest.raises(InvalidArguments, match="unexpected keyword argument 'no'"):
+        echo.delay(no=1)
+
+
+@pytest.mark.row("F15", "F19")
+@with_settings(task_timeout="0.2")
+def test_waiting_ends_in_time(shop: Shop) -> None:
+    """Without a worker."""
+    results = [shop.program.foo.delay(1) for _ in range(30)]
+    began = time.monotonic()
+    with pytest.raises(Timeout, match=r"not finished within 0\.2 s"):
+        results[0].get()
+    found = gather(results, task_timeout=1)
+    took_s = time.monotonic() - began
+    assert {type(one) for one in found} == {Timeout}
+    assert 1.2 <= took_s < 10, "for all of them together: one after the other they take 30 s"
+
+
+@pytest.mark.row("F21", "F22", "F23")
+@with_settings(retry_backoff="tests.plugins.redis.compat.fennel_shop.late")
+def test_a_retry_waits(shop: Shop) -> None:
+    x = shop.program.count.delay(str(shop.folder / "notes"))
+    with shop.worker():
+        eventually_sync(lambda: x.status() == "RETRY")
+        assert shop.program.echo.delay(value=1).get() == 1, "it holds up nobody"
+        with pytest.raises(Timeout):
+            x.get(0.1)
+    assert len(shop.notes("notes")) == 1
+
+
+@pytest.mark.row("F22", "F23", "F25")
+@with_settings(retry_backoff="tests.plugins.redis.compat.fennel_shop.at_once")
+def test_tries_are_counted(shop: Shop) -> None:
+    x = shop.program.count.delay(str(shop.folder / "notes"))
+    with shop.worker(), pytest.raises(TaskFailed, match="ValueError: again"):
+        x.get()
+    assert len(shop.notes("notes")) == 4, "three retries"
+    assert x.status() == "DEAD"
+
+
+@pytest.mark.row("F17")
+@with_settings(results_enabled="false")
+def test_without_results(shop: Shop) -> None:
+    x = shop.program.echo.delay(value=1)
+    with pytest.raises(ResultsDisabled):
+        x.get()
+    with shop.worker():
+
+        def gone() -> bool:
+            try:
+                return not x.status()
+            except JobNotFound:
+                return True
+
+        eventually_sync(gone)
+
+
+def handed_on(app: App, id: str) -> bool:
+    async def look(chancy: Chancy) -> bool:
+        job = await chancy.get_job(UUID(id))
+        return job is not None and "unknown_function" in job.meta
+
+    return app.run(look)
+
+
+@pytest.mark.row("F32")
+def test_a_bad_job_hurts_no_other(shop: Shop) -> None:
+    app = shop.program.app
+    with shop.worker():
+        bad = shop.program.odd.delay()
+        with pytest.raises(TaskFailed, match="InvalidResult"):
+            bad.get()
+        with pytest.raises(TaskFailed, match="Unprintable"):
+            shop.program.odd_failure.delay().get()
+
+        # A task that the worker does not know: it is left to others, for a while.
+        def unknown(a: int) -> None:
+            """Never called."""
+
+        unknown.__module__, unknown.__qualname__ = "nowhere", "unknown"
+        strange = app.task(retries=0)(unknown).delay(1)
+        assert shop.program.echo.delay(value=2).get() == 2
+        eventually_sync(lambda: handed_on(app, strange.uuid))
+
+
+@pytest.mark.row("F32")
+def test_a_record_that_is_gone_hurts_no_other(shop: Shop, redis_url: str) -> None:
+    """Somebody has deleted it: its place in the queue leads nowhere."""
+    lost, other = [shop.program.echo.delay(value=n) for n in range(2)]
+    with closing(redis.Redis.from_url(redis_url)) as client:
+        assert client.delete(b"{shop:jobs:0}:j:" + UUID(lost.uuid).bytes) == 1
+    with pytest.raises(JobNotFound):
+        lost.status()
+    with shop.worker() as worker:
+        assert other.get(20) == 1
+        eventually_sync(lambda: shop.counts() == {})
+        assert worker.process.poll() is None
+
+
+@pytest.mark.row("F03", "F04")
+def test_the_decorator(shop: Shop) -> None:
+    app, program = shop.program.app, shop.program
+    assert (program.bar.name, program.bar.max_retries) == (
+        "tests.plugins.redis.compat.fennel_shop.bar",
+        10,
+    )
+    assert (program.echo.name, program.count.max_retries) == ("echo", 3)
+    assert program.echo(value=5) == 5, "called here"
+    assert shop.counts() == {}, "nothing was sent"
+    program.count.delay("notes")
+    assert shop.counts() == {"shop": 1}
+    for retries in (-1, 1.5, True, "1"):
+        with pytest.raises(FennelException, match="whole number"):
+            app.task(retries=retries)
+    for name in ("echo", 7):
+        with pytest.raises(FennelException, match=r"two tasks echo|must be a text"):
+            app.task(name=name)(test_the_decorator)
+
+
+@pytest.mark.row("F38")
+def test_modules_are_found_by_a_pattern(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package, hidden = tmp_path / "fennel_found", tmp_path / ".hidden"
+    for folder in (package, hidden):
+        folder.mkdir()
+        (folder / "tasks.py").write_text(f"NAME = {folder.name!r}\n")
+    App("a", autodiscover="")()
+    assert "fennel_found.tasks" not in sys.modules
+    App("a")()
+    assert sys.modules.pop("fennel_found.tasks").NAME == "fennel_found"
+
+
+@pytest.mark.row("F23", "F24")
+@with_settings(retry_backoff="tests.plugins.redis.compat.fennel_shop.soon")
+def test_what_is_due_runs_in_time_and_not_before(shop: Shop) -> None:
+    """A second after its first attempt failed: as many as there were attempts."""
+    program = shop.program
+    x = program.count.delay(str(shop.folder / "notes"))
+    with shop.worker():
+        eventually_sync(lambda: len(shop.notes("notes")) == 1)
+        first = (shop.folder / "notes").stat().st_mtime
+        while len(shop.notes("notes")) == 1:
+            assert program.echo.delay(value=1).get() == 1, "the others go on"
+        assert 0.98 <= (shop.folder / "notes").stat().st_mtime - first < 5
+    assert x.status() in ("RETRY", "EXECUTING")

@@ -1,0 +1,211 @@
+"""Dead letters of a program of fennel, by its calls and by the command line."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import redis
+
+from chancy.plugins.redis.compat.fennel.client import (
+    AsyncResult,
+    purge_dead,
+    read_dead,
+    replay_dead,
+    state,
+)
+from chancy.plugins.redis.compat.fennel.exceptions import JobNotFound, TaskFailed, Timeout
+from chancy.plugins.redis.compat.fennel.job import Job
+from tests.plugins.redis.compat.fennel_worker import APP, Shop, opened
+from tests.support.command import alone, inside
+from tests.support.proxy import Proxy
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually_sync
+
+
+@pytest.fixture
+def shop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dsn: str, redis_url: str
+) -> Iterator[Shop]:
+    at_once = "tests.plugins.redis.compat.fennel_shop.at_once"
+    yield from opened(monkeypatch, tmp_path, dsn, redis_url, retry_backoff=at_once)
+
+
+def said(shop: Shop, *words: object, code: int = 0) -> Any:
+    dsn = shop.environment["CHANCY_DSN"]
+    return inside("redis", *words, "--app", f"{APP}:app", code=code, dsn=dsn).json
+
+
+@pytest.mark.row("F25", "F26", "F27", "F28")
+def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
+    program = shop.program
+    switch = shop.folder / "switch"
+    x = program.until.delay(str(shop.folder / "notes"), str(switch))
+    other = program.fail.delay("baz")
+
+    def about(job: Job) -> bool:
+        return job.task.endswith(".until")
+
+    with shop.worker():
+        with pytest.raises(TaskFailed, match="not yet"):
+            x.get()
+        with pytest.raises(TaskFailed, match="baz"):
+            other.get()
+        eventually_sync(lambda: len(read_dead(program.app)) == 2)
+        [(id, job)] = read_dead(program.app, filter=about)
+        assert (id, job.tries, job.max_retries, job.status) == (x.uuid, 4, 3, "DEAD")
+        assert job.exception == {"original_type": "ValueError", "original_args": ["not yet"]}
+        assert job.kwargs == {"file": str(shop.folder / "notes"), "succeeds": str(switch)}
+        switch.touch()
+        replayed: list[int] = []
+
+        def replay() -> None:
+            replayed.append(len(replay_dead(program.app, filter=about)))
+
+        threads = [threading.Thread(target=replay) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(replayed) == 1
+        again = type(x)(x.uuid, program.app)
+        assert again.get() == "at last", "the old handle tells of the new one"
+        assert again.status() == "SUCCESS"
+        assert [id for id, _ in read_dead(program.app)] == [other.uuid]
+        assert len(shop.notes("notes")) == 5
+        assert kept(shop, other.uuid)
+        assert len(purge_dead(program.app)) == 1
+        assert read_dead(program.app) == []
+        assert kept(shop, other.uuid) == []
+        with pytest.raises(JobNotFound):
+            other.status()
+    check_what_it_became(shop, x)
+
+
+def check_what_it_became(shop: Shop, x: AsyncResult) -> None:
+    """It is kept no longer than any other that has succeeded."""
+    app = shop.program.app
+    became = state.get_job(app, x.uuid)
+    assert (became.status, became.return_value) == ("SUCCESS", "at last")
+    with closing(redis.Redis.from_url(shop.environment["FENNEL_REDIS_URL"])) as client:
+        assert client.delete(b"{shop:jobs:0}:j:" + UUID(became.uuid).bytes) == 1
+    for gone in (x.status, x.get, partial(state.get_job, app, x.uuid)):
+        with pytest.raises(JobNotFound, match="kept no longer"):
+            gone()
+    assert state.get_status(app, x.uuid) == "UNKNOWN"
+
+
+@pytest.mark.row("F26", "F27")
+@pytest.mark.chaos
+def test_letters_outlast_their_records_and_replays_begin_anew(shop: Shop, redis_url: str) -> None:
+    """Read by calls and by the command line; replayed while nobody works."""
+    program = shop.program
+    dead = [program.fail.delay(word) for word in ("one", "two")]
+    with shop.worker():
+        eventually_sync(lambda: len(read_dead(program.app)) == 2)
+    with closing(redis.Redis.from_url(redis_url)) as client:
+        assert client.delete(b"{shop:jobs:0}:j:" + UUID(dead[0].uuid).bytes) == 1
+    both = {each.uuid for each in dead}
+    assert {id for id, _ in read_dead(program.app)} == both
+    assert {letter["id"] for letter in said(shop, "dlq", "read")} == both
+    assert len(replay_dead(program.app)) == 2
+    assert read_dead(program.app) == []
+    for each in dead:
+        assert each.status() == "SENT"
+        with pytest.raises(Timeout):
+            each.get(0.2)
+    with shop.worker():
+        for each, word in zip(dead, ("one", "two"), strict=True):
+            with pytest.raises(TaskFailed, match=word):
+                each.get(20)
+        eventually_sync(lambda: len(read_dead(program.app)) == 2)
+    jobs = [job for _, job in read_dead(program.app)]
+    assert [(job.tries, job.max_retries) for job in jobs] == [(1, 0)] * 2, "with fresh tries"
+
+
+def kept(shop: Shop, id: str) -> list[str]:
+    """What Redis has of a job, wherever: the names of keys."""
+    raw: Any = UUID(id).bytes
+    found: list[str] = []
+    with closing(redis.Redis.from_url(shop.environment["FENNEL_REDIS_URL"])) as client:
+        keys: Any = client.keys("*")
+        for key in keys:
+            kind = client.type(key)
+            there = raw in key
+            if kind == b"zset":
+                there = there or client.zscore(key, raw) is not None
+            elif kind == b"set":
+                there = there or bool(client.sismember(key, raw))
+            if there:
+                found.append(key.decode(errors="replace"))
+    return found
+
+
+@pytest.mark.chaos
+@pytest.mark.row("F28")
+def test_a_purge_leaves_nothing(shop: Shop) -> None:
+    """By a call, one of two, and by the command line the other."""
+    program = shop.program
+    dead = [program.fail.delay(word) for word in ("one", "two")]
+    with shop.worker():
+        eventually_sync(lambda: len(read_dead(program.app)) == 2)
+    assert all(len(kept(shop, each.uuid)) == 3 for each in dead), "record, id and place"
+    first, second = dead
+
+    def is_first(job: Job) -> bool:
+        return bool(job.uuid == first.uuid)
+
+    assert [id for id, _ in purge_dead(program.app, filter=is_first)] == [first.uuid]
+    assert purge_dead(program.app, filter=is_first) == []
+    assert kept(shop, first.uuid) == []
+    assert second.status() == "DEAD"
+    assert said(shop, "dlq", "purge", "--yes") == {"purged": 1}
+    assert kept(shop, second.uuid) == []
+    for each in dead:
+        with pytest.raises(JobNotFound):
+            each.status()
+    assert said(shop, "dlq", "read") == []
+
+
+@pytest.mark.row("F29", "F40")
+def test_the_command_line(shop: Shop) -> None:
+    """Before any worker, and with one."""
+    assert said(shop, "info") == {"queues": [], "heartbeats": []}
+    assert said(shop, "dlq", "read") == []
+    assert said(shop, "dlq", "replay") == {"replayed": 0}
+    assert said(shop, "dlq", "purge", "--yes") == {"purged": 0}
+    nobody = "018f0000-0000-7000-8000-000000000000"
+    for id in (nobody, "TBdXyE2ARgKYzCE6wYkJTg"):
+        assert f"there is no job {id}" in said(shop, "task", id, code=1)["error"]
+    dead = shop.program.fail.delay("baz")
+    assert said(shop, "task", dead.uuid)["state"] == "pending"
+    with shop.worker():
+        eventually_sync(lambda: len(read_dead(shop.program.app)) == 1)
+        found = said(shop, "info")
+        assert [queue["name"] for queue in found["queues"]] == ["shop"]
+        assert [beat["silent_s"] < 5 for beat in found["heartbeats"]] == [True]
+        [letter] = said(shop, "dlq", "read")
+        assert letter["id"] == dead.uuid
+        assert said(shop, "task", dead.uuid)["errors"][0]["message"] == "baz"
+        assert said(shop, "dlq", "replay", "--queue", "other") == {"replayed": 0}
+        assert said(shop, "dlq", "replay", "--queue", "shop") == {"replayed": 1}
+        eventually_sync(lambda: len(read_dead(shop.program.app)) == 1)
+        assert said(shop, "dlq", "purge", "--yes") == {"purged": 1}
+
+
+@pytest.mark.row("F40")
+def test_the_command_line_says_that_redis_is_away(shop: Shop, redis_server: RedisServer) -> None:
+    """Postgres is there, which alone would know of the queue and of no job."""
+    with Proxy("127.0.0.1", redis_server.port) as way:
+        way.refuse()
+        env = shop.environment | {"FENNEL_REDIS_URL": f"redis://127.0.0.1:{way.port}/0"}
+        words = ("redis", "info", "--app", f"{APP}:app")
+        answer = alone(*words, cwd=shop.folder, env=env, code=4)
+    assert "chancy: Redis is away" in answer.err
+    assert not answer.out

@@ -1,0 +1,250 @@
+"""Workers of a program of fennel: how they share work, end, and are killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis.compat.fennel import App
+from chancy.plugins.redis.compat.fennel.client import gather
+from chancy.plugins.redis.compat.fennel.exceptions import TaskFailed
+from chancy.states import State
+from tests.plugins.redis.compat.fennel_worker import APP, Shop, opened
+from tests.support.command import environment, started
+from tests.support.waiting import eventually_sync
+
+
+@pytest.fixture
+def shop(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    dsn: str,
+    redis_url: str,
+) -> Iterator[Shop]:
+    settings: dict[str, str] = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.at_once"}
+    settings |= getattr(request, "param", {})
+    yield from opened(monkeypatch, tmp_path, dsn, redis_url, **settings)
+
+
+def with_settings(**settings: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
+
+
+@pytest.mark.row("F10")
+def test_as_many_run_at_once_as_are_allowed(shop: Shop) -> None:
+    """Nine, of which one waits until the first of the others has ended."""
+    with shop.worker():
+        for task in (shop.program.gate, shop.program.async_gate):
+            name = task.func.__name__
+            results = [task.delay(str(shop.folder / name)) for _ in range(9)]
+            eventually_sync(partial(_has_begun, shop, name, 8))
+            # The time in which the ninth would begin: nothing tells that it has not.
+            time.sleep(0.2)
+            assert len(shop.notes(name)) == 8
+            (shop.folder / f"{name}.open").touch()
+            assert gather(results, task_timeout=20) == [None] * 9
+
+
+def _has_begun(shop: Shop, name: str, times: int) -> bool:
+    return len(shop.notes(name)) >= times
+
+
+@pytest.mark.row("F11", "F39")
+@with_settings(concurrency="4")
+def test_processes_share_the_queue(shop: Shop) -> None:
+    found: list[tuple[int, int]] = []
+
+    def both() -> bool:
+        results = [shop.program.where.delay(0.1) for _ in range(50)]
+        found.extend(gather(results, task_timeout=30))
+        return len({process for process, _ in found}) == 2
+
+    with shop.worker(processes=2) as supervisor:
+        eventually_sync(both, timeout=30)
+        assert max(len({t for p, t in found if p == process}) for process, _ in found) <= 4
+        results = [shop.program.number.delay(str(shop.folder / "runs"), n) for n in range(50)]
+        assert gather(results, task_timeout=30) == list(range(50))
+        runs = sorted(int(text) for text, _ in shop.notes("runs"))
+        assert runs == list(range(50)), "each was run once"
+        supervisor.process.send_signal(signal.SIGTERM)
+        assert supervisor.process.wait(20) == 0
+
+
+@pytest.mark.row("F30", "F31")
+@pytest.mark.chaos
+def test_a_killed_worker_and_a_killing_job(shop: Shop) -> None:
+    """What was running is run by another; what kills its worker again and again is dead."""
+    notes = str(shop.folder / "notes")
+    x = shop.program.slow.delay(notes, 1.0)
+    with shop.worker() as first:
+        eventually_sync(lambda: shop.notes("notes"))
+        first.process.kill()
+    deadly = shop.program.die.delay(str(shop.folder / "died"))
+    with shop.worker(processes=2):
+        assert x.get(50) is None
+        assert [text for text, _ in shop.notes("notes")] == ["begun", "begun", "done"]
+        with pytest.raises(TaskFailed, match=r"Lost|Crash"):
+            deadly.get(50)
+        job = shop.job(deadly.uuid)
+        assert (job.state, job.attempt, job.crashes) == (State.FAILED, 4, 4)
+        assert any(kind in str(job.errors[-1]) for kind in ("Lost", "Crash")), job.errors
+    assert len(shop.notes("died")) == 4, "three retries"
+
+
+@pytest.mark.row("F34", "F36")
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.chaos)]
+)
+def test_what_runs_may_end(shop: Shop, number: signal.Signals) -> None:
+    """What is pushed meanwhile waits for another, though seven more could run here."""
+    x = shop.program.gate.delay(str(shop.folder / "gate"))
+    with shop.worker("--shutdown-timeout", "20") as worker:
+        eventually_sync(lambda: shop.notes("gate"))
+        worker.process.send_signal(number)
+        eventually_sync(lambda: "running jobs have 20 s" in worker.log)
+        y = shop.program.number.delay(str(shop.folder / "more"), 1)
+        # The time in which it would begin.
+        time.sleep(0.3)
+        (shop.folder / "gate.open").touch()
+        assert worker.process.wait(20) == 0
+    assert (x.status(), y.status()) == ("SUCCESS", "SENT")
+
+
+@pytest.mark.row("F36")
+@pytest.mark.chaos
+def test_a_worker_that_died_of_a_job_says_so(shop: Shop) -> None:
+    """Alone it ends with another code; a supervisor puts another in its place, and ends with 0."""
+    x = shop.program.die.delay(str(shop.folder / "died"))
+    with shop.worker() as alone:
+        assert alone.process.wait(20) == 99
+    with shop.worker(processes=1) as supervisor:
+        with pytest.raises(TaskFailed, match=r"Lost|Crash"):
+            x.get(40)
+        assert shop.program.echo.delay(value=1).get() == 1
+        supervisor.process.send_signal(signal.SIGTERM)
+        assert supervisor.process.wait(20) == 0
+    assert len(shop.notes("died")) == 4
+
+
+@pytest.mark.row("F41")
+def test_loggers_of_others_go_on(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    mine = logging.getLogger("tests.mine")
+    App("another")
+    with caplog.at_level("INFO", "tests.mine"):
+        mine.info("still here")
+    assert "still here" in caplog.text
+    x = shop.program.speak.delay("heard")
+    with shop.worker("--log-level", "warning", "--log-format", "json") as worker:
+        x.get(20)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 0
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    assert {line["level"] for line in lines} == {"warning"}
+    [own] = [line for line in lines if line["logger"] == "chancy.job.definition"]
+    wanted = ("heard", x.uuid, "tests.plugins.redis.compat.fennel_shop.speak")
+    assert (own["message"], own["job"], own["func"]) == wanted
+
+
+@pytest.mark.row("F35", "F41")
+def test_what_cannot_end_in_time_goes_back(shop: Shop) -> None:
+    logging.getLogger("tests.own")
+    App("another")
+    x = shop.program.slow.delay(str(shop.folder / "notes"), 20.0)
+    words = ("--shutdown-timeout", "0.2", "--log-format", "json")
+    with shop.worker(*words) as worker:
+        eventually_sync(lambda: shop.notes("notes"))
+        worker.process.send_signal(signal.SIGTERM)
+        told = time.monotonic()
+        assert worker.process.wait(30) == 0
+        assert time.monotonic() - told < 15.0, "the grace and the end of a process, not of the job"
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    assert {"chancy.worker", "chancy.cli"} <= {line["logger"] for line in lines}
+    assert not logging.getLogger("tests.own").disabled, "an application leaves them alone"
+    assert x.status() == "SENT"
+    assert shop.job(x.uuid).attempt == 0, "no try was used up"
+
+
+FENNEL = [sys.executable, "-m", "chancy.plugins.redis.compat.fennel"]
+
+
+def fennel(shop: Shop, *words: str) -> Any:
+    """What a command in fennel's words has printed."""
+    done = subprocess.run(
+        [*FENNEL, *words],
+        cwd=shop.folder,
+        env=environment(shop.environment),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.row("F02", "F39", "F40", "F41")
+@with_settings(processes="1", concurrency="4", log_format="json", log_level="INFO")
+@pytest.mark.chaos
+def test_its_command_line_takes_the_settings_and_options_over_them(shop: Shop) -> None:
+    found: dict[int, set[int]] = {}
+
+    def both() -> bool:
+        results = [shop.program.where.delay(0.1) for _ in range(30)]
+        for process, thread in gather(results, task_timeout=30):
+            found.setdefault(process, set()).add(thread)
+        return len(found) == 2 and max(map(len, found.values())) >= 3
+
+    words = [*FENNEL, "worker", "-a", f"{APP}:app", "-p", "2", "-c", "3"]
+    with started(words, cwd=shop.folder, env=shop.environment) as worker:
+        eventually_sync(both)
+        assert max(map(len, found.values())) == 3
+        dead = shop.program.fail.delay("baz")
+        with pytest.raises(TaskFailed):
+            dead.get()
+        told = fennel(shop, "info", "-a", f"{APP}:app")
+        assert [queue["name"] for queue in told["queues"]] == ["shop"]
+        assert [len(told["heartbeats"]), told["queues"][0]["concurrency"]] == [2, 4]
+        # The leader's sweep makes a letter of it.
+        eventually_sync(lambda: fennel(shop, "dlq", "read", "-a", f"{APP}:app"))
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(20) == 0
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    assert "info" in {line["level"] for line in lines}
+    assert fennel(shop, "task", "-a", f"{APP}:app", "-u", dead.uuid)["state"] == "failed"
+    assert [one["id"] for one in fennel(shop, "dlq", "read", "-a", f"{APP}:app")] == [dead.uuid]
+    assert fennel(shop, "dlq", "purge", "-a", f"{APP}:app") == {"purged": 1}
+
+
+@pytest.mark.row("F41", "F43")
+@with_settings(log_format="json", log_level="info", concurrency="2")
+def test_a_worker_may_end_with_the_queue(shop: Shop) -> None:
+    results = [shop.program.echo.delay(value=n) for n in range(50)]
+    program = (
+        f"from {APP} import app\n"
+        "from chancy.plugins.redis.compat.fennel.worker import EXIT_COMPLETE, start\n"
+        "start(app, exit=EXIT_COMPLETE)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=shop.folder,
+        env=environment(shop.environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=40,
+    )
+    assert done.returncode == 0, done.stderr
+    levels = {json.loads(line)["level"] for line in done.stderr.splitlines()}
+    assert "info" in levels
+    assert "debug" not in levels
+    assert gather(results) == list(range(50))

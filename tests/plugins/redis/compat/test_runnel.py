@@ -1,0 +1,283 @@
+"""A program of runnel, with only its imports changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis.compat.runnel import (
+    LZ4,
+    App,
+    Compressor,
+    JSONSerializer,
+    Misconfigured,
+    Record,
+    RunnelException,
+    Serializer,
+)
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
+from chancy.plugins.redis.transport.script_client import Link
+from tests.docs.pages import page
+from tests.plugins.redis.compat import runnel_shop
+from tests.plugins.redis.streams.shards import tell
+from tests.support.command import environment
+from tests.support.redis_fixtures import RedisClusterServers
+from tests.support.sources import ROOT
+from tests.support.waiting import eventually
+
+_RUN_OLD = """
+import asyncio
+import old
+from chancy.plugins.redis.compat.runnel.worker import Worker
+
+async def send():
+    await old.orders.send(*(old.Order(order_id=at, amount=at) for at in range(48)))
+    await old.app.streams.link.close()
+
+asyncio.run(send())
+Worker(old.app).start()
+"""
+
+
+class Order(Record):
+    order_id: int
+
+
+class Tick(Record, primitive=True):
+    number: int
+
+
+class Reversing(Compressor):
+    def compress(self, value: bytes) -> bytes:
+        return value[::-1]
+
+    def decompress(self, value: bytes) -> bytes:
+        return value[::-1]
+
+
+class Shouting(Serializer):
+    def dumps(self, value: Any) -> bytes:
+        return repr(value).upper().encode()
+
+    def loads(self, value: bytes) -> Any:
+        return {"order_id": int(value.rsplit(b" ")[-1].strip(b"}"))}
+
+
+def length(key: str) -> int:
+    return len(key)
+
+
+async def _work(events: Any) -> None:
+    """Never called."""
+
+
+@pytest.fixture
+def program(place: dict[str, Any], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, "-m", "tests.plugins.redis.compat.runnel_shop"]
+    more = {"RUNNEL_REDIS_CLUSTER": "true"} if place["cluster"] else {}
+    given = environment({"SHOP_URL": place["url"], "SHOP_FILE": str(tmp_path / "notes"), **more})
+    with subprocess.Popen(words, cwd=ROOT, env=given) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.row("R45")
+async def test_the_program_runs(
+    place: dict[str, Any], tmp_path: Path, program: subprocess.Popen[bytes]
+) -> None:
+    file = tmp_path / "notes"
+
+    def notes() -> list[str]:
+        assert program.poll() is None, program.returncode
+        return file.read_text().splitlines() if file.exists() else []
+
+    def done() -> bool:
+        wanted = ["warm", "billed 0", "billed 1", "billed 3", "checked 1", "checked 3"]
+        return {*wanted, "the middleware saw the end", "tick"} <= set(notes())
+
+    await eventually(done)
+    found = notes()
+    program.send_signal(signal.SIGTERM)
+    await eventually(lambda: program.poll() is not None)
+    assert program.returncode == 0
+    assert found.count("billed 1") == found.count("checked 3") == found.count("warm") == 1
+    last = runnel_shop.Large(order_id=1, amount=150)
+    number = runnel_shop.large.route.partition(last, 16)
+    link = Link(RedisSettings(**place))
+    kept = await link.command("HGET", "{shop:st:orders}:meta", "partitions")
+    entries = await link.command("XRANGE", f"{{shop:st:large:{number}}}:log", "-", "+")
+    await link.close()
+    assert kept == b"4"
+    fields = {b"order_id": b"1", b"amount": b"150"}
+    assert fields in [entry for _, entry in entries], "one field for each attribute"
+
+
+def _lagging(given: dict[str, str]) -> set[str]:
+    """The processors that a command finds in the application as it is."""
+    lag = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "chancy.cli",
+            "redis",
+            "stream",
+            "lag",
+            "--json",
+            "--app",
+            "old:app",
+        ],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert lag.returncode == 0, lag.stderr
+    return {one["processor"] for one in json.loads(lag.stdout)}
+
+
+@pytest.mark.row("R45")
+@pytest.mark.parametrize(
+    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
+def test_the_example_of_the_guide_runs(
+    everywhere: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """On a cluster with nothing but a setting added; and commands take it as it is."""
+    (text,) = (one.text for one in page("docs/guides/streams.md").blocks if one.file == "old.py")
+    url = 'redis_url=os.environ["REDIS_URL"]'
+    assert url in text
+    if everywhere["cluster"]:
+        text = text.replace(url, f"{url}, redis_cluster=True")
+    (tmp_path / "old.py").write_text(text)
+    more = {
+        "REDIS_URL": everywhere["url"],
+        "RUNNEL_DEFAULT_JOIN_DELAY": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    given = environment({**more, "PYTHONPATH": path})
+    with subprocess.Popen(
+        [sys.executable, "-c", _RUN_OLD],
+        env=given,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = [int(process.stdout.readline()) for _ in range(48)]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    assert sorted(found) == list(range(48))
+    assert _lagging(given) == {"printer"}
+    if not everywhere["cluster"]:
+        return
+    redis_cluster_servers: RedisClusterServers = request.getfixturevalue("redis_cluster_servers")
+    tags = re.compile(rb"\{example:st(:orders(:\d+|:printer)?)?\}:")
+    for node in redis_cluster_servers.nodes:
+        keys = tell(node, "KEYS", "*")
+        assert any(b":log" in key for key in keys), "a part on each of them"
+        assert all(tags.match(key) for key in keys), keys
+
+
+@pytest.mark.row("R38")
+def test_a_processor_that_is_not_there_is_an_error(redis_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.plugins.redis.compat.runnel_shop", "nope"],
+        cwd=ROOT,
+        env=environment({"SHOP_URL": redis_url}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert done.returncode == 1
+    assert "there is no processor nope: there are large/check, orders/bill" in done.stderr
+
+
+@pytest.mark.row("R47")
+def test_settings_of_environment_application_and_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RUNNEL_DEFAULT_PREFETCH_COUNT", "3")
+    monkeypatch.setenv("RUNNEL_DEFAULT_JOIN_DELAY", "7")
+    monkeypatch.setenv("RUNNEL_DEFAULT_GRACE_PERIOD", "9")
+    app = App("a", default_join_delay=5, default_partition_count=3)
+    stream = app.stream("orders", Order, "order_id")
+    options = app.processor(stream, join_delay=0)(_work).options
+    assert (options.prefetch, options.join_delay_s, options.grace_s) == (3, 0, 9)
+    assert app.processor(stream, name="b")(_work).options.join_delay_s == 5
+    assert stream.partitions == 3
+    assert app.stream("more", Order, "order_id", partition_count=1).partitions == 1
+
+
+@pytest.mark.row("R47")
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"default_join_dely": 1}, "default_join_dely: Extra inputs are not permitted"),
+        ({"default_prefetch_count": "many"}, "default_prefetch_count: .* integer"),
+        ({"redis_url": "http://127.0.0.1"}, "RedisPlugin: url: the url must begin with one of"),
+        ({"redis_cluster": "perhaps"}, "redis_cluster: .* boolean"),
+        ({"redis_cluster": True, "redis_url": "redis://h/1"}, "has only the database 0"),
+    ],
+)
+def test_settings_that_cannot_be(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Misconfigured, match=reason):
+        App("a", **given)
+
+
+@pytest.mark.row("R47")
+def test_what_cannot_be_is_misconfigured() -> None:
+    app = App("a")
+    stream = app.stream("orders", Order, "order_id")
+    with pytest.raises(Misconfigured, match="read_timeout=9000 ms must not be over the grace"):
+        app.processor(stream, read_timeout=9_000)
+    with pytest.raises(Misconfigured, match="two streams"):
+        app.stream("orders", Order, "order_id")
+    with pytest.raises(Misconfigured, match="no such attribute"):
+        app.stream("more", Order, "id")
+    with pytest.raises(Misconfigured, match="is a primitive record"):
+        app.stream("ticks", Tick, "number", serializer=Shouting())
+    with pytest.raises(Misconfigured, match="is no stream"):
+        app.processor("orders")  # type: ignore[arg-type]
+    app.processor(stream)(_work)
+    with pytest.raises(RunnelException, match="two processors '_work'"):
+        app.processor(stream)(_work)
+
+
+def test_own_serializers_compressors_and_hashers() -> None:
+    app = App("a", default_serializer=Shouting, default_hasher=f"{__name__}:length")
+    stream = app.stream("orders", Order, lambda order: str(order.order_id), partition_count=4)
+    fields = stream.coding.encode(Order(order_id=123))
+    assert list(fields) == [b"data.shouting", b"{'ORDER_ID': 123}"]
+    assert stream.coding.decode(fields) == Order(order_id=123)
+    assert stream.route.partition(Order(order_id=123), 4) == 3
+    for compressor, name in ((LZ4, b"json.lz4"), (Reversing(), b"json.reversing")):
+        packed = app.stream(
+            name.decode(), Order, "order_id", serializer=JSONSerializer(compressor=compressor)
+        )
+        fields = packed.coding.encode(Order(order_id=1))
+        assert fields[0] == b"data." + name
+        assert packed.coding.decode(fields) == Order(order_id=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"), [("halt", Halt), ("quarantine", Quarantine), ("ignore", Ignore)]
+)
+def test_policies(given: str, kind: type) -> None:
+    app = App("a", default_exception_policy=given)
+    stream = app.stream("orders", Order, "order_id")
+    assert isinstance(app.processor(stream)(_work).options.policy, kind)

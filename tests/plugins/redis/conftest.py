@@ -1,0 +1,42 @@
+"""What several modules of tests of the broker need; some have a broker of their own instead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from chancy.plugins.redis import RedisBroker, RedisSettings
+from tests.plugins.redis.jobs.listening import Listening
+
+# Makes the assertions of the contract as readable as those of a test module.
+pytest.register_assert_rewrite("chancy.testing.conformance")
+
+from chancy.testing.conformance.bench import Bench  # noqa: E402  rewriting comes first
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
+    """On an empty server that is the test's alone."""
+    made = RedisBroker(RedisSettings(url=redis_url))
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def bench(broker: RedisBroker) -> Bench:
+    """At that broker."""
+    bench = Bench(broker)
+    await bench.prepare()
+    return bench
+
+
+@pytest.fixture
+async def listening(bench: Bench) -> AsyncIterator[Listening]:
+    """Beside the bench."""
+    made = Listening(await bench.broker.subscribe())
+    await asyncio.sleep(0)  # it begins to listen
+    yield made
+    await made.close()

@@ -1,0 +1,180 @@
+"""What happens before, at and after the death of a process: an application, its jobs, and the
+sums over them."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import redis
+
+from chancy import Chancy, Job, State, Worker
+from chancy.plugins.leadership import ImmediateLeadership
+from chancy.plugins.recovery import Recovery
+from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
+from chancy.plugins.redis.keys import Keys
+from chancy.plugins.redis.relay import adoption as moves
+from chancy.plugins.redis.relay import job_relay as relay
+from chancy.plugins.redis.transport.clients import command_sync
+from chancy.plugins.retry import Retry
+from chancy.queue.queue import DEFAULT_BROKER
+from chancy.routing.router import RoutedBroker
+from tests.plugins.redis.jobs.errand_fleet import entries, rows
+from tests.plugins.redis.jobs.errands import QUEUE, errand
+from tests.support.waiting import eventually
+
+#: Jobs of a scene: two that are to run at once, of which the first one fails, and one later. Not
+#: more: one that has crashed is run in a process of its own, which takes half a second.
+NUMBERS = range(3)
+DELAYS_S: Mapping[int, float] = {2: 0.2}
+#: A worker is taken for dead after this silence: longer than a busy machine holds one up.
+HEARTBEAT_S, TIMEOUT_S = 0.1, 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """An application, as each process of it makes it.
+
+    :param alone: whether Redis has its queues and workers, too, and there is no Postgres.
+    """
+
+    dsn: str
+    url: str
+    prefix: str
+    book: str
+    alone: bool = False
+
+    @property
+    def tag(self) -> str:
+        return Keys(self.prefix).tag("jobs")
+
+    @property
+    def settings(self) -> RedisSettings:
+        return RedisSettings(url=self.url, prefix=self.prefix)
+
+    def id(self, number: int) -> UUID:
+        return uuid.uuid5(uuid.NAMESPACE_URL, f"{self.prefix}/{number}")
+
+    def job(self, number: int, delay_s: float | None = None) -> Job[int]:
+        made = errand.job(book=self.book, number=number).with_id(self.id(number))
+        return made if delay_s is None else made.with_run_at(timedelta(seconds=delay_s))
+
+    @asynccontextmanager
+    async def application(self) -> AsyncGenerator[Chancy]:
+        # What a dead process has taken of the outbox is given to another soon.
+        relay.LEASE_S = moves.LEASE_S = 0.5
+        plugins = [ImmediateLeadership(), Recovery(sweep_s=0.1), Retry()]
+        if self.alone:
+            queue = replace(QUEUE, broker=DEFAULT_BROKER, broker_options={"history": "none"})
+            broker = RedisBroker(self.settings)
+            made = Chancy(queues=[queue], plugins=plugins, no_default_plugins=True, broker=broker)
+        else:
+            beside = RedisPlugin(url=self.url, prefix=self.prefix)
+            all_of_them = [beside, *plugins]
+            made = Chancy(
+                self.dsn, queues=[QUEUE], plugins=all_of_them, no_default_plugins=True, pool_size=3
+            )
+        async with made:
+            yield made
+
+
+async def redis_of(chancy: Chancy) -> RedisBroker:
+    """The broker that has the jobs."""
+    found = chancy.broker
+    if isinstance(found, RoutedBroker):
+        found = await found.planes.ready("redis")
+    assert isinstance(found, RedisBroker)
+    return found
+
+
+@contextmanager
+def looking(scene: Scene) -> Generator[Look]:
+    with closing(redis.Redis.from_url(scene.url, protocol=2)) as client:
+        yield Look(client, scene.tag)
+
+
+class Look:
+    """What is in Redis."""
+
+    def __init__(self, client: redis.Redis, tag: str) -> None:
+        self._client = client
+        self._tag = tag
+
+    def __call__(self, *names: str) -> int:
+        """How many members some keys have together."""
+        return sum(self._members(f"{self._tag}:{name}".encode()) for name in names)
+
+    def keys(self) -> Counter[str]:
+        """Members of the keys that stay until somebody deletes them, by their names without ids."""
+        found: Counter[str] = Counter()
+        for raw in self._client.scan_iter(f"{self._tag}:*", count=1_000):
+            if command_sync(self._client, "PTTL", raw) == -1:
+                name = raw[len(self._tag) + 1 :].split(b":")[0].decode()
+                found[name] += self._members(raw)
+        return found
+
+    def _members(self, key: bytes) -> int:
+        kind = command_sync(self._client, "TYPE", key).decode()
+        word = {"zset": "ZCARD", "set": "SCARD", "hash": "HLEN", "string": "EXISTS"}.get(kind)
+        return int(command_sync(self._client, word, key)) if word else 0
+
+    def counter(self, field: str) -> int:
+        """How many jobs there are, as they are counted."""
+        return int(command_sync(self._client, "HGET", f"{self._tag}:n", field) or 0)
+
+    def set_counter(self, field: str, number: int) -> None:
+        command_sync(self._client, "HSET", f"{self._tag}:n", field, number)
+
+    def record(self, id: UUID) -> bytes:
+        return bytes(command_sync(self._client, "GET", f"{self._tag}:j:".encode() + id.bytes))
+
+    def delete(self, *names: str) -> None:
+        command_sync(self._client, "DEL", *(f"{self._tag}:{name}" for name in names))
+
+
+async def finished(scene: Scene, chancy: Chancy, look: Look) -> bool:
+    """Whether nothing waits or runs, on the way to Redis neither, and the history is written."""
+    if look("n", "due", f"r:{QUEUE.name}", "archive"):
+        return False
+    return scene.alone or await rows(chancy, "redis_outbox") == 0
+
+
+async def go_on(scene: Scene, chancy: Chancy, look: Look) -> None:
+    """Have a healthy worker do what there is, until it is the only one and nothing is left."""
+
+    async def over() -> bool:
+        assert look("beats") == 1, look.keys()
+        assert look("holders") <= 1, look.keys()
+        assert await finished(scene, chancy, look), look.keys()
+        return True
+
+    async with Worker(chancy, heartbeat_s=HEARTBEAT_S, heartbeat_timeout_s=TIMEOUT_S):
+        await eventually(over, timeout=40.0)
+
+
+async def check_ends(
+    scene: Scene, chancy: Chancy, numbers: Iterable[int], end: State | None
+) -> None:
+    """Each of these jobs has one end, and ran as often as deaths excuse; of others that ran nothing
+    is left.
+
+    :param end: of all of them; None: each tenth fails, the others succeed.
+    """
+    wanted = {number: scene.id(number) for number in numbers}
+    found = await chancy.get_jobs(list(wanted.values()))
+    assert len(found) == len(wanted)
+    runs = entries(Path(scene.book))
+    jobs = {number: found[id] for number, id in wanted.items()}
+    for number, one in jobs.items():
+        by_itself = State.SUCCEEDED if number % 10 else State.FAILED
+        assert one.state is (end or by_itself), one
+        least, most = (0, 0) if end is State.CANCELLED else (1, 1 + one.crashes)
+        assert least <= runs[number] <= most, f"{number} ran {runs[number]} times: {one}"
+    gone = [scene.id(number) for number in runs.keys() - jobs.keys()]
+    assert not await chancy.get_jobs(gone)

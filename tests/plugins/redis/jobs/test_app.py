@@ -1,0 +1,172 @@
+"""An application and a worker whose queue has its jobs in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+import pytest
+
+from chancy import Chancy, Job, Queue, State, Unique
+from chancy.broker.values import Cancellation
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis import RedisPlugin
+from chancy.routing.router import RoutedBroker
+from chancy.testing.conformance.bench import record, settlement
+from chancy.worker.worker import Worker
+from tests.support import jobs
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+FAST = Queue(name="fast", executor="async", broker="redis")
+NEAR = Queue(name="near", executor="async")
+
+
+@pytest.fixture
+async def chancy(dsn: str, redis_url: str) -> AsyncIterator[Chancy]:
+    plugins = [RedisPlugin(url=redis_url)]
+    async with Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as made:
+        await made.migrate()
+        yield made
+
+
+def note(value: object = 0, queue: str = "fast") -> Job[object]:
+    return jobs.note.job(value=value).with_queue(queue)
+
+
+@pytest.mark.row("F08")
+async def test_jobs_run_and_give_results(chancy: Chancy) -> None:
+    async with Worker(chancy):
+        values = ["123", None, {"a": [1.5, "ü"]}, 2**70]
+        references = [await chancy.push(note(value)) for value in values]
+        assert [await each.result(10) for each in references] == values
+        assert await (await chancy.push(note(1, "near"))).result(10) == 1
+        assert await chancy.control.get([each.id for each in references]) == {}
+
+
+async def test_delays_uniqueness_and_cancelling(chancy: Chancy) -> None:
+    unique = Unique(key="once")
+    first = await chancy.push(note().with_unique(unique).with_run_at(timedelta(seconds=0.2)))
+    again = await chancy.push(note().with_unique(unique))
+    assert (again.id, again.created) == (first.id, False)
+    later = await chancy.push(note().with_run_at(timedelta(hours=1)))
+    assert await chancy.cancel(later.id) == {later.id: Cancellation.CANCELLED}
+    async with Worker(chancy):
+        assert (await first.wait(10)).state is State.SUCCEEDED
+        running = await chancy.push(jobs.wait_for_ever.job().with_queue("fast"))
+
+        async def runs() -> bool:
+            return await running.status() is State.RUNNING
+
+        await eventually(runs)
+        assert await chancy.cancel(running.id) == {running.id: Cancellation.ASKED}
+        assert (await running.wait(10)).state is State.CANCELLED
+
+
+@pytest.mark.row("F30", "F33", "F42")
+async def test_the_jobs_of_a_worker_that_is_gone_are_run_by_another(chancy: Chancy) -> None:
+    assert isinstance(chancy.broker, RoutedBroker)
+    plane = await chancy.broker.planes.ready("redis")
+    reference = await chancy.push(note(7))
+    gone = record()
+    await plane.register(gone)
+    [claim] = await plane.claim("fast", worker_id=gone.id, limit=1)
+    async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=0.5):
+        done = await reference.wait(20)
+    assert (done.state, done.result, done.crashes) == (State.SUCCEEDED, 7, 1)
+    # What the one before says now is too late.
+    late = settlement(claim, State.FAILED)
+    assert await plane.settle([late]) == {claim.id}
+
+
+@pytest.mark.row("F37")
+async def test_an_outage_of_redis_leaves_other_queues_going(
+    dsn: str, own_redis: Callable[..., RedisServer]
+) -> None:
+    server = own_redis(appendonly="yes")
+    plugins = [RedisPlugin(url=server.url, timeout_s=0.5, connect_timeout_s=0.5)]
+    await Chancy(dsn, plugins=plugins).migrate()
+    async with (
+        Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as chancy,
+        Worker(chancy),
+    ):
+        assert await (await chancy.push(note(1))).result(10) == 1
+        server.kill()
+        assert await (await chancy.push(note(2, "near"))).result(10) == 2
+        pushing = asyncio.create_task(chancy.push(note(3)))
+        await asyncio.to_thread(server.start)
+        assert await (await pushing).result(20) == 3
+
+
+@pytest.mark.row("F37")
+async def test_a_worker_goes_on_after_all_was_flushed(
+    chancy: Chancy, redis_server: RedisServer
+) -> None:
+    """Under a new id, since Redis knows it no longer; what it ran is stale."""
+    async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=1.0):
+        assert await (await chancy.push(note(1))).result(10) == 1
+        running = await chancy.push(jobs.wait_for_ever.job().with_queue("fast"))
+
+        async def runs() -> bool:
+            return await running.status() is State.RUNNING
+
+        await eventually(runs)
+        redis_server.flush()
+        assert await (await chancy.push(note(2))).result(10) == 2
+        assert (
+            await (await chancy.push(note(3).with_run_at(timedelta(seconds=0.1)))).result(10) == 3
+        )
+
+
+async def test_a_pause_is_heeded_at_once(chancy: Chancy) -> None:
+    """The worker hears of it from Postgres, which has the row of the queue."""
+    async with Worker(chancy):
+        assert await (await chancy.push(note(1))).result(10) == 1
+        assert await chancy.pause_queue("fast")
+
+        async def stays() -> bool:
+            reference = await chancy.push(note(2))
+            await asyncio.sleep(0.1)
+            return await reference.status() is State.PENDING
+
+        await eventually(stays, timeout=2.0)
+        assert await chancy.resume_queue("fast")
+
+        async def emptied() -> bool:
+            return "fast" not in await chancy.counts()
+
+        await eventually(emptied, timeout=2.0)
+
+
+async def test_a_job_cannot_end_itself_in_a_transaction(chancy: Chancy) -> None:
+    """Postgres does not have its row: that is said, instead of a lost lease."""
+    async with Worker(chancy):
+        done = await (await chancy.push(jobs.complete.job().with_queue("fast"))).wait(10)
+    assert done.state is State.FAILED
+    assert "complete_in() needs jobs that are kept in Postgres" in done.errors[0]["message"]
+
+
+async def test_what_the_broker_cannot_do_is_refused(dsn: str) -> None:
+    wrong = Queue(name="fast", broker="redis", broker_options={"shards": 3})
+    with pytest.raises(ConfigurationError, match="no option 'shards'"):
+        Chancy(dsn, queues=[wrong], plugins=[RedisPlugin()])
+
+
+async def test_a_worker_that_starts_while_redis_is_away_says_so(
+    dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_redis()
+    server.stop()
+    plugins = [RedisPlugin(url=server.url)]
+    async with Chancy(dsn, queues=[FAST, NEAR], plugins=plugins) as chancy:
+        await chancy.migrate()
+        async with Worker(chancy) as worker:
+            await eventually(lambda: "queue_broken queue=fast" in caplog.text)
+            assert "is not open" not in caplog.text
+            failed = [one for one in caplog.records if "queue_failed" in one.getMessage()]
+            assert "Redis is away: " in failed[0].getMessage()
+            assert all(one.exc_info is None for one in failed), "a trace that says nothing more"
+            await asyncio.to_thread(server.start)
+            await eventually(lambda: "fast" in worker.queues, timeout=30)
+            assert await (await chancy.push(note(1))).result(10) == 1

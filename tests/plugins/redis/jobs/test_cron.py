@@ -1,0 +1,133 @@
+"""Ticks of cron whose queue is in Redis: their jobs go there, and are run from there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from chancy import Chancy, Queue, State
+from chancy.broker.contract import Broker
+from chancy.broker.optional import SqlStore
+from chancy.job.definition import job
+from chancy.plugins.cron import Cron, Entry, Overlap
+from chancy.plugins.leadership import Leadership
+from chancy.plugins.redis import RedisPlugin
+from chancy.routing.router import RoutedBroker
+from chancy.worker.worker import Worker
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+#: Its worker runs one job at a time.
+FAST = Queue(name="fast", executor="async", concurrency=1, broker="redis")
+
+began: list[str] = []
+at_once: list[int] = []
+running = 0
+
+
+@job(queue="fast")
+async def take(name: str, seconds: float = 0.0) -> str:
+    global running
+    running += 1
+    began.append(name)
+    at_once.append(running)
+    await asyncio.sleep(seconds)
+    running -= 1
+    return name
+
+
+TICK = take.job(name="tick", seconds=1.2)
+
+
+@asynccontextmanager
+async def application(dsn: str, url: str, cron: Cron) -> AsyncGenerator[Chancy]:
+    global running
+    began.clear()
+    at_once.clear()
+    running = 0
+    redis = RedisPlugin(url=url, timeout_s=0.5, connect_timeout_s=0.5)
+    plugins = [redis, Leadership(lease_s=1.0), cron]
+    async with Chancy(
+        dsn, queues=[FAST], plugins=plugins, pool_size=3, no_default_plugins=True
+    ) as made:
+        await made.migrate()
+        yield made
+
+
+@pytest.fixture
+def cron() -> Cron:
+    """One for each database: it stores its entries once in the life of a process."""
+    return Cron(Entry("often", "* * * * * *", TICK, overlap=Overlap.SKIP), poll_s=0.2)
+
+
+@pytest.fixture
+async def chancy(dsn: str, redis_url: str, cron: Cron) -> AsyncIterator[Chancy]:
+    async with application(dsn, redis_url, cron) as made:
+        yield made
+
+
+async def rows(chancy: Chancy, table: str) -> int:
+    """Rows in Postgres."""
+    assert isinstance(chancy.broker, SqlStore)
+    ((count,),) = await chancy.broker.fetch(f"select count(*) from chancy.{table}")
+    return int(count)
+
+
+async def emptied(chancy: Chancy) -> bool:
+    """Whether Postgres has no unfinished jobs: it has them until Redis has said that it does."""
+    return await rows(chancy, "jobs") == 0
+
+
+async def plane(chancy: Chancy) -> Broker:
+    """What is in Redis."""
+    assert isinstance(chancy.broker, RoutedBroker)
+    return await chancy.broker.planes.ready("redis")
+
+
+async def test_ticks_run_in_redis_and_do_not_overlap(chancy: Chancy, cron: Cron) -> None:
+    """One job of the queue at a time; a tick is left out while one runs."""
+    async with Worker(chancy):
+        await eventually(lambda: began.count("tick") == 1)
+        fired = await cron.history(chancy, "often")
+        [id] = [one.job_id for one in fired if one.job_id is not None]
+        stored = (await (await plane(chancy)).get([id]))[id]
+        assert (stored.state, stored.attempt) == (State.RUNNING, 1)
+        assert stored.meta["cron"]["entry"] == "often"
+        await eventually(lambda: emptied(chancy))
+        pushed = await chancy.push(take.job(name="pushed"))
+        assert (await chancy.wait_for(id, 10)).result == "tick"
+        assert await pushed.result(10) == "pushed"
+        await eventually(lambda: began.count("tick") == 2)
+        fired = await cron.history(chancy, "often")
+        await eventually(lambda: emptied(chancy))
+    assert {one.skipped for one in fired} >= {None, "overlap"}, "1.2 s each second"
+    assert max(at_once) == 1
+    assert await rows(chancy, "redis_moves") == 0
+    assert await chancy.control.get([id]) == {}, "neither did it end in Postgres"
+
+
+@pytest.mark.chaos
+async def test_a_tick_waits_while_nobody_can_say_whether_the_last_one_runs(
+    dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis goes away in the midst of a job: no tick is fired until it is back."""
+    server = own_redis(appendonly="yes")
+    slow = take.job(name="slow", seconds=2.0)
+    cron = Cron(Entry("slow", "* * * * * *", slow, overlap=Overlap.SKIP), poll_s=0.1)
+    async with application(dsn, server.url, cron) as chancy, Worker(chancy):
+        await eventually(lambda: began.count("slow") == 1)
+        server.kill()
+        await eventually(lambda: "cron_postponed entry='slow'" in caplog.text)
+        [standing] = await cron.get_all(chancy)
+        assert standing.problem is not None
+        assert "does not answer" in standing.problem
+        fired = [one for one in await cron.history(chancy, "slow") if one.job_id is not None]
+        assert len(fired) == 1
+        await asyncio.to_thread(server.start)
+        await eventually(lambda: began.count("slow") >= 2, timeout=30)
+        assert max(at_once) == 1
+        [standing] = await cron.get_all(chancy)
+        assert standing.problem is None

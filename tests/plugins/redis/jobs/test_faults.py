@@ -1,0 +1,264 @@
+"""What the broker on Redis does while the server fails, and after."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing, suppress
+
+import pytest
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note, Settlement
+from chancy.errors import BrokerUnavailable, StatementFailed
+from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.states import State
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+Start = Callable[..., RedisServer]
+
+
+@pytest.fixture
+async def server(own_redis: Start) -> RedisServer:
+    return own_redis(appendonly="yes", appendfsync="always")
+
+
+@pytest.fixture
+async def bench(server: RedisServer) -> AsyncIterator[Bench]:
+    broker = RedisBroker(RedisSettings(url=server.url, timeout_s=0.5, connect_timeout_s=0.5))
+    await broker.open()
+    made = Bench(broker)
+    await made.prepare()
+    yield made
+    await broker.close()
+
+
+async def claimed(bench: Bench, limit: int = 100) -> Sequence[Claim]:
+    """What a claim gives in the end."""
+
+    async def claim() -> Sequence[Claim]:
+        try:
+            return await bench.claim(limit)
+        except BrokerUnavailable:
+            return []
+
+    return await eventually(claim)
+
+
+async def test_a_restarted_server_goes_on_with_what_it_had(
+    bench: Bench, server: RedisServer
+) -> None:
+    running, waiting = await bench.running(prepared(), prepared(meta='{"a": 1}'))
+    server.kill()
+    with pytest.raises(BrokerUnavailable):
+        await bench.settle(settlement(running, State.SUCCEEDED))
+    server.start()
+    # Scripts are gone, leases are not.
+    assert await bench.settle(settlement(running, State.SUCCEEDED)) == frozenset()
+    assert await bench.state(waiting.id) is State.RUNNING
+
+
+async def test_a_push_outlasts_a_short_outage(bench: Bench, server: RedisServer) -> None:
+    server.kill()
+    jobs = [prepared() for _ in range(3)]
+    pushing = asyncio.create_task(bench.push(*jobs))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(server.start)
+    assert await pushing == [job.id for job in jobs]
+    assert [claim.id for claim in await bench.claim()] == [job.id for job in jobs]
+
+
+async def test_a_push_gives_up_in_the_end(
+    bench: Bench, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.redis.jobs.push.PATIENCE_S", 0.2)
+    server.kill()
+    async with asyncio.timeout(30):
+        with pytest.raises(BrokerUnavailable):
+            await bench.push(prepared())
+
+
+async def test_a_push_that_is_repeated_does_not_run_what_has_ended_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is lost, somebody runs the job, and then the push is made again."""
+    broker = bench.broker
+    assert isinstance(broker, RedisBroker)
+    run, lost = broker.link.run, asyncio.Event()
+
+    async def lose_first_answer(name: str, *args: str | bytes | float) -> object:
+        answer = await run(name, *args)
+        if not name.startswith("push") or lost.is_set():
+            return answer
+        lost.set()
+        [claim] = await bench.claim()
+        await bench.settle(settlement(claim, State.SUCCEEDED))
+        raise BrokerUnavailable("the answer was lost")
+
+    monkeypatch.setattr(broker.link, "run", lose_first_answer)
+    old, new = prepared(), prepared()
+    await bench.push(old)
+    await bench.push(new)
+    assert [claim.id for claim in await bench.claim()] == [new.id]
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("lost"), asyncio.CancelledError()], ids=repr)
+@pytest.mark.row("F33")
+async def test_a_claim_whose_answer_was_lost_is_given_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    broker = bench.broker
+    assert isinstance(broker, RedisBroker)
+    ids = await bench.push(*(prepared(priority=n % 2) for n in range(6)))
+    run = broker.link.run
+
+    async def lose_answer(name: str, *args: str | bytes | float) -> object:
+        await run(name, *args)
+        raise error
+
+    monkeypatch.setattr(broker.link, "run", lose_answer)
+    with pytest.raises(type(error)):
+        await bench.claim(4)
+    monkeypatch.setattr(broker.link, "run", run)
+    assert [claim.id for claim in await bench.claim()] == [ids[1], ids[3], ids[5], ids[0]]
+    assert [claim.id for claim in await bench.claim()] == [ids[2], ids[4]]
+    assert await bench.claim() == []
+
+
+async def test_a_claim_goes_on_after_a_server_that_said_nothing(
+    bench: Bench, server: RedisServer
+) -> None:
+    ids = await bench.push(prepared(), prepared())
+    server.freeze()
+    with pytest.raises(BrokerUnavailable):
+        await bench.claim()
+    server.thaw()
+    assert [claim.id for claim in await claimed(bench)] == ids
+
+
+@pytest.mark.row("F42")
+async def test_who_was_frozen_settles_nothing_of_what_others_took(
+    bench: Bench, server: RedisServer
+) -> None:
+    [old] = await bench.running()
+    [orphan] = await bench.broker.orphans(silent_s=0.0, limit=10)
+    back = settlement(orphan, State.PENDING)._replace(refund=True, crashed=True)
+    assert await bench.settle(back) == frozenset()
+    other = Bench(bench.broker)
+    await other.prepare()
+    [new] = await other.claim()
+    assert await bench.settle(settlement(old, State.SUCCEEDED)) == {old.id}
+    assert await other.settle(settlement(new, State.FAILED)) == frozenset()
+    assert await bench.settle(settlement(old, State.SUCCEEDED)) == {old.id}
+    assert await bench.state(old.id) is State.FAILED
+
+
+@pytest.mark.row("F37")
+async def test_a_server_that_lost_everything_is_used_again(
+    bench: Bench, server: RedisServer
+) -> None:
+    [claim] = await bench.running()
+    server.flush()
+    assert await bench.settle(settlement(claim, State.SUCCEEDED)) == {claim.id}
+    assert await bench.claim() == []
+    pulse = bench.broker.pulse(bench.worker_id)
+    assert await asyncio.to_thread(pulse.beat) is False
+    pulse.close()
+    await bench.prepare()
+    [again] = await bench.running()
+    assert again.attempt == 1
+
+
+async def test_a_full_server_refuses_pushes_and_takes_ends(own_redis: Start) -> None:
+    server = own_redis(maxmemory="12mb", maxmemory_policy="noeviction")
+    broker = RedisBroker(RedisSettings(url=server.url))
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare()
+        big = '{"a": "' + "x" * 100_000 + '"}'
+        before: list[Claim] = await bench.running(prepared(arguments=big))
+        jobs = [prepared(arguments=big) for _ in range(200)]
+        pushes = await asyncio.gather(*map(bench.push, jobs), return_exceptions=True)
+        refused = [each for each in pushes if isinstance(each, BaseException)]
+        assert refused
+        with suppress(StatementFailed):
+            # Up to the last byte.
+            for _ in range(1_000):
+                await bench.push(*(prepared() for _ in range(10)))
+        assert all(isinstance(each, StatementFailed) for each in refused), refused
+        counts = (await broker.counts())["default"]
+        assert counts.running == 1
+        pulse = broker.pulse(bench.worker_id)
+        assert await asyncio.to_thread(pulse.beat)
+        pulse.close()
+        assert await broker.note([Note(before[0].id, before[0].lease, '{"a": 1}')]) == frozenset()
+        ends: list[Settlement] = [settlement(before[0], State.SUCCEEDED)]
+        assert await broker.settle(ends) == frozenset()
+        assert await bench.state(before[0].id) is State.SUCCEEDED
+        assert (await broker.counts())["default"] == counts._replace(running=0)
+        assert len(await bench.claim(1)) == 1
+    finally:
+        await broker.close()
+
+
+@pytest.mark.chaos
+async def test_no_script_takes_long_with_a_hundred_thousand_due_jobs(own_redis: Start) -> None:
+    server = own_redis(slowlog_log_slower_than="0", slowlog_max_len="1000")
+    broker = RedisBroker(RedisSettings(url=server.url))
+    await broker.open()
+    try:
+        with closing(server.client()) as client:
+            for _ in range(100):
+                await broker.push([prepared(delay_s=0.001) for _ in range(1_000)])
+            client.slowlog_reset()
+            assert (await broker.promote(2_000)).promoted == 2_000
+            took_us = [each["duration"] for each in client.slowlog_get(100)]
+        # 1.5 ms on a machine that does nothing else; this one may do something else.
+        assert sorted(took_us)[len(took_us) // 2] < 5_000
+    finally:
+        await broker.close()
+
+
+async def test_a_moved_slot_is_followed(redis_cluster: str) -> None:
+    """The seed is a node that does not have the shard, in two of three cases."""
+    for prefix in ("a:", "b:", "c:", "d:", "e:", "f:"):
+        broker = RedisBroker(RedisSettings(url=redis_cluster, cluster=True, prefix=prefix))
+        await broker.open()
+        try:
+            bench = Bench(broker)
+            await bench.prepare()
+            subscription = await broker.subscribe()
+            await subscription.probe(5.0)
+            [claim] = await bench.running()
+            pulse = broker.pulse(bench.worker_id)
+            assert await asyncio.to_thread(pulse.beat)
+            pulse.close()
+            assert await bench.settle(settlement(claim, State.SUCCEEDED)) == frozenset()
+            await subscription.close()
+        finally:
+            await broker.close()
+
+
+async def test_the_clock_is_that_of_the_server(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose clock is wrong by minutes pushes and settles as the others do."""
+    broker = RedisBroker(RedisSettings(url=redis_url))
+    await broker.open()
+    try:
+        bench = Bench(broker)
+        await bench.prepare()
+        skewed = time.time() + 300
+        monkeypatch.setattr(time, "time", lambda: skewed)
+        [claim] = await bench.running(prepared(delay_s=-1.0))
+        await bench.settle(settlement(claim, State.SCHEDULED)._replace(delay_s=60.0))
+        found = await bench.job(claim.id)
+        assert found.run_at is not None
+        assert 59.0 < (found.run_at - found.pushed_at).total_seconds() < 65.0
+        assert await broker.orphans(silent_s=60.0, limit=10) == []
+    finally:
+        await broker.close()

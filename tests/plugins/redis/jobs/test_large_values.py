@@ -1,0 +1,96 @@
+"""Arguments, meta, failures and results of many kilobytes are kept exactly, and hold up nobody."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from chancy.attempt.failure import Failure
+from chancy.attempt.settlement import Note
+from chancy.job.unique import UniqueKey
+from chancy.plugins.redis import RedisBroker, RedisSettings
+from chancy.plugins.redis.transport.chunks import BATCH
+from chancy.states import State
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+from tests.plugins.redis.jobs.script_times import MOST_US, timed
+from tests.support.redis_fixtures import RedisServer
+
+Measured = tuple[RedisServer, RedisBroker, Bench]
+
+#: More than a piece, of the texts that follow.
+JOBS = 16
+SOME = 0.25
+
+
+def text(letter: str, size: int = 60_000) -> str:
+    # Lines end in an escape: what looks for ends of lines must not take these for one.
+    return json.dumps({letter: f"{letter}\n" * (size // 3)})
+
+
+@pytest.fixture
+async def measured(own_redis: Callable[..., RedisServer]) -> AsyncIterator[Measured]:
+    """A server of its own, whose scripts nobody else's delay."""
+    server = own_redis()
+    broker = RedisBroker(RedisSettings(url=server.url))
+    await broker.open()
+    bench = Bench(broker)
+    await bench.prepare()
+    yield server, broker, bench
+    await broker.close()
+
+
+async def test_large_metas_failures_and_results_are_pieces(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, broker, bench = measured
+    # Every other one is small: of these the whole record is written.
+    jobs = [prepared(arguments=text("a") if n % 2 else "{}") for n in range(JOBS)]
+    ids = [job.id for job in jobs]
+    broke = Failure.named("shop.errors.Broke", "it broke " * 1_000)
+    with timed(server, monkeypatch) as times:
+        await broker.push(jobs)
+        claims = await bench.claim(JOBS)
+        for meta in (text("m"), '{"half": true}', text("n")):
+            notes = [Note(one.id, one.lease, meta) for one in claims]
+            assert await broker.note(notes) == frozenset()
+        again = [
+            settlement(one, State.SCHEDULED)._replace(delay_s=-1.0, failure=broke) for one in claims
+        ]
+        assert await broker.settle(again) == frozenset()
+        assert (await broker.promote(JOBS)).promoted == JOBS
+        claims = await bench.claim(JOBS)
+        assert [(one.id, one.attempt) for one in claims] == [(id, 2) for id in ids]
+        back = [settlement(one, State.PENDING)._replace(refund=True) for one in claims]
+        assert await broker.settle(back) == frozenset()
+        claims = await bench.claim(JOBS)
+        ends = [settlement(one, State.SUCCEEDED)._replace(result=text("r")) for one in claims]
+        assert await broker.settle(ends) == frozenset()
+        found = await broker.get(ids)
+    meta = json.loads(text("m")) | {"half": True} | json.loads(text("n"))
+    for job in jobs:
+        read = found[job.id]
+        assert (read.state, read.attempt, read.worker_id) == (State.SUCCEEDED, 2, bench.worker_id)
+        assert read.arguments == json.loads(job.arguments)
+        assert (read.meta, read.result) == (meta, json.loads(text("r")))
+        assert [one["attempt"] for one in read.errors] == [1]
+    assert len(times.check(interrupted=SOME)["note"]) > 3
+
+
+async def test_large_arguments_that_others_replace_are_not_read(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, broker, bench = measured
+    meta, func = '{"m": 1}', "shop." + "f" * 200
+    keys = [UniqueKey(uuid.uuid4().bytes, "replace") for _ in range(3 * BATCH)]
+    first = [prepared(arguments=text("a"), meta=meta, func=func, unique=key) for key in keys]
+    await broker.push(first)
+    with timed(server, monkeypatch) as times:
+        found = await broker.push([prepared(arguments='{"n": 1}', unique=key) for key in keys])
+    assert list(found.values()) == [job.id for job in first]
+    claims = await bench.claim(len(keys))
+    assert {(one.func, one.arguments, one.meta) for one in claims} == {(func, '{"n": 1}', meta)}
+    # The others may have been interrupted.
+    assert times.took_us()["push"][0] < MOST_US, "as if they were small"

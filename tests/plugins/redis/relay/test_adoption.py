@@ -1,0 +1,337 @@
+"""Jobs in Postgres whose queue is in Redis are taken there, each once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chancy import Chancy, State, Unique
+from chancy.broker.optional import Adoption
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.relay import adoption as moves
+from chancy.plugins.redis.relay.adoption import Moves
+from chancy.postgres.connections.dedicated import Link
+from chancy.worker.worker import Worker
+from tests.plugins.redis.relay.moving import (
+    adoption,
+    application,
+    arrived,
+    fetch,
+    insert,
+    left,
+    plane,
+)
+from tests.support import jobs
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def chancy(dsn: str, redis_url: str) -> AsyncGenerator[Chancy]:
+    jobs.noted.clear()
+    async with application(dsn, redis_url) as made:
+        yield made
+
+
+def broken_off(monkeypatch: pytest.MonkeyPatch, name: str, meanwhile: Any = None) -> None:
+    """Have it die before one of its statements, or do something there."""
+    ordinary = Moves._fetch
+
+    async def fetch(self: Moves, which: str, *parameters: object) -> Sequence[Sequence[Any]]:
+        if which == name:
+            if meanwhile is None:
+                raise BrokerUnavailable("killed")
+            await meanwhile()
+        return await ordinary(self, which, *parameters)
+
+    monkeypatch.setattr(Moves, "_fetch", fetch)
+
+
+async def test_all_that_a_job_has_behind_it_comes_along(chancy: Chancy) -> None:
+    (id,) = await insert(chancy, [7], '{"k": "v"}')
+    await fetch(
+        chancy,
+        """update chancy.jobs set priority = 9, attempt = 2, crashes = 1, max_attempts = 5,
+        limits = '{"time": 60}', run_at = now() - interval '1 minute',
+        pushed_at = now() - interval '1 hour', errors = chancy.with_failure(
+          chancy.with_failure(null, '{"types": ["a.B"], "message": "one ü"}', 1, id),
+          '{"types": ["a.C"], "message": "two"}', 2, null)""",
+    )
+    before = (await chancy.control.get([id]))[id]
+    assert await (await adoption(chancy))("fast") == (1, False, False)
+    after = (await (await plane(chancy)).get([id]))[id]
+    assert [(one["attempt"], one["message"]) for one in after.errors] == [(1, "one ü"), (2, "two")]
+    assert after.errors[0]["worker_id"] == str(id)
+    assert [one.keys() for one in after.errors] == [one.keys() for one in before.errors]
+    assert before.pushed_at is not None
+    assert after.pushed_at is not None
+    assert abs((after.pushed_at - before.pushed_at).total_seconds()) < 0.001
+    same = replace(after, errors=before.errors, pushed_at=before.pushed_at)
+    assert same == before
+    assert await arrived(chancy)
+    async with Worker(chancy):
+        done = await chancy.wait_for(id, 10)
+    assert (done.result, done.attempt, done.crashes) == (7, 3, 1)
+
+
+async def test_order_and_priority_are_kept(chancy: Chancy) -> None:
+    ids = await insert(chancy, range(4))
+    await fetch(chancy, "update chancy.jobs set priority = 5 where id = $1", ids[3])
+    await (await adoption(chancy))("fast")
+    broker = await plane(chancy)
+    ahead = {id: place.ahead for id in ids if (place := await broker.place(id)) is not None}
+    assert [ahead[id] for id in ids] == [1, 2, 3, 0]
+
+
+async def test_several_take_each_job_once(chancy: Chancy) -> None:
+    ids = await insert(chancy, range(900))
+    adopt = await adoption(chancy)
+    done = await asyncio.gather(*(adopt("fast") for _ in range(8)))
+    total = sum(one.jobs for one in done)
+    while not await arrived(chancy):
+        total += (await adopt("fast")).jobs
+    assert total == len(ids)
+    assert (await (await plane(chancy)).counts())["fast"].pending == len(ids)
+
+
+async def test_who_died_after_the_push_has_it_run_no_second_time(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "LEASE_S", 0.2)
+    (id,) = await insert(chancy, [1])
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end")
+        with pytest.raises(BrokerUnavailable, match="killed"):
+            await adopt("fast")
+    assert await left(chancy) == (1, 1), "it is in both"
+    async with Worker(chancy):
+        await eventually(lambda: jobs.noted == [1])
+        await eventually(lambda: arrived(chancy))
+        # Where nothing is known of the job any more, it is known that it was there.
+        await broker.link.command("DEL", broker.tag.encode() + b":j:" + id.bytes)
+    assert jobs.noted == [1]
+    assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
+
+
+async def die_before_the_push(adopt: Adoption, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def die(*_: object) -> None:
+        raise BrokerUnavailable("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("chancy.plugins.redis.relay.delivery.Delivery.push", die)
+        with pytest.raises(BrokerUnavailable, match="killed"):
+            await adopt("fast")
+
+
+async def test_who_died_before_the_push_leaves_it_to_another(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Within it another one asks.
+    monkeypatch.setattr(moves, "LEASE_S", 1.0)
+    await insert(chancy, [1])
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    await die_before_the_push(adopt, monkeypatch)
+    assert (await adopt("fast")).jobs == 0, "another has it"
+    assert await left(chancy) == (1, 1)
+    async with Worker(chancy):
+        await eventually(lambda: jobs.noted == [1])
+    assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
+
+
+async def test_who_was_frozen_comes_too_late(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (id,) = await insert(chancy, [1])
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    with monkeypatch.context() as patch:
+        patch.setattr(moves, "LEASE_S", 0.05)
+        broken_off(patch, "take", lambda: asyncio.sleep(0.1))  # until after its end
+        assert (await adopt("fast")).jobs == 0
+    assert "redis_relay_late jobs=1" in caplog.text
+    assert await broker.get([id]) == {}
+    await eventually(lambda: arrives(adopt))
+
+
+async def arrives(adopt: Any) -> bool:
+    return bool((await adopt("fast")).jobs)
+
+
+async def test_what_is_cancelled_on_its_way_is_cancelled(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = await insert(chancy, [1])
+    adopt, broker = await adoption(chancy), await plane(chancy)
+
+    async def cancel() -> None:
+        assert await chancy.cancel(id)
+
+    broken_off(monkeypatch, "end", cancel)
+    await adopt("fast")
+    assert (await broker.get([id]))[id].state is State.CANCELLED
+    assert (await chancy.control.get([id]))[id].state is State.CANCELLED
+    assert await arrived(chancy)
+    assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
+
+
+#: A push that replaces.
+PUSH = (
+    "select chancy.push('fast', 'tests.support.jobs.note', jsonb_build_object('value', $1::int),"
+    " unique_key => 'one', on_conflict => 'replace', delay => $2::float8 * interval '1 s')"
+)
+
+
+@pytest.mark.parametrize("delay_s", [0.5, 0.0])
+async def test_what_is_replaced_on_its_way_is_taken_back(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch, delay_s: float
+) -> None:
+    """A push finds it pending in Postgres, and puts it off or gives it other arguments there."""
+    ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
+    adopt, broker = await adoption(chancy), await plane(chancy)
+
+    async def replace_it() -> None:
+        ((found,),) = await fetch(chancy, PUSH, 2, delay_s)
+        assert found == id
+
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end", replace_it)
+        await adopt("fast")
+    assert await broker.get([id]) == {}
+    assert await left(chancy) == (1, 0)
+    async with Worker(chancy):
+        await eventually(lambda: jobs.noted == [2])
+    assert await arrived(chancy)
+
+
+async def test_what_falls_due_again_on_its_way_is_not_lost(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken by one who dies, put off, found so by the next one, and due before that has ended."""
+    ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
+    adopt = await adoption(chancy)
+    await die_before_the_push(adopt, monkeypatch)
+    assert await fetch(chancy, PUSH, 2, 3600.0) == [(id,)]
+    await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+
+    async def fall_due() -> None:
+        await fetch(chancy, "update chancy.jobs set state = 0, run_at = null")
+
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end", fall_due)
+        assert (await adopt("fast")).jobs == 0
+    assert await left(chancy) == (1, 0)
+    async with Worker(chancy):
+        await eventually(lambda: jobs.noted == [2])
+
+
+async def test_a_unique_key_is_looked_at_on_arrival(
+    chancy: Chancy, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    job = jobs.note.job(value=1).with_queue("fast").with_unique(Unique(key="once"))
+    held = await chancy.push(job)
+    push = "select chancy.push('fast', 'tests.support.jobs.note', unique_key => 'once')"
+    ((skipped,),) = await fetch(chancy, push)
+    await (await adoption(chancy))("fast")
+    assert f"redis_relay_skipped job={skipped} holder={held.id}" in caplog.text
+    assert await arrived(chancy)
+
+
+async def test_what_redis_refuses_stands_alone(
+    chancy: Chancy, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = await insert(chancy, range(9))
+    bad = ids[4]
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    # A key of another type is there: its script fails.
+    await broker.link.command("SET", f"{broker.tag}:u", "")
+    await fetch(chancy, "update chancy.jobs set unique_key = '\\x00' where id = $1", bad)
+    assert (await adopt("fast")).jobs == 8
+    assert f"redis_relay_refused job={bad}" in caplog.text
+    ((id, problem),) = await fetch(chancy, "select id, problem from chancy.redis_moves")
+    assert id == bad
+    assert "WRONGTYPE" in problem
+    await broker.link.command("DEL", f"{broker.tag}:u")
+    assert (await adopt("fast")).jobs == 0
+    await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+    assert (await adopt("fast")).jobs == 1
+    assert set(await broker.get(ids)) == set(ids)
+
+
+async def test_what_is_told_of_its_end_in_postgres_stays_there(chancy: Chancy) -> None:
+    steps: list[UUID] = await insert(chancy, [1, 2], '{"workflow": {}}')
+    steps += await insert(chancy, [3], '{"batch": {}}')
+    (other,) = await insert(chancy, [4])
+    assert await (await adoption(chancy))("fast") == (1, False, True)
+    async with Worker(chancy):
+        await eventually(lambda: sorted(map(str, jobs.noted)) == ["1", "2", "3", "4"])
+        await eventually(lambda: arrived(chancy))
+    assert set(await chancy.control.get([*steps, other])) == set(steps)
+
+
+async def test_what_is_on_its_way_is_not_run_in_postgres_beside_steps(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker finds steps in Postgres, and the job, which has come to Redis, too."""
+    await insert(chancy, [1, 2], '{"workflow": {}}')
+    await insert(chancy, [3])
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end")
+        with pytest.raises(BrokerUnavailable, match="killed"):
+            await (await adoption(chancy))("fast")
+    assert await left(chancy) == (3, 1), "one is in both"
+    await fetch(chancy, "update chancy.redis_moves set taken_until = now() + interval '1 hour'")
+    async with Worker(chancy):
+        await eventually(lambda: len(jobs.noted) == 3)
+        await insert(chancy, [4], '{"batch": {}}')
+        await eventually(lambda: len(jobs.noted) == 4)
+
+        async def told() -> bool:
+            return await left(chancy) == (1, 1)
+
+        await eventually(told)
+        await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+        await eventually(lambda: arrived(chancy))
+    assert sorted(map(str, jobs.noted)) == ["1", "2", "3", "4"]
+
+
+async def test_a_claim_of_steps_whose_answer_was_lost_is_found_again(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary, lost = Link.fetch, list[str]()
+
+    async def fetch(self: Link, sql: str, *parameters: object, **options: Any) -> Any:
+        rows = await ordinary(self, sql, *parameters, **options)
+        if "redis_claim" in sql and rows and not lost:
+            lost.append(sql)
+            raise BrokerUnavailable("cut off")
+        return rows
+
+    monkeypatch.setattr(Link, "fetch", fetch)
+    await insert(chancy, [1], '{"workflow": {}}')
+    async with Worker(chancy):
+        await eventually(lambda: jobs.noted == [1])
+    assert lost
+
+
+async def test_a_worker_that_is_to_stop_takes_over_no_more(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "BATCH", 1)
+    numbers = range(300)
+    await insert(chancy, numbers)
+    stopping: list[asyncio.Task[None]] = []
+
+    async def stop() -> None:
+        if not stopping:
+            stopping.append(asyncio.create_task(worker.stop()))
+
+    broken_off(monkeypatch, "end", stop)
+    async with Worker(chancy) as worker:
+        await eventually(lambda: bool(stopping))
+        await stopping[0]
+    assert (await left(chancy))[0] > 250

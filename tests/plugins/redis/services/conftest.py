@@ -1,0 +1,25 @@
+"""Services on a server alone and on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.plugins.redis.services.shop import Shop, shop
+
+
+@pytest.fixture(params=["alone", "cluster"])
+def place(request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """Of a server, and of a cluster."""
+    clustered = request.param == "cluster"
+    url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
+    with shop(url, cluster=clustered) as made:
+        yield made
+
+
+@pytest.fixture
+def alone(redis_url: str) -> Iterator[Shop]:
+    """Of a server."""
+    with shop(redis_url, cluster=False) as made:
+        yield made

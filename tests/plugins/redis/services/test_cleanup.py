@@ -1,0 +1,134 @@
+"""What is kept of services that have ended, and what is forgotten after its handler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from chancy.plugins.redis.services.leases import Ledger
+from chancy.plugins.redis.transport.clients import command_sync
+from tests.plugins.redis.services.member import member
+from tests.plugins.redis.services.shop import LEASE_S, Shop, note, shop
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+
+@pytest.mark.row("P17")
+async def test_what_is_kept_is_listed_until_it_is_too_old(alone: Shop) -> None:
+    id = await alone.services.start("give", cleanup=False)
+    async with alone.worker():
+        await eventually(alone.is_state(id, "SUCCESS"))
+        listed = await alone.services.list()
+        assert (listed.active, listed.ended) == ([id], [])
+    async with alone.worker(alone.declare(keep_s=0.1)):
+        await eventually(alone.is_state(id, None))
+    assert (await alone.services.list()).active == []
+
+
+@pytest.mark.row("P16")
+@pytest.mark.row("P18")
+@pytest.mark.row("P42")
+@pytest.mark.parametrize(
+    "place", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
+async def test_what_has_ended_is_forgotten_with_and_without_a_handler(place: Shop) -> None:
+    id = await place.services.start("give", value=3)
+    async with place.worker(place.declare(cleanup=False)):
+        await eventually(place.is_state(id, "SUCCESS"))
+    listed = await place.services.list()
+    assert (listed.new, listed.active, listed.ended) == ([], [], [id])
+    seen: list[tuple[str, dict[str, str]]] = []
+    async with place.worker(place.declare(handler=lambda *given: seen.append(given))):
+        await eventually(place.is_state(id, None))
+        await place.services.start("give", id="again")
+        await eventually(lambda: len(seen) == 2)
+        await eventually(place.is_state("again", None))
+    assert seen[0][0] == id
+    fields = seen[0][1]
+    assert (fields["task"], fields["state"], fields["output"]) == ("give", "SUCCESS", "3")
+    async with place.worker():
+        id = await place.services.start("give")
+        await eventually(place.is_state(id, None))
+    keys = place.services.keys
+    left = {name for key in (*keys.given, keys.leases) for name in [key] if place.raw.exists(name)}
+    assert left == set()
+
+
+async def test_what_has_ended_is_forgotten_without_a_look_through_its_list(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """Of 100,000 each look took a millisecond, of a server that does one thing at a time."""
+    server = own_redis()
+    with shop(server.url, cluster=False) as place:
+        keys = place.services.keys
+        for number in range(300):
+            place.raw.hset(keys.of(f"g{number}"), mapping={"task": "give", "state": "SUCCESS"})
+        place.raw.lpush(keys.ended, *(f"g{number}" for number in range(200)))
+        place.raw.zadd(f"{keys.waiting}:kept", {f"g{number}": 1 for number in range(200, 300)})
+        ledger = Ledger(place.services.link, "mine", LEASE_S)
+        command_sync(place.raw, "CONFIG", "RESETSTAT")
+        for _ in range(4):
+            assert len(ledger.tidy(40, 60.0, drop=True)) == 40
+        for one in ledger.tidy(40, 60.0, drop=False):
+            assert ledger.clean(one)
+        ledger.sweep(keep_s=1.0, adopt_s=60.0)
+        assert not place.raw.keys(keys.of("*"))
+        assert "cmdstat_lrem" not in place.raw.info("commandstats")
+
+
+@pytest.mark.row("P19")
+async def test_a_cleanup_whose_worker_was_killed_is_repeated(alone: Shop) -> None:
+    id = await alone.services.start("give")
+    handler = f"{__name__}:hang"
+    with member(alone.url, handler=handler, handler_s=1.0) as process:
+        await eventually(lambda: alone.notes("hangs") == [id])
+        process.kill()
+    assert await alone.state(id) == "SUCCESS"
+    seen: list[str] = []
+    # Its sweeps, five in each lease, find what is no longer cleaned up.
+    worker = alone.declare(lease_s=LEASE_S, handler=lambda id, fields: seen.append(id))
+    async with alone.worker(worker):
+        await eventually(alone.is_state(id, None))
+    assert seen == [id]
+
+
+def hang(id: str, fields: dict[str, str]) -> None:
+    note("hangs", id)
+    threading.Event().wait()
+
+
+@pytest.mark.chaos
+async def test_a_handler_that_fails_is_called_up_to_five_times(alone: Shop) -> None:
+    id = await alone.services.start("give")
+    calls: list[str] = []
+
+    def fail(id: str, fields: dict[str, str]) -> None:
+        calls.append(id)
+        raise RuntimeError("no")
+
+    # Of a call that takes longer than `handler_s`, as of a busy machine, there would be a sixth.
+    worker = alone.declare(lease_s=LEASE_S, handler=fail, handler_s=0.5)
+    async with alone.worker(worker):
+        await eventually(alone.is_state(id, None))
+    assert calls == [id] * 5
+
+
+@pytest.mark.row("P18")
+async def test_a_handler_that_exits_ends_no_cleanup(alone: Shop) -> None:
+    ids = [await alone.services.start("give") for _ in range(2)]
+    calls: list[str] = []
+    seen: list[BaseException] = []
+
+    def exit_once(id: str, fields: dict[str, str]) -> None:
+        calls.append(id)
+        if len(calls) == 1:
+            raise SystemExit(3)
+
+    worker = alone.declare(lease_s=LEASE_S, handler=exit_once, handler_s=0.2)
+    worker.on_exception(seen.append)
+    async with alone.worker(worker):
+        for id in ids:
+            await eventually(alone.is_state(id, None))
+    assert [type(one) for one in seen] == [SystemExit]

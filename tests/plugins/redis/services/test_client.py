@@ -1,0 +1,284 @@
+"""Starting, finding and forgetting services."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
+from chancy.plugins.redis.keys import named_keys, own_keys
+from chancy.plugins.redis.services import NoService, Service, ServiceRuns
+from chancy.plugins.redis.services.leases import Ledger, Taken
+from chancy.plugins.redis.transport.clients import command_sync
+from tests.plugins.redis.services.shop import Beat, Shop
+from tests.support.waiting import eventually
+
+
+@pytest.mark.row("P04")
+@pytest.mark.row("P42")
+async def test_an_id_that_waits_is_started_once(place: Shop) -> None:
+    first = await place.services.start("give", id="mine", cleanup=False, value=1)
+    await place.services.start("give", id="other")
+    assert await place.services.start("give", id="mine", cleanup=False, value=2) == first
+    assert place.waiting == ["mine", "other"]
+    async with place.worker():
+        await eventually(lambda: place.notes("given") == ["mine", "other"])
+        await eventually(place.is_state("mine", "SUCCESS"))
+        found = await place.services.get("mine")
+        assert found is not None
+        assert found.output == 2
+
+
+@pytest.mark.row("P05")
+async def test_an_id_that_runs_is_not_started(alone: Shop) -> None:
+    id = await alone.services.start("beat")
+    async with alone.worker():
+        await eventually(lambda: alone.has_ticked(id))
+        with pytest.raises(ServiceRuns, match="reload or restart"):
+            await alone.services.start("beat", id=id)
+        # Nor by another program that just pushes it.
+        key = alone.services.keys.of(id)
+        token = alone.raw.hget(key, "token")
+        alone.raw.lpush(alone.services.keys.waiting, id)
+        await alone.services.start("give", id="behind")
+        await eventually(lambda: alone.notes("given") == ["behind"])
+        assert alone.raw.hget(key, "token") == token
+        assert alone.notes(id) == ["begin "]
+
+
+@pytest.mark.row("P06")
+@pytest.mark.row("P07")
+@pytest.mark.row("P42")
+async def test_other_programs_start_services_by_plain_commands(place: Shop) -> None:
+    keys = place.services.keys
+    command_sync(place.raw, "HSET", keys.of("raw"), "task", "give", "cleanup", "false")
+    command_sync(place.raw, "LPUSH", keys.waiting, "raw")
+    command_sync(
+        place.raw, "HSET", keys.of("more"), "task", "give", "data", '{"value":[7]}', "cleanup",
+        "false",
+    )  # fmt: skip
+    command_sync(place.raw, "LPUSH", keys.waiting, "more")
+    assert await place.state("raw") == "WAIT"
+    async with place.worker():
+        await eventually(place.is_state("raw", "SUCCESS"))
+        await eventually(place.is_state("more", "SUCCESS"))
+    found = await place.services.get("more")
+    assert found is not None
+    assert found.output == [7]
+
+
+@pytest.mark.row("P06")
+async def test_other_programs_stop_services_by_a_field(alone: Shop) -> None:
+    id = await alone.services.start("beat")
+    async with alone.worker(alone.declare(lease_s=60.0)):
+        await eventually(lambda: alone.has_ticked(id))
+        command_sync(alone.raw, "HSET", alone.services.keys.of(id), "wanted", "stop")
+        command_sync(alone.raw, "XADD", alone.services.keys.control, "*", "id", id)
+        await eventually(alone.is_state(id, "STOPPED"))
+
+
+@pytest.mark.row("P08")
+async def test_the_oldest_is_taken_first(alone: Shop) -> None:
+    ids = [await alone.services.start("give") for _ in range(20)]
+    async with alone.worker(alone.declare(concurrency=1)):
+        await eventually(lambda: len(alone.notes("given")) == 20)
+    assert alone.notes("given") == ids
+
+
+@pytest.mark.row("P14")
+async def test_an_id_without_a_record_is_dropped(
+    alone: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = alone.services.keys
+    alone.raw.lpush(keys.waiting, "ghost")
+    alone.raw.sadd(keys.known, "ghost", "phantom")
+    async with alone.worker():
+        await eventually(lambda: alone.raw.smembers(keys.known) == set() and not alone.waiting)
+    assert not alone.raw.exists(keys.of("ghost"))
+    assert "service_without_record service=ghost" in caplog.text
+    assert "service_without_record service=phantom" in caplog.text
+
+
+@pytest.mark.row("P25")
+@pytest.mark.row("P42")
+@pytest.mark.row("P43")
+@pytest.mark.parametrize(
+    "place", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
+async def test_what_was_stopped_or_has_ended_runs_again_anywhere(place: Shop) -> None:
+    beat = await place.services.start("beat")
+    give = await place.services.start("give", cleanup=False, value=1)
+    async with place.worker():
+        await eventually(lambda: place.has_ticked(beat))
+        await place.services.stop(beat)
+        await eventually(place.is_state(beat, "STOPPED"))
+        await eventually(place.is_state(give, "SUCCESS"))
+    assert await place.services.restart(beat) == "STOPPED"
+    assert await place.services.restart(give) == "SUCCESS"
+    await place.services.restart(beat)
+    assert place.waiting == [beat, give]
+    async with place.worker():
+        await eventually(lambda: place.notes(beat) == ["begin ", "begin "])
+        await eventually(lambda: place.notes("given") == [give, give])
+        # One that runs stops first.
+        assert await place.services.restart(beat) == "RUNNING"
+        await eventually(lambda: len(place.notes(beat)) == 3)
+        assert place.notes(f"course:{beat}") == ["begin", "end"] * 2 + ["begin"]
+        # By another program that just pushes its id.
+        await place.services.stop(beat)
+        await eventually(place.is_state(beat, "STOPPED"))
+        for id in (beat, give):
+            command_sync(place.raw, "LPUSH", place.services.keys.waiting, id)
+        await eventually(lambda: len(place.notes(beat)) == 4)
+        await eventually(lambda: place.notes("given") == [give] * 3)
+
+
+@pytest.mark.row("P25")
+@pytest.mark.parametrize("found_by", ["owner", "sweep", "restart"])
+def test_a_restart_is_done_once_though_the_lease_is_lost(alone: Shop, found_by: str) -> None:
+    """By the owner, which gives up in time; by a sweep; and where it is over as it is asked for."""
+    store, leases = alone.services.blocking, alone.services.keys.leases
+    id = store.start("beat")
+    ledger = Ledger(alone.services.link, "mine", 60.0)
+    (taken,) = ledger.claim(1)
+    assert isinstance(taken, Taken)
+    if found_by == "restart":
+        alone.raw.zadd(leases, {id: 1})
+    assert store.restart(id) == "RUNNING"
+    if found_by == "owner":
+        assert ledger.release(id, taken.token) == "WAIT"
+        assert alone.waiting == [id]
+    alone.raw.zadd(leases, {id: 1}, xx=True)
+    ledger.sweep(keep_s=60.0, adopt_s=60.0)
+    assert ledger.renew([(id, taken.token)]) == ["lost"]
+    assert ledger.release(id, taken.token) == "lost"
+    assert alone.waiting == [id], "it begins anew, and once"
+    (again,) = ledger.claim(1)
+    assert isinstance(again, Taken)
+    assert ledger.renew([(id, again.token)]) == [""], "nothing is wanted of it any more"
+
+
+@pytest.mark.row("P26")
+@pytest.mark.row("P42")
+async def test_a_restart_may_depend_on_the_state(place: Shop) -> None:
+    id = await place.services.start("beat")
+    assert await place.services.stop(id) == "WAIT"
+    assert await place.state(id) == "STOPPED"
+    assert not await place.services.restart_if(id, ["RUNNING", "ERROR"])
+    assert place.waiting == []
+    assert await place.services.restart_if(id, ["STOPPED"])
+    assert place.waiting == [id]
+    with pytest.raises(NoService, match="no service nowhere"):
+        await place.services.restart_if("nowhere", ["STOPPED"])
+
+
+@pytest.mark.row("P27")
+@pytest.mark.row("P42")
+async def test_services_are_listed_read_and_removed(place: Shop) -> None:
+    services, keys = place.services, place.services.keys
+    beat = await services.start("beat", id="b", pace=2)
+    await services.start("beat", id="w")
+    async with place.worker(place.declare(concurrency=1, cleanup=False)):
+        await eventually(lambda: place.has_ticked(beat))
+        listed = await services.list()
+        assert (listed.new, listed.active, listed.ended) == (["w"], ["b"], [])
+        assert services.blocking.fields("b", ["task", "nothing"]) == {"task": "beat"}
+        assert services.blocking.fields("b")["data"] == '{"pace":2}'
+        assert await services.remove("w") == "WAIT"
+        assert await services.remove("b") == "RUNNING"
+        await eventually(place.is_state("b", None))
+        assert place.notes("course:b") == ["begin", "end"]
+        assert await services.remove("b") is None
+        assert not place.raw.exists(keys.of("b"))
+        listed = await services.list()
+        assert (listed.new, listed.active, listed.ended) == ([], [], [])
+
+
+@pytest.mark.row("P40")
+async def test_names_of_keys_keep_applications_apart(alone: Shop) -> None:
+    one, other = own_keys("one:"), named_keys(waiting="n", ended="e", known="k", hashes="s-")
+    assert named_keys(
+        waiting="n", ended="e", known="k", hashes="s-", clustered=True
+    ).waiting == "{services}n"  # fmt: skip
+    with pytest.raises(ConfigurationError, match="must differ"):
+        named_keys(waiting="n", ended="n", known="k", hashes="s-")
+    assert len({*one.given, *other.given}) == 6
+
+
+class Idle(Service):
+    name = "idle"
+
+
+async def test_what_cannot_be_is_refused(alone: Shop) -> None:
+    with pytest.raises(InvalidArguments, match="nothing that JSON can say"):
+        await alone.services.start("beat", what=object())
+    with pytest.raises(PayloadTooLarge, match="1,048,5"):
+        await alone.services.start("beat", what="x" * 1_048_576)
+    with pytest.raises(InvalidArguments, match="cannot be the id"):
+        await alone.services.start("beat", id="")
+    with pytest.raises(ConfigurationError, match="lease_s=0"):
+        alone.services.configure(lease_s=0)
+    with pytest.raises(ConfigurationError, match="two services 'beat'"):
+        alone.services.service(Beat)
+    with pytest.raises(ConfigurationError, match="Idle has no start"):
+        alone.services.service(Idle)
+    with pytest.raises(ConfigurationError, match="'beat' is no module:attribute"):
+        alone.services.configure(handler="beat")
+    with pytest.raises(ConfigurationError, match=r"'nowhere:x' cannot be imported: .*nowhere"):
+        alone.services.configure(handler="nowhere:x")
+    half: Any = 0.5
+    with pytest.raises(ConfigurationError, match=r"replicas=0\.5 must be a whole number"):
+        alone.services.configure(replicas=half)
+    with pytest.raises(InvalidArguments, match=r"'STOPED' is no state: use .*STOPPED"):
+        await alone.services.restart_if("nowhere", ["STOPED"])
+    with pytest.raises(NoService):
+        await alone.services.stop("nowhere")
+    with pytest.raises(NoService):
+        await alone.services.set("nowhere", a=1)
+    assert await alone.services.get("nowhere") is None
+    assert alone.waiting == []
+
+
+async def test_a_line_of_thousands_is_pushed_to_in_no_time(alone: Shop) -> None:
+    alone.raw.lpush(alone.services.keys.waiting, *(f"id-{number}" for number in range(10_000)))
+    await alone.services.start("beat", id="mine")
+    began = time.monotonic()
+    await alone.services.start("beat", id="mine")
+    assert time.monotonic() - began < 0.1
+
+
+async def test_what_another_program_left_running_waits_again(alone: Shop) -> None:
+    keys = alone.services.keys
+    alone.raw.hset(keys.of("old"), mapping={"task": "give", "state": "RUNNING", "cleanup": "false"})
+    alone.raw.sadd(keys.known, "old")
+    ledger = Ledger(alone.services.link, "other", 10.0)
+    assert ledger.sweep(keep_s=1.0, adopt_s=0.05).over == []
+    assert alone.raw.zscore(keys.leases, "old")
+
+    def found() -> bool:
+        return list(ledger.sweep(keep_s=1.0, adopt_s=60.0).over) == [("old", "WAIT")]
+
+    await eventually(found)
+    assert alone.waiting == ["old"]
+
+
+async def test_a_sweep_may_wait_for_longer_than_the_lease(alone: Shop) -> None:
+    id = await alone.services.start("give")
+    ledger = Ledger(alone.services.link, "gone", 1.0)
+    assert len(ledger.claim(1)) == 1
+    alone.raw.zincrby(alone.services.keys.leases, -1_500, id)
+    assert ledger.sweep(keep_s=1.0, adopt_s=60.0, timeout_s=2.0).over == []
+    assert list(ledger.sweep(keep_s=1.0, adopt_s=60.0).over) == [(id, "WAIT")]
+
+
+async def test_one_sweep_finds_the_services_of_a_worker_that_ran_many(alone: Shop) -> None:
+    for number in range(250):
+        alone.services.blocking.start("give", id=f"g{number}")
+    ledger = Ledger(alone.services.link, "gone", 1.0)
+    assert len(ledger.claim(250)) == 250
+    leases = alone.services.keys.leases
+    alone.raw.zadd(leases, dict.fromkeys(alone.raw.zrange(leases, 0, -1), 1))
+    alone.services.sweep()
+    assert len(alone.waiting) == 250

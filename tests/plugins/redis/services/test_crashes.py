@@ -1,0 +1,182 @@
+"""Workers of services are killed, frozen and told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+
+from chancy.plugins.redis.services.leases import Ledger, Taken
+from tests.plugins.redis.services.member import member
+from tests.plugins.redis.services.shop import LEASE_S, Shop, shop
+from tests.support.waiting import eventually
+
+#: Without a tick, of which there are a hundred in a second: whoever ticked has stopped.
+_SILENT_S = 1.0
+
+
+@pytest.mark.chaos
+@pytest.mark.row("P30")
+@pytest.mark.row("P43")
+async def test_the_services_of_a_killed_worker_begin_once_more_elsewhere(alone: Shop) -> None:
+    await killed(alone)
+
+
+@pytest.mark.chaos
+@pytest.mark.row("P30")
+@pytest.mark.row("P42")
+async def test_the_services_of_a_killed_worker_go_on_in_a_cluster(redis_cluster: str) -> None:
+    with shop(redis_cluster, cluster=True) as place:
+        await killed(place)
+
+
+@pytest.mark.chaos
+@pytest.mark.row("P30", "P32")
+async def test_workers_whose_clocks_are_wrong_keep_and_take_over_as_others(alone: Shop) -> None:
+    """Five minutes each way: leases end by the clock of the server."""
+    id = await alone.services.start("beat")
+    with member(alone.url, lease_s=LEASE_S, skew_s=-300.0) as slow:
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        with member(alone.url, skew_s=300.0) as fast:
+            # Long enough for the fast one to take it, if clocks of workers meant anything.
+            await asyncio.sleep(2 * LEASE_S)
+            assert {pid for pid, _ in alone.ticks(id)} == {slow.pid}
+            slow.kill()
+            await eventually(lambda: {pid for pid, _ in alone.ticks(id)} > {slow.pid})
+            await asyncio.sleep(LEASE_S)
+            assert alone.notes(id) == ["begin ", "begin "]
+            fast.terminate()
+            assert await asyncio.to_thread(fast.wait, 10) == 0
+    assert await alone.state(id) == "WAIT"
+
+
+async def killed(place: Shop) -> None:
+    """Only the one that dies has a short lease: what the others begin they keep."""
+    id = await place.services.start("beat")
+    with member(place.url, cluster=place.cluster, lease_s=LEASE_S) as process:
+        await eventually(lambda: len(place.ticks(id)) > 3)
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                await stack.enter_async_context(place.worker())
+            process.kill()
+            await eventually(lambda: {pid for pid, _ in place.ticks(id)} > {process.pid})
+            # For another sweep of each of them.
+            await asyncio.sleep(LEASE_S)
+            assert place.notes(id) == ["begin ", "begin "]
+            assert place.waiting == []
+
+
+@pytest.mark.chaos
+@pytest.mark.row("P32")
+@pytest.mark.parametrize("kind", ["beat", "thread-beat"])
+async def test_a_worker_that_was_frozen_stops_what_another_runs(alone: Shop, kind: str) -> None:
+    id = await alone.services.start(kind)
+    with member(alone.url, lease_s=LEASE_S) as process:
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        process.send_signal(signal.SIGSTOP)
+        async with alone.worker():
+            await eventually(lambda: {pid for pid, _ in alone.ticks(id)} > {process.pid})
+            process.send_signal(signal.SIGCONT)
+            awake = time.time()
+
+            def last() -> float:
+                return max(at for pid, at in alone.ticks(id) if pid == process.pid)
+
+            # It ticks each 10 ms, until it has found out and its copy has ended.
+            await eventually(lambda: time.time() - max(awake, last()) > _SILENT_S)
+            assert last() - awake < LEASE_S
+            found = await alone.services.get(id)
+            assert found is not None
+            assert found.state == "RUNNING"
+            assert f":{os.getpid()}:" in (found.owner or "")
+            # The frozen one works on: what it does not run it may take.
+            other = await alone.services.start(kind)
+            await alone.services.stop(other)
+
+
+@pytest.mark.row("P34")
+@pytest.mark.row("P35")
+@pytest.mark.row("P43")
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGTERM]
+)
+async def test_a_worker_that_is_told_to_end_gives_all_back(
+    alone: Shop, number: signal.Signals
+) -> None:
+    ids = [await alone.services.start(kind) for kind in ("beat", "thread-beat")]
+    with member(alone.url) as process:
+        await eventually(lambda: all(len(alone.ticks(id)) > 3 for id in ids))
+        process.send_signal(number)
+        assert await asyncio.to_thread(process.wait, 10) == 0
+    assert [await alone.state(id) for id in ids] == ["WAIT", "WAIT"]
+    assert sorted(alone.waiting) == sorted(ids)
+    async with alone.worker():
+        await eventually(lambda: all({os.getpid()} < {p for p, _ in alone.ticks(i)} for i in ids))
+
+
+@pytest.mark.row("P34")
+async def test_a_signal_that_comes_twice_at_once_is_one(alone: Shop) -> None:
+    """As of a terminal, and of the program that has started this one."""
+    id = await alone.services.start("beat")
+    with member(alone.url) as process:
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+        assert await asyncio.to_thread(process.wait, 10) == 0
+    assert await alone.state(id) == "WAIT"
+
+
+@pytest.mark.row("P35")
+async def test_another_signal_ends_a_worker_whose_service_does_not(alone: Shop) -> None:
+    id = await alone.services.start("stuck")
+    with member(alone.url) as process:
+        await eventually(lambda: alone.notes(id) == ["begin"])
+        process.send_signal(signal.SIGTERM)
+        await eventually(lambda: alone.notes(id) == ["begin", "stop"])
+        # Signals within a second of its clock count as one: the next is to be a second one.
+        await asyncio.sleep(1.1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 10) == 128 + signal.SIGTERM
+
+
+@pytest.mark.chaos
+@pytest.mark.row("P31")
+async def test_what_was_local_to_a_killed_worker_is_removed(alone: Shop) -> None:
+    with member(alone.url, local="beat", lease_s=LEASE_S) as process:
+        (id,) = await eventually(lambda: alone.raw.smembers(alone.services.keys.known))
+        id = id.decode()
+        await eventually(lambda: len(alone.ticks(id)) > 3)
+        found = await alone.services.get(id)
+        assert found is not None
+        assert found.local
+        process.kill()
+    async with alone.worker():
+        await eventually(alone.is_state(id, None))
+        listed = await alone.services.list()
+        assert (listed.new, listed.active, listed.ended) == ([], [], [])
+    assert {pid for pid, _ in alone.ticks(id)} == {process.pid}
+
+
+@pytest.mark.row("P44")
+async def test_an_id_that_was_moved_by_a_worker_that_died_is_not_lost(alone: Shop) -> None:
+    keys = alone.services.keys
+    ids = [await alone.services.start("give", cleanup=False) for _ in range(3)]
+    # What a worker that waits has done just before it is killed.
+    assert alone.raw.blmove(keys.waiting, keys.rung, 1, "RIGHT", "LEFT").decode() == ids[0]
+    assert (await alone.services.list()).new == ids
+    async with alone.worker():
+        for id in ids:
+            await eventually(alone.is_state(id, "SUCCESS"))
+    assert alone.notes("given") == ids
+    # And a worker whose claim was answered to nobody.
+    (id,) = [await alone.services.start("give", cleanup=False, value=1)]
+    (taken,) = Ledger(alone.services.link, "gone", LEASE_S).claim(1)
+    assert isinstance(taken, Taken)
+    assert taken.id == id
+    async with alone.worker():
+        await eventually(alone.is_state(id, "SUCCESS"))

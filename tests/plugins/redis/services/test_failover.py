@@ -1,0 +1,150 @@
+"""The server of services dies, and its replica takes over, with or without its last words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.transport.clients import command_sync
+from tests.plugins.redis.services.member import member
+from tests.plugins.redis.services.shop import Shop, shop
+from tests.support.proxy import Proxy
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+Own = Callable[..., RedisServer]
+
+
+def tell(server: RedisServer, *parts: str | int) -> object:
+    with closing(server.client()) as client:
+        return command_sync(client, *parts)
+
+
+@dataclass
+class Pair:
+    """A primary, its replica, and an address that leads to one of them."""
+
+    primary: RedisServer
+    replica: RedisServer
+    proxy: Proxy
+    place: Shop
+
+    async def follow(self) -> None:
+        """Have the replica take over all that there is by now."""
+        tell(self.replica, "REPLICAOF", "127.0.0.1", self.primary.port)
+        await eventually(self._is_level)
+
+    async def fail_over(self) -> None:
+        self.primary.kill()
+        await self.promote()
+
+    async def promote(self) -> None:
+        tell(self.replica, "REPLICAOF", "NO", "ONE")
+        self.proxy.target = ("127.0.0.1", self.replica.port)
+        await asyncio.to_thread(self.proxy.cut)
+
+    def _is_level(self) -> bool:
+        ours = tell(self.primary, "INFO", "replication")
+        theirs = tell(self.replica, "INFO", "replication")
+        assert isinstance(ours, dict)
+        assert isinstance(theirs, dict)
+        if theirs["master_link_status"] != "up":
+            return False
+        return bool(ours["master_repl_offset"] == theirs["slave_repl_offset"])
+
+
+@asynccontextmanager
+async def pair(own_redis: Own) -> AsyncGenerator[Pair]:
+    primary, replica = (own_redis(repl_diskless_sync_delay="0") for _ in range(2))
+    with (
+        Proxy("127.0.0.1", primary.port) as proxy,
+        shop(f"redis://127.0.0.1:{proxy.port}/0", cluster=False) as place,
+    ):
+        yield Pair(primary, replica, proxy, place)
+
+
+async def test_what_runs_goes_on_and_is_commanded_after_a_failover(own_redis: Own) -> None:
+    async with pair(own_redis) as servers:
+        place = servers.place
+        id = await place.services.start("beat")
+        async with place.worker():
+            await eventually(lambda: place.has_ticked(id))
+            await servers.follow()
+            await servers.fail_over()
+            ticks = len(place.ticks(id))
+            await eventually(lambda: len(place.ticks(id)) > ticks + 3)
+            assert place.notes(f"course:{id}") == ["begin"], "the same copy"
+            assert await place.services.stop(id) == "RUNNING"
+            await eventually(place.is_state(id, "STOPPED"))
+            assert place.notes(f"course:{id}") == ["begin", "end"]
+
+
+@pytest.mark.chaos
+@pytest.mark.row("P23")
+async def test_commands_that_are_repeated_through_a_failover_are_done_once(own_redis: Own) -> None:
+    """For a second there is no server; the worker is a process of its own."""
+    async with pair(own_redis) as servers:
+        place = servers.place
+        ids = [await place.services.start("beat") for _ in range(2)]
+        with member(place.url) as process:
+            await eventually(lambda: all(place.has_ticked(id) for id in ids))
+            await servers.follow()
+            servers.primary.kill()
+            await asyncio.to_thread(servers.proxy.cut)
+            tries: list[str] = []
+            both = asyncio.gather(
+                _insist(lambda: place.services.stop(ids[0]), tries),
+                _insist(lambda: place.services.start("give", id="late", value=1), tries),
+            )
+            await eventually(lambda: len(tries) > 3)
+            # So that the commands are tried some times while nobody can take them.
+            await asyncio.sleep(1.0)
+            await servers.promote()
+            await both
+            await eventually(place.is_state(ids[0], "STOPPED"))
+            await eventually(lambda: place.notes("given") == ["late"])
+            await eventually(place.is_state("late", None))
+            assert place.notes(f"course:{ids[1]}") == ["begin"], "the same copy"
+            assert await place.state(ids[1]) == "RUNNING"
+            process.terminate()
+            assert await asyncio.to_thread(process.wait, 10) == 0
+            assert place.notes("given") == ["late"]
+
+
+async def _insist(command: Callable[[], Awaitable[object]], tries: list[str]) -> None:
+    """Repeat a command whose outcome is unknown."""
+    while True:
+        try:
+            await command()
+        except BrokerUnavailable as error:
+            tries.append(str(error))
+            # As a program does that repeats it.
+            await asyncio.sleep(0.05)
+        else:
+            return
+
+
+async def test_what_the_new_server_does_not_know_to_run_is_run_by_one_worker(
+    own_redis: Own,
+) -> None:
+    """It was taken after the last word to the replica, where it waits."""
+    async with pair(own_redis) as servers:
+        place = servers.place
+        id = await place.services.start("beat")
+        await servers.follow()
+        tell(servers.replica, "REPLICAOF", "NO", "ONE")
+        async with place.worker(place.declare(lease_s=5.0)):
+            await eventually(lambda: place.has_ticked(id))
+            await servers.fail_over()
+            # By the same worker: it is given what it runs, or has lost it before.
+            await eventually(lambda: place.notes(f"course:{id}")[-2:] == ["end", "begin"])
+            ticks = len(place.ticks(id))
+            await eventually(lambda: len(place.ticks(id)) > ticks + 3)
+            await place.services.stop(id)
+            await eventually(place.is_state(id, "STOPPED"), timeout=10)
+            assert place.notes(f"course:{id}") == ["end", "begin", "end"]

@@ -1,0 +1,92 @@
+"""The leases of a worker are given up while its calls to Redis hang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis.services.lease_renewal import Held, Keeper
+from chancy.plugins.redis.services.leases import Ledger, Taken
+from chancy.plugins.redis.transport.sync_client import scripts
+from tests.plugins.redis.services.shop import declare, shop
+from tests.support.proxy import Proxy
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually_sync
+
+#: Of which a fifth is left for stopping; a machine that is busy may take half of that, a second.
+_LEASE_S = 10.0
+_PHASES = 10
+
+
+@pytest.mark.row("P37")
+@pytest.mark.chaos
+def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """The line goes dead at ten moments between two renewals."""
+    server = own_redis()
+    left: dict[str, float] = {}
+    with (
+        shop(server.url, cluster=False) as place,
+        Proxy("127.0.0.1", server.port) as proxy,
+        ExitStack() as stack,
+    ):
+        for number in range(_PHASES):
+            services = declare(f"redis://127.0.0.1:{proxy.port}/0")
+            stack.callback(services.close)
+            link = services.link.within(Keeper.patience_s(_LEASE_S))
+            stack.callback(link.close)
+            ledger = Ledger(link, f"worker {number}", _LEASE_S)
+            keeper = Keeper(ledger)
+            place.services.blocking.begin("beat", {}, id=f"{number}")
+            asked = time.monotonic()
+            (taken,) = ledger.claim(1)
+            assert isinstance(taken, Taken)
+            _hold(keeper, taken, asked + _LEASE_S, left)
+            keeper.start()
+            stack.callback(keeper.close)
+            # They renew one after the other, over the time between two renewals.
+            time.sleep(_LEASE_S / 5 / _PHASES)
+        proxy.black_hole()
+        eventually_sync(lambda: len(left) == _PHASES, timeout=2 * _LEASE_S)
+        proxy.heal()
+    worst = min(left.values())
+    assert worst > _LEASE_S / 10, f"{worst:.2f} s are left of the lease: {left}"
+
+
+def _hold(keeper: Keeper, taken: Taken, until: float, left: dict[str, float]) -> None:
+    """Note how many seconds of the lease are left as it is given up."""
+
+    def lose() -> None:
+        left[taken.id] = held.until - time.monotonic()
+
+    held = Held(taken.id, taken.token, until, lambda wanted, asked: None, lose)
+    keeper.hold(held)
+
+
+def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """A busy machine makes any of them late, and not all."""
+    # Each command of a script that is listed, too, makes the script twice as long.
+    server = own_redis(slowlog_log_slower_than="200", slowlog_max_len="100")
+    with shop(server.url, cluster=False) as place, closing(server.client()) as client:
+        ledger = Ledger(place.services.link, "worker", 60.0)
+        for number in range(500):
+            place.services.blocking.begin("beat", {}, id=f"{number}")
+        taken = ledger.claim(500)
+        held = [(one.id, one.token) for one in taken if isinstance(one, Taken)]
+        ledger.renew(held)  # the server knows the script by its digest from now on
+        client.slowlog_reset()
+        for _ in range(20):
+            assert ledger.renew(held) == [""] * 500
+        listed: Any = client.slowlog_get(100)
+    digest = scripts()["renew"].digest.encode()
+    took_us = [one["duration"] for one in listed if digest in one["command"]]
+    assert len(took_us) == 20, "each lease was renewed in the same script"
+    # Mostly 3 ms. A busy machine of half the speed took 6.
+    assert min(took_us) < 20_000

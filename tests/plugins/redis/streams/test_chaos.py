@@ -1,0 +1,178 @@
+"""Owners that are killed and frozen, as real processes: nothing is lost, and order holds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.plugins.redis.streams.crew import Crew, Line
+from tests.plugins.redis.streams.member import LEASE_S, PARTITIONS
+from tests.plugins.redis.streams.witness import Witness, witness
+from tests.support.waiting import eventually
+
+#: Until one that wakes up has tried something: it may find by its own clock that it is too late.
+_FREEZES = 5
+
+
+@pytest.fixture
+async def crew(place: dict[str, Any]) -> AsyncIterator[Crew]:
+    made = Crew(**place)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def check(lines: dict[int, list[Line]]) -> None:
+    """What may come again comes again in order, and a former owner ends with what it had in hand.
+
+    A process that is frozen within an event ends that one when it goes on; nothing can prevent it.
+    """
+    for partition, some in lines.items():
+        first: dict[int, list[int]] = defaultdict(list)
+        by_run: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for run, key, seq in some:
+            if seq not in first[key]:
+                first[key].append(seq)
+            by_run[run, key].append(seq)
+        for key, seqs in first.items():
+            assert seqs == sorted(seqs), f"key {key} of partition {partition}"
+        for (run, key), seqs in by_run.items():
+            assert seqs == sorted(set(seqs)), f"run {run}, key {key} of partition {partition}"
+        begun = {run: at for at, (run, _, _) in reversed(list(enumerate(some)))}
+        order = sorted(begun, key=lambda run: begun[run])
+        for run, successor in itertools.pairwise(order):
+            late = [line for line in some[begun[successor] :] if line[0] == run]
+            assert len(late) <= 1, f"run {run} of partition {partition} went on: {late}"
+
+
+async def check_acknowledgements(crew: Crew, book: Witness) -> None:
+    """Each was the owner's of its moment, by what the servers have run; none is missing."""
+    await book.catch_up()
+    assert book.wrong == []
+    for partition in range(PARTITIONS):
+        log = crew.orders.keys.log(partition)
+        entries: Any = await crew.streams.link.command("XRANGE", log, "-", "+")
+        assert set(book.acked[log]) == {xid.decode() for xid, _ in entries}
+
+
+@pytest.mark.chaos
+@pytest.mark.row("R11", "R26", "R29")
+async def test_the_partitions_of_a_killed_worker_go_on_elsewhere(crew: Crew) -> None:
+    """With what it had at hand, which the next owner has first, in order, and knows of."""
+    async with witness(crew.streams.link, crew.url) as book:
+        for _ in range(2):
+            crew.start()
+        await eventually(partial(crew.share, 2))
+        # 600 are done in a tenth of a second, within which the machine may not come to the kill.
+        await crew.keep_busy(6000)
+        crew.kill(crew.processes[0])
+        assert not await crew.nothing_pending()
+        assert not any(await crew.recovered())
+        await crew.send(600)
+        await eventually(crew.complete, timeout=LEASE_S * 2 + 8)
+        await eventually(crew.nothing_pending)
+        await check_acknowledgements(crew, book)
+        check(await crew.lines())
+        recovered = [first for first in await crew.recovered() if first]
+        assert recovered
+        assert recovered == [sorted(first) for first in recovered]
+
+
+@pytest.mark.chaos
+@pytest.mark.row("R29", "R30")
+async def test_a_worker_that_wakes_up_does_nothing_with_what_it_no_longer_owns(crew: Crew) -> None:
+    async with witness(crew.streams.link, crew.url) as book:
+        frozen = crew.start()
+        await crew.send(300)
+        await eventually(crew.complete)
+        for turn in range(_FREEZES):
+            await crew.keep_busy(3000)
+            frozen.send_signal(signal.SIGSTOP)
+            if turn == 0:
+                crew.start()
+            await eventually(crew.complete)
+            frozen.send_signal(signal.SIGCONT)
+            await crew.send(300)
+            await eventually(crew.complete)
+            await eventually(crew.nothing_pending)
+            await check_acknowledgements(crew, book)
+            check(await crew.lines())
+            if book.late:
+                break
+            # Its loop has seen the end of each lease before its heartbeat could try to extend one.
+            await eventually(partial(crew.share, 2))
+        assert book.late, "it has tried"
+
+
+@pytest.mark.row("R11", "R27", "R29", "R30")
+@pytest.mark.chaos
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seconds", [30])
+async def test_owners_are_killed_and_frozen_in_a_loop(crew: Crew, seconds: int) -> None:
+    assert await survive(crew, seconds), "no frozen owner has tried anything when it woke up"
+
+
+@pytest.mark.row("R11", "R27", "R29", "R30")
+@pytest.mark.chaos
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seconds", [15])
+async def test_owners_with_children_are_killed_and_frozen_in_a_loop(
+    redis_url: str, seconds: int
+) -> None:
+    """A child goes on by itself, until the lease ends that its worker does not extend."""
+    crew = Crew(redis_url, module="computing_member")
+    try:
+        await survive(crew, seconds)
+    finally:
+        await crew.close()
+
+
+async def survive(crew: Crew, seconds: int) -> bool:
+    """Whether acknowledgements of former owners have come, and were refused."""
+    async with witness(crew.streams.link, crew.url) as book:
+        for _ in range(3):
+            crew.start()
+        stop = asyncio.Event()
+
+        async def load() -> None:
+            while not stop.is_set():
+                await crew.send(50)
+                await asyncio.sleep(0.05)  # so that they keep up
+
+        loading = asyncio.create_task(load())
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await disturb(crew)
+        stop.set()
+        await loading
+        assert [process.poll() for process in crew.processes] == [None] * 3
+        await eventually(crew.complete, timeout=60)
+        await eventually(crew.nothing_pending)
+        await check_acknowledgements(crew, book)
+        check(await crew.lines())
+        return bool(book.late)
+
+
+async def disturb(crew: Crew) -> None:
+    """Kill a worker and start another, or freeze one for up to a few leases."""
+    await asyncio.sleep(random.uniform(0.3, 1.5))
+    victim = random.choice(crew.processes)
+    if random.random() < 0.5:
+        crew.kill(victim)
+        crew.start()
+    else:
+        await crew.keep_busy(600)  # so that it has something at hand
+        os.kill(victim.pid, signal.SIGSTOP)
+        await asyncio.sleep(LEASE_S * random.uniform(0.5, 2.5))
+        os.kill(victim.pid, signal.SIGCONT)

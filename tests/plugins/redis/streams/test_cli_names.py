@@ -1,0 +1,48 @@
+"""Names of processors that a person has mistyped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
+from tests.plugins.redis.streams import shop
+from tests.plugins.redis.streams.test_cli import runner
+
+
+@pytest.fixture
+async def streams(link: Link) -> AsyncIterator[Streams]:
+    made = Streams(link.settings)
+    shop.declare(made)
+    yield made
+    await made.link.close()
+
+
+@pytest.mark.parametrize(
+    "link", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
+@pytest.mark.parametrize(
+    "words", [("lag",), ("lag", "--json"), ("members",), ("resume",), ("reset", "--yes"), ("dead",)]
+)
+async def test_a_processor_that_there_is_not(streams: Streams, words: Sequence[str]) -> None:
+    """It would begin with the first reset, and hold all that comes for nobody."""
+    run = runner(streams.link.settings)
+    name, *options = words
+    (stream, _) = streams.streams
+    said = await asyncio.to_thread(run, name, "orders", "bil", *options, code=2)
+    assert said.err == "chancy: the stream orders has no processor 'bil'; there are: bill\n"
+    assert said.out == ""
+    await stream.link.command("XGROUP", "CREATE", stream.keys.log(2), "ship", "0", "MKSTREAM")
+    said = await asyncio.to_thread(run, name, "orders", "bil", *options, code=2)
+    assert said.err.endswith("there are: bill, ship\n")
+    # Another application's, which has begun or just joined.
+    code = 1 if name == "resume" else 0
+    await asyncio.to_thread(run, name, "orders", "ship", *options, code=code)
+    if name != "reset":
+        await stream.link.command("ZADD", stream.keys.members("new"), 9_999_999_999_999, "me")
+        await asyncio.to_thread(run, name, "orders", "new", *options, code=code)
+    said = await asyncio.to_thread(run, name, "refunds", "bill", *options, code=2)
+    assert "processor 'bill'; none is declared, and nobody has begun one" in said.err

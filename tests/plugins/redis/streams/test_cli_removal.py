@@ -1,0 +1,113 @@
+"""``chancy redis stream forget``, for processors that are no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis import RedisSettings
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing.batch import StreamFull
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
+from tests.plugins.redis.streams import shop
+from tests.plugins.redis.streams.shop import Order
+from tests.plugins.redis.streams.test_cli import runner, working
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+async def streams(link: Link) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(url=link.settings.url, cluster=link.settings.cluster, prefix="t:"))
+    shop.declare(made, size=2)
+    yield made
+    await made.link.close()
+
+
+async def test_a_processor_that_is_no_more_is_forgotten(streams: Streams) -> None:
+    """The stream is full because of it; then there is room, and nothing of it is left."""
+    settings = streams.link.settings
+    run = runner(settings, shop_size="2")
+    (stream, _) = streams.streams
+    seen: list[int] = []
+
+    @streams.processor(stream, join_delay_s=0, lease_s=5.0, policy=Ignore(keep=True))
+    async def bill(events: Events[Any]) -> None:
+        async for order in events.records():
+            seen.append(order.order_id)
+            raise ValueError("never")
+
+    def forget(*words: str, code: int = 0) -> Any:
+        return asyncio.to_thread(run, "forget", "orders", "bill", *words, code=code)
+
+    async with working(streams):
+        await stream.send(Order(order_id=0))
+        await eventually(lambda: seen == [0])
+        refused = await forget("--yes", code=1)
+        assert "1 workers have the processor bill of orders: stop them, wait" in refused.err
+    await stream.send(Order(order_id=4), Order(order_id=8))
+    await streams.link.command("XGROUP", "CREATE", stream.keys.log(0), "ship", "$")
+    with pytest.raises(StreamFull, match="chancy redis stream forget"):
+        await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0.05)
+    (letter,) = (await asyncio.to_thread(run, "dead", "orders", "bill", "--json")).json
+    assert letter["record"] == {"order_id": 0, "note": ""}
+    assert (letter["partition"], letter["error"]) == (0, "ValueError: never")
+    assert "ValueError: never" in (await asyncio.to_thread(run, "dead", "orders", "bill")).out
+    asked = await forget(code=1)
+    assert "is forgotten, with 0 pending events and 1 dead letters. Go on?" in asked.err
+    assert (await forget("--yes", "--json")).json == {"partitions": 4, "pending": 0, "letters": 1}
+    await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0)
+    assert [key async for key in left(streams.link)] == []
+    assert "there is nothing of a processor bill" in (await forget("--yes", code=1)).err
+
+
+async def test_a_processor_is_forgotten_although_it_has_members(streams: Streams) -> None:
+    """Those that were killed a moment ago, and will not come again."""
+    run = runner(streams.link.settings, shop_size="2")
+    (stream, _) = streams.streams
+    key = stream.keys.members("bill")
+    await streams.link.command("ZADD", key, 9_999_999_999_999, "gone")
+    words = ("forget", "orders", "bill", "--yes")
+    assert "or give --force" in (await asyncio.to_thread(run, *words, code=1)).err
+    said = await asyncio.to_thread(run, *words, "--force")
+    assert said.out == "0 partitions forgotten, with 0 pending events and 0 dead letters\n"
+    assert not await streams.link.command("EXISTS", key)
+
+
+async def left(link: Link) -> AsyncIterator[str]:
+    """The keys of the processor that are there."""
+    keys = StreamKeys("t:", "orders")
+    for number in range(4):
+        for key in (keys.own(number, "bill"), keys.park(number, "bill"), keys.dead(number, "bill")):
+            if await link.command("EXISTS", key):
+                yield key
+
+
+async def test_a_dead_letter_that_cannot_be_read_is_shown_as_it_is(streams: Streams) -> None:
+    run = runner(streams.link.settings)
+    (stream, _) = streams.streams
+    fields = ("data", b"\xff{", "_xid", "5-1", "_error", "E: no", "_at", 1_000)
+    for number in (1, 2):
+        await streams.link.command("XADD", stream.keys.dead(number, "bill"), "*", *fields)
+    letter = {
+        "partition": 1,
+        "id": "5-1",
+        "failed_at": "1970-01-01T00:00:01.000+00:00",
+        "error": "E: no",
+        "record": {"data": "\\xff{"},
+    }
+    words = ("dead", "orders", "bill", "--json", "--limit")
+    first = await asyncio.to_thread(run, *words, 1)
+    assert first.json == [letter]
+    assert "these are 1; there may be more, in the partitions from 1 on" in first.err
+    both = await asyncio.to_thread(run, *words, 3)
+    assert (both.json, both.err) == ([letter, letter | {"partition": 2}], "")
+    third = await asyncio.to_thread(run, *words, 3, "--partition", 2, "--partition", 3)
+    assert third.json == [letter | {"partition": 2}]
+    none = await asyncio.to_thread(run, *words, 3, "--partition", 4, code=2)
+    assert "the stream orders has the partitions 0 to 3, and not all of 4" in none.err

@@ -1,0 +1,180 @@
+"""What ends a partition's ownership stands behind its last exchange, never beside one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.policy import Ignore, Quarantine
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.ownership import Ownership
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.scripts import Value
+from tests.plugins.redis.streams.fleet import Order, fleet
+from tests.support.waiting import eventually
+
+
+class SlowExchanges:
+    """Exchanges take a while; what else was sent of a partition meanwhile is counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: str) -> None:
+        self.beside = 0
+        self.ended = 0
+        under_way = Counter[Value]()
+        call, call_many = Link.call, Link.call_many
+
+        def look(calls: Sequence[Call]) -> None:
+            for one in calls:
+                if one.script in ends:
+                    self.ended += 1
+                    self.beside += under_way[one.keys[0]] > 0
+
+        async def slow_many(link: Link, calls: Sequence[Call]) -> Any:
+            look(calls)
+            keys = [one.keys[0] for one in calls if one.script == "exchange"]
+            under_way.update(keys)
+            try:
+                if keys:
+                    await asyncio.sleep(0.03)  # longer than acknowledgements wait for others
+                return await call_many(link, calls)
+            finally:
+                under_way.subtract(keys)
+
+        async def slow(link: Link, script: str, keys: Sequence[Value], args: Any = ()) -> Any:
+            look([Call(script, tuple(keys), args)])
+            return await call(link, script, keys, args)
+
+        monkeypatch.setattr(Link, "call_many", slow_many)
+        monkeypatch.setattr(Link, "call", slow)
+
+
+async def unhurried(worker: int, events: Events[Order]) -> None:
+    """Its acknowledgements come in while the exchange before them is under way."""
+    async for order in events.records():
+        if order.seq == 10:
+            raise ValueError(f"order {order.seq}")
+        await asyncio.sleep(0.004)
+
+
+@pytest.mark.row("R30", "R32")
+async def test_a_partition_is_given_back_behind_what_is_on_its_way(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exchange that ends while the hand-over waits for it may be followed by another at once."""
+    exchanges = SlowExchanges(monkeypatch, "release")
+    async with fleet(redis_url, partitions=1, handler=unhurried) as crew:
+        worker = await crew.start()
+        await eventually(crew.settled)
+        runner = worker.executor.runner
+        (lane,) = runner.lanes
+        await crew.send(11, 40)
+        # One is under way, and the next has something to carry.
+        await eventually(lambda: lane.fetching and lane.acked)
+        await crew.stop(worker)
+        assert exchanges.ended
+        assert exchanges.beside == 0
+        assert runner.meter.fenced == 0
+
+
+@pytest.mark.row("R20")
+async def test_a_partition_is_quarantined_behind_what_is_on_its_way(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what is done and refused would come again."""
+    exchanges = SlowExchanges(monkeypatch, "park")
+
+    options = {"policy": Quarantine()}
+    async with fleet(redis_url, partitions=1, handler=unhurried, options=options) as crew:
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 12)
+        await eventually(lambda: worker.executor.runner.parked == {0})
+        assert exchanges.ended
+        assert exchanges.beside == 0
+        assert worker.executor.runner.meter.fenced == 0
+
+
+@pytest.mark.row("R20")
+async def test_what_is_acknowledged_with_a_quarantine_is_counted_and_not_sent_again(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fetcher is asked to pass it on in the very moment in which the partition is parked."""
+    park = Ownership.park
+
+    async def parked(ownership: Ownership, lane: Lane[Any], error: BaseException) -> bool:
+        done = await park(ownership, lane, error)
+        assert lane.acked
+        lane.flush = True
+        lane.poke(lane)
+        return done
+
+    async def refuse(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            if order.seq == 5:
+                raise ValueError("five")
+
+    monkeypatch.setattr(Ownership, "park", parked)
+    options = {"policy": Quarantine()}
+    async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 10)
+        await eventually(lambda: worker.executor.runner.parked == {0})
+        await eventually(lambda: not worker.executor.runner.lanes)
+        meter = worker.executor.runner.meter
+        assert (meter.acked, meter.fenced) == (5, 0)
+        assert await crew.pending() == 5
+        assert "partition_lost" not in caplog.text
+
+
+@pytest.mark.row("R06", "R11")
+async def test_many_pending_events_that_are_gone_are_passed_over_at_once(alone: Link) -> None:
+    """As many as were asked for: more than Lua unpacks."""
+    keys, count = StreamKeys(alone.prefix, "orders"), 9_000
+    own, log, stat = keys.own(0, "handle"), keys.log(0), keys.stat(0)
+    for _ in range(count // 1_000):
+        run: list[Value] = [2, 1_000, *["a", "b"] * 1_000]
+        await alone.call("send", (log, stat), (count, "block", "count", 0, *run))
+    taking = (own, log, keys.park(0, "handle"), stat), ("handle", "me", 60_000, "0")
+    assert (await alone.call("acquire", *taking))[:2] == [b"owned", 1]
+    exchange = (own, log, stat), ("handle", "me", 1, count)
+    assert len((await alone.call("exchange", exchange[0], (*exchange[1], ">")))[1]) == count
+    await alone.command("XTRIM", log, "MAXLEN", 0)
+    read = await alone.call("exchange", exchange[0], (*exchange[1], "0-0"))
+    assert (read[1], len(read[2])) == ([], count)
+    assert (await alone.command("XPENDING", log, "handle"))["pending"] == 0
+
+
+@pytest.mark.row("R18", "R21")
+async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server does nothing else while a script runs."""
+    buried, call = list[int](), Link.call
+
+    async def noted(link: Link, script: str, keys: Sequence[Value], args: Any = ()) -> Any:
+        if script == "bury":
+            buried.append(len(args) - 5)
+        return await call(link, script, keys, args)
+
+    async def refuse(worker: int, events: Events[Order]) -> None:
+        async for _ in events.records().take(2_500, within=5):
+            raise ValueError("none of them")
+
+    monkeypatch.setattr(Link, "call", noted)
+    options = {"policy": Ignore(keep=True)}
+    async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
+        await crew.send(0, 2_500)
+        worker = await crew.start()
+        await eventually(lambda: worker.streams.executors and worker.executor.runner.meter.dead)
+        assert buried == [1_000, 1_000, 500]
+        assert worker.executor.runner.meter.dead == 2_500
+        assert await crew.pending() == 0
+        dead = crew.orders.keys.dead(0, "handle")
+        assert await crew.orders.link.command("XLEN", dead) == 2_500

@@ -1,0 +1,162 @@
+"""Servers that fail over, refuse, forget or fall silent while workers are at their events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.transport.clients import command_sync
+from tests.plugins.redis.streams.fleet import Fleet, fleet
+from tests.support.proxy import Proxy
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+QUICK = {"lease_s": 1.0, "check_s": 0.2}
+
+
+def tell(server: RedisServer, *parts: str | int) -> object:
+    with closing(server.client()) as client:
+        return command_sync(client, *parts)
+
+
+async def persist(crew: Fleet, first: int, count: int) -> None:
+    """Send until it succeeds; what was unknown may be there twice."""
+
+    async def sent() -> bool:
+        try:
+            await crew.send(first, count)
+        except BrokerUnavailable:
+            return False
+        return True
+
+    await eventually(sent)
+
+
+async def seen(crew: Fleet, count: int) -> None:
+    await eventually(lambda: set(crew.numbers) >= set(range(count)))
+    await eventually(lambda: _idle(crew))
+
+
+async def _idle(crew: Fleet) -> bool:
+    return await crew.pending() == 0
+
+
+def check(crew: Fleet) -> None:
+    """What came again came behind what it had been before."""
+    first: dict[int, list[int]] = defaultdict(list)
+    for one in crew.seen:
+        if one.order.seq not in first[one.order.key]:
+            first[one.order.key].append(one.order.seq)
+    for key, seqs in first.items():
+        assert seqs == sorted(seqs), f"key {key}"
+
+
+@pytest.mark.row("R42")
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.chaos), 11])
+async def test_workers_follow_a_failover(own_redis: Callable[..., RedisServer], batch: int) -> None:
+    primary, replica = (own_redis(repl_diskless_sync_delay="0") for _ in range(2))
+    tell(replica, "REPLICAOF", "127.0.0.1", primary.port)
+
+    def linked() -> bool:
+        info = tell(replica, "INFO", "replication")
+        return isinstance(info, dict) and info["master_link_status"] == "up"
+
+    with Proxy("127.0.0.1", primary.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        async with fleet(url, partitions=4, batch=batch, options=QUICK) as crew:
+            await crew.start()
+            await crew.start()
+            await eventually(linked)
+            await crew.send(0, 300)
+            await seen(crew, 300)
+            await crew.send(300, 300)
+            assert await crew.orders.link.command("WAIT", 1, 10_000) == 1
+            primary.kill()
+            tell(replica, "REPLICAOF", "NO", "ONE")
+            proxy.target = ("127.0.0.1", replica.port)
+            await asyncio.to_thread(proxy.cut)
+            await persist(crew, 600, 300)
+            await seen(crew, 900)
+            await eventually(crew.settled)
+            check(crew)
+
+
+@pytest.mark.row("R42")
+async def test_workers_wait_while_their_server_only_lets_them_read(
+    own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_redis()
+    async with fleet(server.url, partitions=4, options=QUICK) as crew:
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 100)
+        await seen(crew, 100)
+        # Of a primary that is not there: it keeps what it has, and takes nothing.
+        tell(server, "REPLICAOF", "127.0.0.1", 1)
+        with pytest.raises(BrokerUnavailable):
+            await crew.send(100, 100)
+        await eventually(lambda: "partition_lost" in caplog.text)
+        tell(server, "REPLICAOF", "NO", "ONE")
+        await persist(crew, 100, 100)
+        await seen(crew, 200)
+        check(crew)
+
+
+@pytest.mark.row("R42")
+async def test_groups_and_scripts_that_are_gone_are_made_anew(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    server = own_redis()
+    async with fleet(server.url, partitions=2, options=QUICK) as crew:
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 100)
+        await seen(crew, 100)
+        tell(server, "SCRIPT", "FLUSH")
+        await crew.send(100, 100)
+        await seen(crew, 200)
+        for partition in range(2):
+            tell(server, "XGROUP", "DESTROY", crew.orders.keys.log(partition), "handle")
+        crew.seen.clear()
+        await crew.send(200, 100)
+        # Nothing says how far it was: so it begins with all that is kept.
+        await seen(crew, 300)
+        check(crew)
+
+
+@pytest.mark.row("R42", "R30")
+async def test_a_line_that_swallows_everything_costs_neither_events_nor_order(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    server = own_redis()
+    with Proxy("127.0.0.1", server.port) as proxy:
+        behind = f"redis://127.0.0.1:{proxy.port}/0"
+        async with (
+            fleet(behind, partitions=4, options=QUICK) as cut_off,
+            fleet(server.url, partitions=4, options=QUICK) as crew,
+        ):
+            cut_off.seen = crew.seen
+            await cut_off.start()
+            await eventually(cut_off.settled)
+            await crew.send(0, 300)
+            await seen(crew, 300)
+            await crew.start()
+            await eventually(lambda: len(crew.workers) and _owned(cut_off, crew) == (2, 2))
+            proxy.black_hole()
+            await crew.send(300, 300)
+            await eventually(lambda: _owned(cut_off, crew) == (0, 4))
+            await seen(crew, 600)
+            await asyncio.to_thread(proxy.heal)
+            await eventually(lambda: _owned(cut_off, crew) == (2, 2), timeout=30)
+            await crew.send(600, 300)
+            await seen(crew, 900)
+            check(crew)
+
+
+def _owned(*crews: Fleet) -> tuple[int, ...]:
+    return tuple(sum(len(one.owned) for one in crew.workers.values()) for crew in crews)

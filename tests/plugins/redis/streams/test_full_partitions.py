@@ -1,0 +1,162 @@
+"""Partitions that are full, and what all senders must agree on."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.model.keys import StreamKeys
+from chancy.plugins.redis.streams.model.schema import agree, shape_of
+from chancy.plugins.redis.streams.producing import batch
+from chancy.plugins.redis.streams.producing.batch import StreamFull
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.scripts import Value
+from tests.plugins.redis.streams.orders import Order, declare, dropped, entries, every, orders
+
+
+@pytest.mark.row("R06")
+async def test_a_full_partition_makes_senders_wait(link: Link) -> None:
+    stream = declare(link, partitions=2, size=3)
+    log = stream.keys.log(0)
+    await link.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
+    await stream.send(*orders(0, 2, 4))
+    with pytest.raises(StreamFull, match=r"no room in the partition 0 after 0.05 s: 3 events"):
+        await stream.send(*orders(6, 1), timeout_s=0.05)
+    assert await every(stream) == [[0, 2, 4], [1]], "what has room is sent, and nothing is dropped"
+    waiting = asyncio.create_task(stream.send(*orders(6)))
+    await link.command("XREADGROUP", "GROUP", "p", "c", "COUNT", 2, "STREAMS", log, ">")
+    first, second = (id for id, _ in (await entries(stream, 0))[:2])
+    assert not waiting.done(), "what was read is not yet acknowledged"
+    await link.command("XACK", log, "p", first, second)
+    await asyncio.wait_for(waiting, 5)
+    assert (await every(stream))[0][-2:] == [4, 6]
+    assert await dropped(stream, 0) == 0
+
+
+@pytest.mark.row("R06")
+async def test_a_full_partition_drops_and_counts(link: Link) -> None:
+    stream = declare(link, partitions=2, size=3, full="drop_oldest")
+    await stream.send(*orders(0, 2, 4))
+    await stream.send(*orders(6, 8))
+    await stream.send(*orders(10))
+    assert (await every(stream))[0] == [6, 8, 10]
+    assert await dropped(stream, 0) == 3
+
+
+@pytest.mark.row("R06")
+async def test_what_was_acknowledged_makes_room_uncounted(alone: Link) -> None:
+    stream = declare(alone, partitions=1, size=10, full="drop_oldest")
+    log = stream.keys.log(0)
+    await alone.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
+    for number in range(50):
+        await stream.send(*orders(number))
+        ((_, found),) = await alone.command("XREADGROUP", "GROUP", "p", "c", "STREAMS", log, ">")
+        await alone.command("XACK", log, "p", *(id for id, _ in found))
+    assert await dropped(stream, 0) == 0
+    assert len(await entries(stream, 0)) <= 10
+
+
+async def filled(link: Link, done: int, note: str = "", **options: Any) -> Stream[Order]:
+    """A stream of one partition that is full, of which so many events are acknowledged."""
+    stream = declare(link, partitions=1, **options)
+    log = stream.keys.log(0)
+    await link.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
+    await stream.send(*(Order(order_id=number, note=note) for number in range(stream.size)))
+    read = await link.command("XREADGROUP", "GROUP", "p", "c", "COUNT", done, "STREAMS", log, ">")
+    await link.command("XACK", log, "p", *(id for id, _ in read[0][1]))
+    return stream
+
+
+@pytest.mark.row("R06")
+@pytest.mark.parametrize("count", [250, 1_000])
+@pytest.mark.parametrize("done", [37, 150, 299])
+async def test_what_is_counted_was_not_acknowledged(alone: Link, done: int, count: int) -> None:
+    """Also where Redis would free the log by whole nodes, which hold some of both."""
+    stream = await filled(alone, done, size=1_000, full="drop_oldest")
+    await stream.send(*orders(*range(1_000, 1_000 + count)))
+    left = [number for _, number in await entries(stream, 0)]
+    assert left == [*range(1_000 + count - len(left), 1_000 + count)]
+    assert await dropped(stream, 0) == max(0, left[0] - done)
+
+
+@pytest.mark.row("R06")
+@pytest.mark.parametrize(("size", "count", "note"), [(250, 210, ""), (230, 180, "x" * 60)])
+async def test_there_is_room_where_all_was_acknowledged(
+    alone: Link, size: int, count: int, note: str
+) -> None:
+    """Though it takes some of a node."""
+    stream = await filled(alone, size, note, size=size)
+    await stream.send(*orders(*range(count)), timeout_s=0)
+    assert [number for _, number in await entries(stream, 0)][-count:] == [*range(count)]
+
+
+@pytest.mark.row("R04")
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"partitions": 5}, "has 4 partitions, and is declared here with 5"),
+        ({"hasher": "crc32"}, r"was filled by the hasher '.*in_turn', .* here with 'crc32'"),
+        ({"partitions": 2, "hasher": None}, "has 4 partitions.*; it was filled by the hasher"),
+    ],
+)
+async def test_another_declaration_is_refused(
+    link: Link, other: dict[str, Any], reason: str
+) -> None:
+    await agree(link, shape_of(declare(link, partitions=4)))
+    changed = declare(link, **({"partitions": 4} | other))
+    with pytest.raises(ConfigurationError, match=f"the stream orders {reason}"):
+        await agree(link, shape_of(changed))
+    with pytest.raises(ConfigurationError, match=reason):
+        await changed.send(*orders(1))
+    assert await every(changed) == [[]] * changed.partitions
+
+
+@pytest.mark.row("R07")
+async def test_another_codec_is_no_reason_to_refuse(alone: Link) -> None:
+    await declare(alone, partitions=1).send(*orders(1))
+    changed = declare(alone, partitions=1, codec="msgpack")
+    await changed.send(*orders(2))
+    assert await every(changed) == [[1, 2]]
+    assert await alone.command("HGET", changed.keys.meta, "codec") == b"msgpack"
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_nothing_is_sent_behind_a_batch_that_failed(
+    link: Link, monkeypatch: pytest.MonkeyPatch, threaded: bool
+) -> None:
+    """What was sent is a beginning of what was given, and counted: so it can be gone on from."""
+    monkeypatch.setattr(batch, "CHUNK", 2)
+    stream = declare(link, partitions=2, size=2)
+    await link.command("XGROUP", "CREATE", stream.keys.log(0), "p", "0", "MKSTREAM")
+    made = orders(0, 2, 4, 6, 1)
+    send = partial(stream.sync_send_many, made, timeout_s=0.02)
+    with pytest.raises(StreamFull) as failed:
+        await (asyncio.to_thread(send) if threaded else stream.send_many(made, timeout_s=0.02))
+    assert failed.value.__notes__ == ["2 records were sent"]
+    assert await every(stream) == [[0, 2], []]
+
+
+@pytest.mark.row("R06")
+@pytest.mark.parametrize("full", ["block", "drop_oldest"])
+async def test_a_row_of_the_outbox_is_appended_though_it_is_larger_than_the_stream_is_now(
+    alone: Link, full: str
+) -> None:
+    """It was written before the size of the stream was lowered; others wait behind it."""
+    keys = StreamKeys(alone.prefix, "orders")
+    given = (keys.log(0), keys.stat(0), keys.relayed(0))
+    event: list[Value] = ["data.json", b"1"]
+    small: list[Value] = [1, "one", 2, 1, "data.json", b"0"]
+    large: list[Value] = [2, "two", 2, 5, *event * 5]
+    if full == "block":
+        # Only once there is nothing else in the log.
+        assert await alone.call("relay", given, (1, 3, full, *small, *large)) == [1, 1]
+        await alone.command("DEL", keys.log(0))
+    else:
+        assert await alone.call("relay", given, (1, 3, full, *small)) == [1, 0]
+    assert await alone.call("relay", given, (1, 3, full, *large)) == [1, 0]
+    assert await alone.command("XLEN", keys.log(0)) == 5

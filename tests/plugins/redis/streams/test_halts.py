@@ -1,0 +1,270 @@
+"""Halted partitions: how they go on, and how not; and what must not be left out or behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.group import executor
+from chancy.plugins.redis.streams.group.control import Control
+from chancy.plugins.redis.streams.inspection import Inspection
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.policy import Halt, Quarantine
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Call, Link
+from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
+from tests.support.waiting import eventually
+
+
+def failing(crew: Fleet, bad: set[int]) -> None:
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            if order.seq in bad:
+                raise ValueError(f"event {order.seq}")
+            crew.note(worker, events, order)
+
+    crew.handler = handle
+
+
+def _no_decode(_: Any) -> Order:
+    raise AssertionError("nothing is decoded")
+
+
+async def halted(crew: Fleet) -> dict[int, str]:
+    reports = await Inspection(crew.orders, "handle").report()
+    return {one.partition: one.halted for one in reports if one.halted is not None}
+
+
+async def test_a_resume_lets_go_on_what_it_names_and_shows_by_what_it_was_stopped(
+    place: dict[str, Any],
+) -> None:
+    async with fleet(**place, partitions=3, options={"policy": Halt()}) as crew:
+        bad = {0, 1}
+        failing(crew, bad)
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 6, keys=3)
+        both = {0: "ValueError: event 0", 1: "ValueError: event 1"}
+
+        async def shown(wanted: dict[int, str]) -> bool:
+            return await halted(crew) == wanted
+
+        await eventually(lambda: shown(both))
+        look = Inspection(crew.orders, "handle")
+        assert await look.resume([2]) == {}
+        bad.clear()
+        assert await look.resume([1]) == {1: "ValueError: event 1"}
+        await eventually(lambda: crew.numbers[-2:] == [1, 4])
+        assert worker.executor.runner.halted == {0}
+        await eventually(lambda: shown({0: "ValueError: event 0"}))
+        assert await look.resume() == {0: "ValueError: event 0"}
+        await eventually(lambda: crew.numbers[-2:] == [0, 3])
+        assert await halted(crew) == {}
+
+
+async def test_the_next_owner_begins_what_was_halted(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=1, options={"policy": Halt()}) as crew:
+        bad = {0}
+        failing(crew, bad)
+        first = await crew.start()
+        await crew.send(0, 2)
+
+        async def shown() -> bool:
+            return bool(await halted(crew))
+
+        await eventually(shown)
+        await crew.stop(first)
+        assert await halted(crew) == {}
+        bad.clear()
+        await crew.start()
+        await eventually(lambda: crew.numbers == [0, 1])
+        assert await halted(crew) == {}
+
+
+async def test_a_resume_of_old_is_not_heard_again_when_a_connection_was_lost(
+    redis_url: str,
+) -> None:
+    async with fleet(redis_url, partitions=3) as crew:
+        heard: list[tuple[str, Collection[int] | None]] = []
+        worker = await crew.start()
+        await eventually(crew.settled)
+        link = crew.orders.link
+        control = Control(link, worker.executor.processor, lambda *one: heard.append(one))
+        task = asyncio.create_task(control.serve("0-0"))
+        look = Inspection(crew.orders, "handle")
+        await look.resume()
+        await eventually(lambda: ("resume", None) in heard)
+        count = len(heard)
+        await link.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await eventually(lambda: len(heard) > count)  # plans are looked at again
+        await look.resume([2])
+        await eventually(lambda: ("resume", {2}) in heard)
+        assert heard.count(("resume", None)) == 1
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.row("R20")
+async def test_what_was_on_its_way_to_be_acknowledged_does_not_come_again_after_a_quarantine(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acknowledgements are sent, and reach the server late; the quarantine is quicker."""
+    on_its_way, answered = asyncio.Event(), Link.call_many
+
+    async def late(link: Link, calls: Sequence[Call]) -> Any:
+        if any(call.script == "exchange" and len(call.args) > 5 for call in calls):
+            on_its_way.set()
+            await asyncio.sleep(0.2)  # longer than a quarantine takes
+        return await answered(link, calls)
+
+    monkeypatch.setattr(Link, "call_many", late)
+    poison = {3}
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            if order.seq in poison:
+                await on_its_way.wait()
+                raise ValueError("poison")
+            crew.note(worker, events, order)
+
+    async with fleet(
+        redis_url, partitions=1, handler=handle, options={"policy": Quarantine()}
+    ) as crew:
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 6)
+        await eventually(lambda: worker.executor.runner.parked == {0})
+        await eventually(lambda: not worker.owned)
+        poison.clear()
+        await Inspection(crew.orders, "handle").resume()
+        await eventually(lambda: crew.numbers[-1:] == [5])
+        assert crew.numbers == [0, 1, 2, 3, 4, 5]
+
+
+async def test_what_comes_after_a_group_was_lost_is_not_left_out(redis_url: str) -> None:
+    async with fleet(redis_url, partitions=1, options={"start": "$"}) as crew:
+        await crew.send(0, 1)
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(1, 1)
+        await eventually(lambda: crew.numbers == [1])
+        await crew.stop(worker)
+        await crew.orders.link.command("XGROUP", "DESTROY", crew.orders.keys.log(0), "handle")
+        await crew.send(2, 1)
+        await crew.start()
+        await eventually(lambda: 2 in crew.numbers)
+
+
+async def test_what_comes_after_all_data_was_lost_is_not_left_out(redis_url: str) -> None:
+    async with fleet(redis_url, partitions=2, options={"start": "$", "lease_s": 1.0}) as crew:
+        await crew.send(0, 2)
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.orders.link.command("FLUSHALL")
+        await crew.send(2, 2)
+        await eventually(lambda: sorted(crew.numbers) == [2, 3])
+
+
+@pytest.mark.row("R04", "R42")
+async def test_what_a_stream_is_is_kept_again_after_all_data_was_lost(redis_url: str) -> None:
+    """Before anybody sends: or a worker that is declared otherwise would begin."""
+    async with fleet(redis_url, partitions=2, options={"lease_s": 1.0}) as crew:
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.orders.link.command("FLUSHALL")
+
+        async def kept() -> bool:
+            found = await crew.orders.link.command("HGET", crew.orders.keys.meta, "partitions")
+            return bool(found == b"2")
+
+        await eventually(kept, timeout=5)
+        await eventually(crew.settled)
+        assert len(worker.owned) == 2
+
+
+async def test_what_is_acknowledged_while_others_are_passed_on_is_passed_on_too() -> None:
+    """A thread acknowledges just as the loop takes what was acknowledged before."""
+    loop = asyncio.get_running_loop()
+    lane = Lane[Order](0, 1, loop.time() + 60, prefetch=8, pending=0, last="0-0", loop=loop)
+    poked: list[Lane[Order]] = []
+    lane.poke = poked.append
+
+    class Meanwhile(deque[Event[Order]]):
+        def popleft(self) -> Event[Order]:
+            lane.acked.clear()
+            return super().popleft()
+
+    lane.acked.append("1-0")
+    lane.taken = Meanwhile([Event(0, "2-0", (), False, _no_decode)])
+    lane.low = 0
+    lane.buffer.append(Event(0, "3-0", (), False, _no_decode))
+    lane.finish()
+    await eventually(lambda: lane.flush and poked == [lane])
+    assert list(lane.acked) == ["2-0"]
+
+
+async def test_what_was_done_is_counted_in_the_log(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executor, "_COUNT_S", 0.02)
+    caplog.set_level("INFO", "chancy.redis.streams")
+    counts = "read=3 acked=2 failed=1 dead=0 fenced=0 gone=0 rebalances=1"
+    async with fleet(redis_url, partitions=2, options={"policy": Halt()}) as crew:
+        failing(crew, {2})
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 3, keys=2)
+        line = f"processor_counts processor=orders/handle partitions=2 halted=1 parked=0 {counts}"
+        await eventually(lambda: line in caplog.text)
+        assert caplog.text.count(line) == 1, "what has not changed is not said again"
+        member = worker.executor.member
+        await crew.stop(worker)
+        assert (
+            f"processor_left processor=orders/handle member={member} read=3 acked=2" in caplog.text
+        )
+
+
+@pytest.mark.row("R19")
+async def test_a_halt_stops_no_other_processor(place: dict[str, Any]) -> None:
+    """Neither of the same stream nor of another one, though all partitions of one stand still."""
+    streams = Streams(RedisSettings(**place, prefix="t:"))
+    orders = streams.stream("orders", record=Order, partition_by="key", partitions=2)
+    others = streams.stream("others", record=Order, partition_by="key", partitions=2)
+    seen: dict[str, list[int]] = {"beside": [], "elsewhere": []}
+
+    @streams.processor(orders, policy=Halt(), join_delay_s=0)
+    async def spoilt(events: Events[Order]) -> None:
+        async for order in events.records():
+            raise ValueError(f"event {order.seq}")
+
+    @streams.processor(orders, join_delay_s=0)
+    async def beside(events: Events[Order]) -> None:
+        async for order in events.records():
+            seen["beside"].append(order.seq)
+
+    @streams.processor(others, join_delay_s=0)
+    async def elsewhere(events: Events[Order]) -> None:
+        async for order in events.records():
+            seen["elsewhere"].append(order.seq)
+
+    serving = asyncio.create_task(streams.serve())
+    try:
+        for stream in (orders, others):
+            await stream.send(*(Order(key=seq, seq=seq) for seq in range(20)))
+        halting = next(one for one in streams.executors if one.processor.name == "spoilt")
+        await eventually(lambda: halting.runner.halted == {0, 1})
+        for stream in (orders, others):
+            await stream.send(*(Order(key=seq, seq=seq) for seq in range(20, 40)))
+        await eventually(lambda: all(sorted(one) == list(range(40)) for one in seen.values()))
+        assert not serving.done()
+        assert halting.runner.halted == {0, 1}
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])

@@ -1,0 +1,142 @@
+"""What a processor is given at a time, and when that is acknowledged, in each way to ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.middleware import middleware
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.support.waiting import eventually
+
+#: Its events are at hand until a test lets them go; those of the other are done at once.
+HELD, OTHER = 0, 1
+BATCH = 3
+
+
+@middleware
+async def through(parent: AsyncIterator[Item], place: Place) -> AsyncIterator[Item]:
+    async for item in parent:
+        yield item
+
+
+@pytest.fixture
+async def streams(place: dict[str, Any]) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(**place, prefix="t:"))
+    yield made
+    await made.link.close()
+
+
+def declare(streams: Streams) -> Stream[Order]:
+    return streams.stream("orders", record=Order, partition_by="key", partitions=2, hasher=in_turn)
+
+
+def in_loop(given: Callable[[Any], None], going: threading.Event, take: int) -> Any:
+    async def handle(events: Events[Order]) -> None:
+        async for one in events.take(take, within=0.05) if take else events:
+            given(one)
+            if events.partition == HELD:
+                await asyncio.to_thread(going.wait, 30)
+
+    return handle
+
+
+def in_thread(given: Callable[[Any], None], going: threading.Event, take: int) -> Any:
+    def handle(events: BlockingEvents[Order]) -> None:
+        for one in events.take(take, within=0.05) if take else events:
+            given(one)
+            if events.partition == HELD:
+                going.wait(30)
+
+    return handle
+
+
+@pytest.mark.row("R10")
+@pytest.mark.parametrize("take", [0, BATCH])
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        pytest.param(in_loop, {}, id="async"),
+        pytest.param(in_loop, {"middleware": [through]}, id="middleware"),
+        pytest.param(in_thread, {"mode": "thread"}, id="thread"),
+    ],
+)
+async def test_an_event_is_acknowledged_when_the_next_one_is_asked_for(
+    streams: Streams, make: Any, options: dict[str, Any], take: int
+) -> None:
+    stream, going, given = declare(streams), threading.Event(), list[Any]()
+    streams.processor(stream, join_delay_s=0, **options)(make(given.append, going, take))
+    count = take or 1
+    await stream.send(*(Order(key=HELD, seq=number) for number in range(count)))
+    serving = asyncio.create_task(streams.serve())
+    try:
+        await eventually(lambda: given)
+
+        async def pending(partition: int) -> int:
+            log = stream.keys.log(partition)
+            return int((await streams.link.command("XPENDING", log, "handle"))["pending"])
+
+        async def done(partition: int) -> bool:
+            return await pending(partition) == 0
+
+        # By the same fetcher, behind what it had to pass on by then.
+        await stream.send(Order(key=OTHER, seq=9))
+        await eventually(lambda: len(given) == 2)
+        await eventually(lambda: done(OTHER))
+        assert await pending(HELD) == count
+        going.set()
+        await eventually(lambda: done(HELD))
+    finally:
+        going.set()
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+@pytest.mark.row("R14")
+async def test_batches_of_a_thread_are_full_or_in_time_and_never_empty(streams: Streams) -> None:
+    stream, seen = declare(streams), list[tuple[float, list[int]]]()
+
+    def handle(events: BlockingEvents[Order]) -> None:
+        for batch in events.records().take(10, within=0.3):
+            seen.append((time.monotonic(), [order.seq for order in batch]))
+
+    streams.processor(stream, mode="thread", join_delay_s=0)(handle)
+    await stream.send(*(Order(key=0, seq=number) for number in range(20)))
+    serving = asyncio.create_task(streams.serve())
+    await eventually(lambda: len(seen) == 2)
+    await asyncio.sleep(0.4)  # longer than a batch waits
+    assert len(seen) == 2, "no batch is empty"
+    sent = time.monotonic()
+    await stream.send(Order(key=0, seq=20))
+    await stream.send(Order(key=0, seq=21))
+    await eventually(lambda: len(seen) == 3)
+    serving.cancel()
+    await asyncio.wait([serving])
+    assert [batch for _, batch in seen] == [[*range(10)], [*range(10, 20)], [20, 21]]
+    assert seen[2][0] - sent >= 0.25
+
+
+@pytest.mark.row("R14")
+@pytest.mark.parametrize(("most", "within"), [(5, 0.3), (5, -1), (0, 0.1)])
+async def test_a_batch_of_a_thread_or_child_that_would_outlast_the_grace_period_is_refused(
+    most: int, within: float
+) -> None:
+    loop = asyncio.get_running_loop()
+    lane = Lane[Order](0, 1, time.monotonic(), prefetch=1, pending=0, last="0-0", loop=loop)
+    events = BlockingEvents(lane, lambda _: Order(key=0, seq=0), grace_s=0.2)
+    for each in (events, events.records()):
+        with pytest.raises(ConfigurationError, match=r"take\("):
+            each.take(most, within=within)

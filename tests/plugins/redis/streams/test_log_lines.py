@@ -1,0 +1,47 @@
+"""What the lines of the log say: where they come from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.sources import ROOT
+
+FOLDER = ROOT / "plugins" / "redis" / "streams"
+#: Lines that are about a whole process, its lead, its timers, or the rows of the outbox.
+OTHERS = {"leadership.py", "timers.py", "relay.py"}
+LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
+#: Where each line is about a partition.
+OF_PARTITIONS = {"consumer.py", "fetcher.py", "invocation.py", "loss.py", "overdue.py"}
+
+
+def _lines() -> Iterator[tuple[str, str]]:
+    """The modules and the texts of all lines that streams log."""
+    for path in sorted(FOLDER.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
+                    args=[ast.Constant(value=str(text)), *_],
+                ) if level in LEVELS:
+                    yield path.name, text
+                case _:
+                    pass
+
+
+@pytest.mark.row("R48")
+@pytest.mark.parametrize(("module", "text"), list(_lines()))
+def test_a_line_names_its_processor_and_its_partition(module: str, text: str) -> None:
+    event, _, rest = text.partition(" ")
+    assert event.replace("_", "").isalpha(), text
+    if module in OTHERS or event == "process_ends":
+        return
+    assert rest.startswith("processor=%s"), text
+    if module in OF_PARTITIONS:
+        assert " partition=%d" in rest, text
+
+
+def test_lines_are_found() -> None:
+    assert len(list(_lines())) > 25

@@ -1,0 +1,177 @@
+"""Who belongs to a processor, and how the partitions are shared: the script, on a real server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.group.membership import Membership, Plan, read_plan
+from chancy.plugins.redis.streams.processing.processor import Options, Processor, Strategy
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.clients import connect_sync
+from chancy.plugins.redis.transport.script_client import Link, scripts
+from chancy.plugins.redis.transport.scripts import Script
+from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+
+class Members:
+    """A group of members, driven by the script alone."""
+
+    def __init__(self, client: Any, partitions: int, strategy: Strategy) -> None:
+        self._client = client
+        self._script: Script = scripts()["membership"]
+        self._partitions = partitions
+        self._strategy = strategy
+        self.joined: list[str] = []
+        client.flushall()
+
+    def change(self, action: str, member: str) -> Plan:
+        keys = ("{m}:members", "{m}:plan", "{m}:ctl")
+        args = (action, member, 60_000, self._partitions, self._strategy)
+        self._script.run_sync(self._client, keys, args)
+        return read_plan(self._client.hmget(keys[1], "version", "order", "assigned"))
+
+    def join(self, member: str) -> Plan:
+        self.joined.append(member)
+        return self.change("join", member)
+
+    def leave(self, member: str) -> Plan:
+        self.joined.remove(member)
+        return self.change("leave", member)
+
+
+def fair(plan: Plan, members: Sequence[str], partitions: int) -> bool:
+    counts = Counter(dict.fromkeys(members, 0) | Counter(plan.assigned))
+    return sum(counts.values()) == partitions and max(counts.values()) - min(counts.values()) <= 1
+
+
+@pytest.mark.row("R24")
+@pytest.mark.parametrize(
+    ("partitions", "members", "wanted"),
+    [
+        (8, 1, [8]),
+        (8, 2, [4, 4]),
+        (8, 3, [3, 3, 2]),
+        (2, 3, [1, 1, 0]),
+        (1, 1, [1]),
+        (16, 5, [4, 3, 3, 3, 3]),
+    ],
+)
+def test_contiguous_shares_are_neighbours_in_the_order_of_joining(
+    redis_url: str, redis_server: RedisServer, partitions: int, members: int, wanted: list[int]
+) -> None:
+    with redis_server.client() as client:
+        group = Members(client, partitions, "contiguous")
+        plan = [group.join(f"m{number}") for number in range(members)][-1]
+    expected = [f"m{number}" for number, count in enumerate(wanted) for _ in range(count)]
+    assert list(plan.assigned) == expected
+
+
+@pytest.mark.row("R24")
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    partitions=st.integers(1, 40),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 100)), min_size=1, max_size=12),
+)
+def test_sticky_is_fair_and_moves_the_fewest(
+    redis_url: str, partitions: int, steps: list[tuple[bool, int]]
+) -> None:
+    client: Any = connect_sync(RedisSettings(url=redis_url))
+    try:
+        group = Members(client, partitions, "sticky")
+        before = group.join("m0")
+        for number, (joins, which) in enumerate(steps, 1):
+            if joins or len(group.joined) == 1:
+                plan = group.join(f"m{number}")
+            else:
+                plan = group.leave(group.joined[which % len(group.joined)])
+            assert fair(plan, group.joined, partitions)
+            assert plan.version == before.version + 1
+            moved = sum(a != b for a, b in zip(before.assigned, plan.assigned, strict=True))
+            assert moved == fewest(before, group.joined, partitions)
+            before = plan
+    finally:
+        client.close()
+
+
+def fewest(before: Plan, members: Sequence[str], partitions: int) -> int:
+    """Moves that no fair plan can do without: what nobody may keep."""
+    least, extra = divmod(partitions, len(members))
+    had = sorted((Counter(before.assigned)[member] for member in members), reverse=True)
+    kept = sum(min(count, least + (at < extra)) for at, count in enumerate(had))
+    return partitions - kept
+
+
+@pytest.fixture
+async def processor(redis_url: str) -> AsyncIterator[Processor[Order]]:
+    streams = Streams(RedisSettings(url=redis_url, prefix="t:"))
+    stream = streams.stream(
+        "orders", record=Order, partition_by="key", partitions=4, hasher=in_turn
+    )
+
+    async def nothing(_: object) -> None: ...
+
+    yield Processor(stream, nothing, name="handle", options=Options(lease_s=0.3))
+    await streams.link.close()
+
+
+async def control(link: Link, processor: Processor[Order]) -> list[str]:
+    found = await link.command("XRANGE", processor.stream.keys.ctl("handle"), "-", "+")
+    return [fields[b"reason"].decode() for _, fields in found]
+
+
+async def test_each_change_makes_a_plan_and_tells_everybody(processor: Processor[Order]) -> None:
+    link = processor.stream.link
+    one, two = Membership(link, processor, "one"), Membership(link, processor, "two")
+    assert (await one.change("join")).version == 1
+    assert (await one.change("join")).version == 1, "a repetition changes nothing"
+    standing = await two.change("join")
+    assert standing.belongs
+    assert standing.version == 2
+    plan = await one.plan()
+    assert plan.order == ["one", "two"]
+    assert len(plan.of("one")) == len(plan.of("two")) == 2
+    assert not (await two.change("leave")).belongs
+    assert (await one.plan()).of("one") == frozenset(range(4))
+    assert await control(link, processor) == ["join", "join", "leave"]
+
+
+@pytest.mark.row("R26")
+async def test_a_member_that_is_silent_is_found_dead_by_any_other(
+    processor: Processor[Order],
+) -> None:
+    link = processor.stream.link
+    one, two = Membership(link, processor, "one"), Membership(link, processor, "two")
+    await one.change("join")
+    await two.change("join")
+
+    async def found() -> bool:
+        assert (await two.change("beat")).belongs
+        return (await two.change("reap")).dead == ["one"]
+
+    await eventually(found)
+    assert (await two.plan()).of("two") == frozenset(range(4))
+    assert (await control(link, processor))[-1] == "dead"
+    assert not (await one.change("beat")).belongs, "a beat does not bring it back"
+    assert (await one.change("join")).belongs
+
+
+async def test_a_plan_for_another_number_of_partitions_is_made_anew(
+    processor: Processor[Order],
+) -> None:
+    link = processor.stream.link
+    member = Membership(link, processor, "one")
+    await member.change("join")
+    processor.stream.partitions = 6
+    await member.change("reap")
+    assert (await member.plan()).of("one") == frozenset(range(6))

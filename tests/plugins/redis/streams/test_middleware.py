@@ -1,0 +1,275 @@
+"""Middleware: its order, what it sees of failures, and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.middleware import (
+    DeadLetters,
+    FunctionMiddleware,
+    middleware,
+)
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+from tests.plugins.redis.streams.orders import Order
+from tests.support.waiting import eventually
+
+Serve = Callable[[], AbstractAsyncContextManager[None]]
+
+
+class Tick(Record, primitive=True):
+    number: int
+
+
+@pytest.fixture
+async def streams(everywhere: dict[str, Any]) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(**everywhere, prefix="t:"))
+    yield made
+    await made.link.close()
+
+
+@asynccontextmanager
+async def working(streams: Streams) -> AsyncGenerator[None]:
+    task = asyncio.create_task(streams.serve())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def declare(streams: Streams, partitions: int = 1) -> Stream[Order]:
+    return streams.stream("orders", record=Order, partition_by="order_id", partitions=partitions)
+
+
+def numbers(item: Item) -> Any:
+    events = item if isinstance(item, list) else [item]
+    found = [event.record().order_id for event in events]
+    return found if isinstance(item, list) else found[0]
+
+
+def recorder(name: str, log: list[Any]) -> FunctionMiddleware:
+    @middleware
+    async def record(parent: AsyncIterator[Item], place: Place) -> AsyncGenerator[Item, None]:
+        try:
+            async for item in parent:
+                log.append((name, "before", numbers(item)))
+                try:
+                    yield item
+                except ValueError as error:
+                    log.append((name, "failed", str(error)))
+                    raise
+                log.append((name, "after", numbers(item)))
+        finally:
+            log.append((name, "ended", place.partition))
+
+    return record
+
+
+async def pending(stream: Stream[Any], processor: str) -> int:
+    found = await stream.link.command("XPENDING", stream.keys.log(0), processor)
+    return int(found["pending"])
+
+
+async def sunk(sink: Stream[Any]) -> list[Any]:
+    found = await sink.link.command("XRANGE", sink.keys.log(0), "-", "+")
+    return [
+        sink.coding.decode([part for pair in fields.items() for part in pair])
+        for _, fields in found
+    ]
+
+
+@pytest.mark.row("R17", "R45")
+async def test_the_first_stands_next_to_the_log(streams: Streams) -> None:
+    stream, log = declare(streams), list[Any]()
+
+    @streams.processor(stream, middleware=[recorder("a", log), recorder("b", log)], join_delay_s=0)
+    async def work(events: Events[Order]) -> None:
+        async for order in events.records():
+            log.append(("work", order.order_id))
+
+    await stream.send(Order(order_id=1), Order(order_id=2))
+    async with working(streams):
+        await eventually(lambda: ("work", 2) in log)
+    assert log[:6] == [
+        *(("a", "before", 1), ("b", "before", 1), ("work", 1)),
+        *(("b", "after", 1), ("a", "after", 1), ("a", "before", 2)),
+    ]
+    assert {("a", "ended", 0), ("b", "ended", 0)} <= set(log)
+    assert not [one for one in log if one[1] == "failed"], "the end of a worker is no failure"
+
+
+@pytest.mark.row("R17", "R45")
+async def test_a_failure_is_seen_and_all_is_ended_before_the_next_run(streams: Streams) -> None:
+    stream, log = declare(streams), list[Any]()
+
+    @streams.processor(
+        stream,
+        middleware=[recorder("a", log), recorder("b", log)],
+        policy=Ignore(),
+        join_delay_s=0,
+    )
+    async def work(events: Events[Order]) -> None:
+        log.append("began")
+        async for orders in events.records().take(2, within=0.01):
+            if orders[0].order_id == 1:
+                raise ValueError("one")
+
+    await stream.send(*(Order(order_id=number) for number in (1, 2, 3, 4)))
+    async with working(streams):
+        await eventually(lambda: ("a", "before", [3, 4]) in log)
+    first = log[: log.index("began", 1)]
+    assert first == [
+        "began",
+        *(("a", "before", [1, 2]), ("b", "before", [1, 2])),
+        *(("b", "failed", "one"), ("b", "ended", 0)),
+        *(("a", "failed", "one"), ("a", "ended", 0)),
+    ]
+
+
+async def test_a_middleware_may_leave_out_what_it_likes(streams: Streams) -> None:
+    stream, seen = declare(streams), list[int]()
+
+    @middleware
+    async def odd(parent: AsyncIterator[Item], place: Place) -> AsyncGenerator[Item, None]:
+        async for item in parent:
+            if isinstance(item, Event) and item.record().order_id % 2:
+                yield item
+
+    @streams.processor(stream, middleware=[odd], join_delay_s=0)
+    async def work(events: Events[Order]) -> None:
+        async for order in events.records():
+            seen.append(order.order_id * 1)
+
+    await stream.send(*(Order(order_id=number) for number in range(8)))
+    async with working(streams):
+        await eventually(lambda: seen == [1, 3, 5, 7])
+
+        async def acked() -> bool:
+            return await pending(stream, "work") == 0
+
+        await eventually(acked)
+
+
+@pytest.mark.row("R18")
+@pytest.mark.parametrize("size", [1, 5])
+async def test_what_failed_is_in_the_sink(streams: Streams, size: int) -> None:
+    stream, seen = declare(streams), list[int]()
+    letters = DeadLetters(stream)
+
+    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
+    async def work(events: Events[Order]) -> None:
+        if size == 1:
+            async for order in events.records():
+                check(order)
+        else:
+            async for orders in events.records().take(size, within=1.0):
+                for order in orders:
+                    check(order)
+
+    def check(order: Order) -> None:
+        if order.order_id == 11:
+            raise ValueError("eleven")
+        seen.append(order.order_id)
+
+    ids = await stream.send(*(Order(order_id=number) for number in range(20)))
+    async with working(streams):
+        await eventually(lambda: seen and seen[-1] == 19)
+    found = await sunk(letters.sink)
+    assert letters.sink.name == "dead.orders"
+    assert [letters.original(one).order_id for one in found] == (
+        [11] if size == 1 else [10, 11, 12, 13, 14]
+    )
+    last = found[0 if size == 1 else 1]
+    assert (last.stream, last.processor, last.partition) == ("orders", "work", 0)
+    assert (last.xid, last.error) == (ids[11], "ValueError: eleven")
+    assert await pending(stream, "work") == 0
+
+
+@pytest.mark.row("R18")
+async def test_what_could_not_be_kept_is_not_acknowledged(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, tries = declare(streams), list[int]()
+    letters = DeadLetters(stream)
+    away = True
+    send = Stream.send
+
+    async def fail(self: Stream[Any], *records: Any, **named: Any) -> list[str]:
+        if away and self.name == "dead.orders":
+            raise BrokerUnavailable("the sink is away")
+        return await send(self, *records, **named)
+
+    monkeypatch.setattr(Stream, "send", fail)
+
+    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
+    async def work(events: Events[Order]) -> None:
+        async for order in events.records():
+            tries.append(order.order_id)
+            if order.order_id == 0:
+                raise ValueError("zero")
+
+    await stream.send(Order(order_id=0), Order(order_id=1))
+    async with working(streams):
+        await eventually(lambda: tries.count(0) >= 2)
+        assert 1 not in tries, "it comes before what follows, again and again"
+        assert await pending(stream, "work") >= 1
+        away = False
+        await eventually(lambda: 1 in tries)
+    assert [letters.original(one).order_id for one in await sunk(letters.sink)] == [0]
+
+
+@pytest.mark.row("R18", "R32")
+@pytest.mark.parametrize(
+    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
+async def test_what_was_interrupted_is_no_dead_letter(streams: Streams) -> None:
+    stream, began = declare(streams), asyncio.Event()
+    letters = DeadLetters(stream)
+
+    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0, grace_s=0.05)
+    async def work(events: Events[Order]) -> None:
+        async for _ in events:
+            began.set()
+            await asyncio.Event().wait()
+
+    await stream.send(Order(order_id=0))
+    async with working(streams):
+        await asyncio.wait_for(began.wait(), 5)
+    assert await sunk(letters.sink) == []
+    assert await pending(stream, "work") == 1
+
+
+@pytest.mark.row("R18")
+async def test_primitive_records_are_what_they_were(streams: Streams) -> None:
+    stream = streams.stream("ticks", record=Tick, partition_by="number", partitions=1)
+    letters = DeadLetters(stream)
+    seen: list[int] = []
+
+    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
+    async def work(events: Events[Tick]) -> None:
+        async for tick in events.records():
+            seen.append(tick.number)
+            if tick.number == 1:
+                raise ValueError("one")
+
+    await stream.send(Tick(number=0), Tick(number=1))
+    # Something that is no tick, and would be lost if it had to be read first.
+    await stream.link.command("XADD", stream.keys.log(0), "*", "number", "x")
+    await stream.send(Tick(number=2))
+    async with working(streams):
+        await eventually(lambda: 2 in seen)
+    found = await streams.link.command("XRANGE", letters.sink.keys.log(0), "-", "+")
+    assert [fields for _, fields in found] == [{b"number": b"1"}, {b"number": b"x"}]

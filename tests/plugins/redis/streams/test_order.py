@@ -1,0 +1,224 @@
+"""Order and count: each event once while all is well, and in order by key."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.transport.script_client import Call, Link
+from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
+from tests.plugins.redis.streams.shards import tell
+from tests.plugins.redis.streams.witness import witness
+from tests.support.redis_fixtures import RedisClusterServers
+from tests.support.waiting import eventually
+
+EVENTS = 333
+
+
+@pytest.mark.row("R12", "R13")
+@pytest.mark.parametrize(
+    ("partitions", "prefetch", "batch", "workers"),
+    list(itertools.product([1, 8], [1, 50], [1, 24], [1, 3])),
+)
+async def test_each_event_is_seen_once_and_in_order_by_key(
+    place: dict[str, Any], partitions: int, prefetch: int, batch: int, workers: int
+) -> None:
+    async with fleet(
+        **place, partitions=partitions, batch=batch, options={"prefetch": prefetch}
+    ) as crew:
+        for _ in range(workers):
+            await crew.start()
+        await crew.send(0, EVENTS)
+        await eventually(lambda: len(crew.seen) >= EVENTS)
+        await eventually(lambda: _nothing_pending(crew))
+        assert sorted(crew.numbers) == list(range(EVENTS))
+        assert crew.out_of_order() == []
+
+
+@pytest.mark.row("R12", "R45")
+async def test_each_event_is_seen_once_in_a_cluster(
+    redis_cluster: str, redis_cluster_servers: RedisClusterServers
+) -> None:
+    async with fleet(redis_cluster, cluster=True, partitions=12, batch=11) as crew:
+        for _ in range(3):
+            await crew.start()
+        await crew.send(0, EVENTS)
+        await eventually(lambda: len(crew.seen) >= EVENTS)
+        await eventually(crew.settled)
+        logs = [tell(node, "KEYS", "*:log") for node in redis_cluster_servers.nodes]
+        assert all(logs), "each node has some of the partitions"
+        assert sum(map(len, logs)) == 12
+        await eventually(lambda: _nothing_pending(crew))
+        assert sorted(crew.numbers) == list(range(EVENTS))
+        assert crew.out_of_order() == []
+
+
+async def _progress(crew: Fleet) -> None:
+    enough = len(crew.seen) + 100
+    await eventually(lambda: len(crew.seen) > enough)
+
+
+async def _nothing_pending(crew: Fleet) -> bool:
+    return await crew.pending() == 0
+
+
+@pytest.mark.row("R12", "R13", "R15", "R25", "R29")
+@pytest.mark.parametrize("batch", [1, 11])
+async def test_workers_come_and_go_under_load(place: dict[str, Any], batch: int) -> None:
+    """And at no moment have two of them a partition, or is one's event another's to acknowledge."""
+    async with (
+        fleet(**place, partitions=8, batch=batch) as crew,
+        witness(crew.orders.link, place["url"]) as book,
+    ):
+        sent = 0
+        stop = asyncio.Event()
+
+        async def load() -> None:
+            nonlocal sent
+            while not stop.is_set():
+                await crew.send(sent, 20)
+                sent += 20
+                await asyncio.sleep(0.01)
+
+        loading = asyncio.create_task(load())
+        crewed = [await crew.start()]
+        await eventually(crew.settled)
+        for change in (+1, +1, -1, -1):
+            if change > 0:
+                crewed.append(await crew.start())
+            else:
+                await crew.stop(crewed.pop(0))
+            await eventually(crew.settled)
+            await _progress(crew)
+        stop.set()
+        await loading
+        await eventually(lambda: len(crew.seen) >= sent)
+        await eventually(lambda: _nothing_pending(crew))
+        assert sorted(crew.numbers) == list(range(sent))
+        assert crew.out_of_order() == []
+        await book.catch_up()
+        assert book.wrong == []
+        assert sum(map(len, book.acked.values())) == sent
+
+
+@pytest.mark.row("R24")
+async def test_only_the_partitions_that_move_pause(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=8) as crew:
+        first = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 100)
+        await eventually(lambda: len(crew.seen) == 100)
+        lanes = {lane.number: lane.epoch for lane in first.executor.runner.lanes}
+        second = await crew.start()
+        await eventually(crew.settled)
+        kept = {lane.number: lane.epoch for lane in first.executor.runner.lanes}
+        assert len(kept) == len(second.owned) == 4
+        assert kept.items() <= lanes.items()
+
+
+@pytest.mark.row("R28")
+async def test_more_workers_than_partitions_stand_by(
+    place: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fleet(**place, partitions=2) as crew:
+        workers = [await crew.start() for _ in range(3)]
+        await eventually(lambda: sum(len(one.owned) for one in workers) == 2)
+        await eventually(lambda: sorted(len(one.owned) for one in workers) == [0, 1, 1])
+        for worker in [one for one in workers if one.owned]:
+            await crew.stop(worker)
+        await eventually(crew.settled)
+        await crew.send(0, 10)
+        await eventually(lambda: sorted(crew.numbers) == list(range(10)))
+        assert "stream_executor_failed" not in caplog.text, "it ended, and began anew"
+
+
+@pytest.mark.row("R16")
+async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
+    place: dict[str, Any],
+) -> None:
+    stuck = asyncio.Event()
+
+    async def slow_at_zero(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            crew.note(worker, events, order)
+            if events.partition == 0:
+                await stuck.wait()
+
+    async with fleet(
+        **place, partitions=2, handler=slow_at_zero, options={"prefetch": 5, "grace_s": 0}
+    ) as crew:
+        await crew.start()
+        await crew.send(0, 100, keys=2)
+        await eventually(lambda: sum(one.partition == 1 for one in crew.seen) == 50)
+        groups = await crew.groups()
+        assert sum(one.partition == 0 for one in crew.seen) == 1
+        assert groups[0]["pending"] <= 6
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_answers_that_are_lost_cost_neither_order_nor_events(
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """The read has happened, and nobody has heard of it."""
+    answered = Link.call_many
+    lost = itertools.cycle([False, True, False])
+
+    async def lossy(link: Link, calls: Sequence[Call]) -> Any:
+        replies = await answered(link, calls)
+        if calls and calls[0].script == "exchange" and next(lost):
+            raise BrokerUnavailable("the answer was lost")
+        return replies
+
+    monkeypatch.setattr(Link, "call_many", lossy)
+    async with fleet(**place, partitions=2, batch=batch, options={"prefetch": 16}) as crew:
+        await crew.start()
+        await crew.send(0, 200)
+        await eventually(lambda: len(crew.seen) >= 200)
+        await eventually(lambda: _nothing_pending(crew))
+        assert sorted(crew.numbers) == list(range(200))
+        assert crew.out_of_order() == []
+
+
+async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one primary of a cluster has died."""
+    answered, refused = Link.call_many, asyncio.Event()
+
+    async def half(link: Link, calls: Sequence[Call]) -> Any:
+        replies = list(await answered(link, calls))
+        for at, call in enumerate(calls):
+            if call.script == "exchange" and call.keys[1] == crew.orders.keys.log(0):
+                replies[at] = BrokerUnavailable("that server is away")
+                refused.set()
+        return replies
+
+    async with fleet(redis_url, partitions=2) as crew:
+        await crew.start()
+        await eventually(crew.settled)
+        monkeypatch.setattr(Link, "call_many", half)
+        await crew.orders.send(*(Order(key=0, seq=number) for number in range(10)))
+        await refused.wait()
+        began = time.monotonic()
+        for number in range(40):
+            await crew.orders.send(Order(key=1, seq=number), Order(key=0, seq=10 + number))
+            await eventually(partial(_saw, crew, 1, number))
+        assert time.monotonic() - began < 4.0
+        monkeypatch.undo()
+        await eventually(lambda: _seen(crew, 0) == list(range(50)))
+
+
+def _saw(crew: Fleet, partition: int, number: int) -> bool:
+    return number in _seen(crew, partition)
+
+
+def _seen(crew: Fleet, partition: int) -> list[int]:
+    return [one.order.seq for one in crew.seen if one.partition == partition]

@@ -1,0 +1,293 @@
+"""Events that are sent inside transactions of Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chancy.errors import BrokerUnavailable, InvalidArguments
+from chancy.plugins.redis import RedisPlugin
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing import relay
+from chancy.plugins.redis.streams.producing.outbox import Outbox, Waiting
+from chancy.worker.worker import Worker
+from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS, AsyncStack, SyncStack
+from tests.plugins.redis.streams.orders import Order, every, in_turn, orders
+from tests.plugins.redis.streams.outbox_shop import Shop, opened
+from tests.support.waiting import eventually
+
+_ID, _OTHER = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture
+async def shop(dsn: str, redis_url: str) -> AsyncGenerator[Shop]:
+    async with opened(dsn, redis_url) as made:
+        yield made
+
+
+async def test_a_rollback_leaves_nothing_and_a_commit_all_in_order(shop: Shop) -> None:
+    async def undone() -> None:
+        async with shop.chancy.transaction() as tx:
+            await shop.stream.send(*orders(*range(10)), within=tx)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await undone()
+    assert await shop.waiting() == []
+    async with shop.chancy.transaction() as tx:
+        assert await shop.stream.send(*orders(*range(5)), within=tx) == []
+        assert await shop.stream.send(within=tx) == []
+        await shop.stream.send(*orders(5, 6), within=tx)
+    assert await shop.waiting() == [(0, 3), (1, 2), (1, 1), (0, 1)]
+    assert await every(shop.stream) == [[], []]
+    await shop.relayed()
+    assert await every(shop.stream) == [[0, 2, 4, 6], [1, 3, 5]]
+
+
+async def test_a_worker_relays_what_was_committed(dsn: str, redis_url: str) -> None:
+    async with opened(dsn, redis_url) as shop:
+        seen: list[int] = []
+
+        @shop.redis.streams.processor(shop.stream, join_delay_s=0)
+        async def bill(events: Events[Order]) -> None:
+            async for batch in events.records().take(10, within=0.01):
+                seen.extend(order.order_id for order in batch)
+
+        async with Worker(shop.chancy):
+            for first in range(0, 300, 3):
+                async with shop.chancy.transaction() as tx:
+                    await shop.stream.send(*orders(*range(first, first + 3)), within=tx)
+            await eventually(lambda: len(seen) == 300)
+        for parity in (0, 1):
+            assert [one for one in seen if one % 2 == parity] == list(range(parity, 300, 2))
+        assert await shop.waiting() == []
+
+
+#: One of each library; the others, which the core tests with jobs, are for the long runs.
+OFTEN = {
+    "psycopg connection",
+    "asyncpg connection",
+    "AsyncSession on asyncpg",
+    "Session",
+    "Django's connection",
+}
+
+
+def _often(stacks: Mapping[str, object]) -> Iterator[Any]:
+    for name, stack in stacks.items():
+        yield pytest.param(stack, id=name, marks=() if name in OFTEN else pytest.mark.chaos)
+
+
+SENT = [Order(order_id=0, note="ü\0\\"), Order(order_id=2, note="")]
+
+
+async def stored(shop: Shop) -> list[Order]:
+    entries = await shop.stream.link.command("XRANGE", shop.stream.keys.log(0), "-", "+")
+    return [
+        shop.stream.coding.decode([part for pair in fields.items() for part in pair])
+        for _, fields in entries
+    ]
+
+
+@pytest.mark.parametrize("begin", [*_often(ASYNC_STACKS)])
+async def test_every_library_takes_them(
+    shop: Shop, dsn: str, begin: Callable[[str], AbstractAsyncContextManager[AsyncStack]]
+) -> None:
+    async def undone(stack: AsyncStack) -> None:
+        async with stack.transaction():
+            await shop.stream.send(*SENT, within=stack.within)
+            raise ZeroDivisionError
+
+    async with begin(dsn) as stack:
+        async with stack.transaction():
+            await shop.stream.send(*SENT, within=stack.within)
+            assert await shop.waiting() == []
+        with pytest.raises(ZeroDivisionError):
+            await undone(stack)
+    assert await shop.waiting() == [(0, 2)]
+    await shop.relayed()
+    assert await stored(shop) == SENT
+
+
+@pytest.mark.parametrize("begin", [*_often(SYNC_STACKS)])
+async def test_every_library_takes_them_in_threads(
+    shop: Shop, dsn: str, begin: Callable[[str], AbstractContextManager[SyncStack]]
+) -> None:
+    def undone(stack: SyncStack) -> None:
+        with stack.transaction():
+            shop.stream.sync_send(*SENT, within=stack.within)
+            raise ZeroDivisionError
+
+    def send() -> None:
+        with begin(dsn) as stack:
+            with stack.transaction():
+                assert shop.stream.sync_send(*SENT, within=stack.within) == []
+            with pytest.raises(ZeroDivisionError):
+                undone(stack)
+
+    await asyncio.to_thread(send)
+    assert await shop.waiting() == [(0, 2)]
+    await shop.relayed()
+    assert await stored(shop) == SENT
+
+
+async def test_what_cannot_be_is_refused(shop: Shop, redis_url: str) -> None:
+    other = RedisPlugin(url=redis_url, prefix="t:").streams.stream(
+        "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn
+    )
+    async with shop.chancy.transaction() as tx:
+        with pytest.raises(InvalidArguments, match="ids= and within= do not go together"):
+            await shop.stream.send(*orders(1), ids=["1-1"], within=tx)
+        with pytest.raises(TypeError, match="give the RedisPlugin of these streams to a Chancy"):
+            await other.send(*orders(1), within=tx)
+    with pytest.raises(TypeError, match="within= takes"):
+        await shop.stream.send(*orders(1), within=object())
+    assert await shop.waiting() == []
+
+
+async def test_a_relay_that_died_after_it_appended_repeats_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(*range(6)), within=tx)
+
+    async def die(_: Outbox, done: list[Waiting]) -> int:
+        raise BrokerUnavailable("killed")
+
+    monkeypatch.setattr(relay, "LEASE_S", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Outbox, "delete", die)
+        with pytest.raises(BrokerUnavailable, match="killed"):
+            await shop.relay().turn()
+    assert await every(shop.stream) == [[0, 2, 4], [1, 3, 5]]
+    assert len(await shop.waiting()) == 2
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(6, 7), within=tx)
+    second = shop.relay()
+
+    async def empty() -> bool:
+        # As soon as the turn of the first has ended.
+        await second.turn()
+        return not await shop.waiting()
+
+    await eventually(empty)
+    assert await every(shop.stream) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    # What Redis remembers does not grow.
+    assert await shop.stream.link.command("ZCARD", shop.stream.keys.relayed(0)) <= 2
+
+
+async def test_a_relay_that_was_frozen_comes_too_late(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(0, 2), within=tx)
+    take, frozen, thawed = Outbox.take, asyncio.Event(), asyncio.Event()
+
+    async def freeze(outbox: Outbox, *args: Any) -> list[Waiting]:
+        taken = await take(outbox, 0.0, *args[1:])
+        frozen.set()
+        await thawed.wait()
+        return taken
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Outbox, "take", freeze)
+        late = asyncio.create_task(shop.relay().turn())
+        await frozen.wait()
+    await shop.relayed()
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(4), within=tx)
+    thawed.set()
+    assert await late is False
+    assert "stream_relay_late rows=1" in caplog.text
+    await asyncio.sleep(0)
+    assert await every(shop.stream) == [[0, 2], []]
+    assert await shop.waiting() == [(0, 1)]
+
+
+async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(0), within=tx)
+    first, second = (Outbox(shop.store, uuid) for uuid in (_ID, _OTHER))
+    taken = await first.take(0.0, 10, 1_000, [])
+    assert len(taken) == 1
+    assert len(await second.take(10.0, 10, 1_000, [])) == 1
+    assert await first.delete(taken) == 0
+    assert await first.take(10.0, 10, 1_000, []) == [], "it is the turn of the second"
+    await second.give_up()
+    assert [row.term for row in await first.take(10.0, 10, 1_000, [])] == [3]
+    assert await first.delete(taken) == 1
+
+
+async def test_a_term_that_redis_knows_is_surpassed(shop: Shop) -> None:
+    """As when Postgres was restored from a backup."""
+    await shop.stream.link.command("HSET", shop.stream.keys.stat(0), "term", 41)
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*orders(0, 1), within=tx)
+    await shop.relayed()
+    assert await every(shop.stream) == [[0], [1]]
+    assert await shop.stream.link.command("HGET", shop.stream.keys.stat(0), "term") == b"42"
+
+
+async def test_a_full_partition_waits_and_holds_up_no_other(
+    dsn: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(dsn, redis_url, size=2) as shop:
+        await shop.stream.send(*orders(0, 2))
+        async with shop.chancy.transaction() as tx:
+            await shop.stream.send(*orders(4, 1), within=tx)
+            await shop.stream.send(*orders(6, 3), within=tx)
+        mine = shop.relay()
+        while await mine.turn():
+            pass
+        assert await every(shop.stream) == [[0, 2], [1, 3]]
+        assert "stream_relay_waits stream=orders partition=0" in caplog.text
+        rows = await shop.store.fetch("select problem from chancy.redis_events order by pos")
+        assert [row[0] for row in rows] == ["no room for 1 events", None]
+        await shop.stream.link.command("DEL", shop.stream.keys.log(0))
+
+        async def empty() -> bool:
+            await mine.turn()
+            return not await shop.waiting()
+
+        await eventually(empty)
+        assert (await every(shop.stream))[0] == [4, 6], "in their order"
+
+
+async def test_another_declaration_is_not_relayed(
+    dsn: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(dsn, redis_url) as shop:
+        await shop.stream.link.command(
+            "HSET", shop.stream.keys.meta, "partitions", 3, "hasher", "x", "layout", 1, "codec", ""
+        )
+        async with shop.chancy.transaction() as tx:
+            await shop.stream.send(*orders(0), within=tx)
+        await shop.relay().turn()
+        assert "has 3 partitions, and is declared here with 2" in caplog.text
+        assert await shop.waiting() == [(0, 1)]
+        assert await every(shop.stream) == [[], []]
+
+
+async def test_large_ones_go_in_pieces(shop: Shop) -> None:
+    sent = [Order(order_id=2 * at, note="x" * (200_000 if at < 20 else 1)) for at in range(2_500)]
+    async with shop.chancy.transaction() as tx:
+        await shop.stream.send(*sent, within=tx)
+    rows = await shop.waiting()
+    assert sum(count for _, count in rows) == 2_500
+    assert max(count for _, count in rows) <= 1_000
+    assert len(rows) >= 6
+    await shop.relayed()
+    assert (await every(shop.stream))[0] == [order.order_id for order in sent]
+
+
+async def test_they_reach_every_node_of_a_cluster(dsn: str, redis_cluster: str) -> None:
+    async with opened(dsn, redis_cluster, cluster=True) as shop:
+        async with shop.chancy.transaction() as tx:
+            await shop.stream.send(*orders(*range(50)), within=tx)
+        await shop.relayed()
+        assert await every(shop.stream) == [[*range(0, 50, 2)], [*range(1, 50, 2)]]

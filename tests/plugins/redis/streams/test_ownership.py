@@ -1,0 +1,260 @@
+"""Leases: one owner at a time, and nothing from a former one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.group.membership import Action, Membership, Standing
+from chancy.plugins.redis.streams.inspection import Inspection
+from chancy.plugins.redis.streams.processing.ownership import Busy, Ownership, Parked
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.processor import Options, Processor
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
+from tests.plugins.redis.streams.fleet import Order, fleet, in_turn
+from tests.support.redis_fixtures import RedisServer
+from tests.support.waiting import eventually
+
+#: What is done within it takes milliseconds, on a busy machine some hundred of them.
+LEASE_S = 1.0
+
+
+@pytest.fixture
+async def processor(everywhere: dict[str, Any]) -> AsyncIterator[Processor[Order]]:
+    streams = Streams(RedisSettings(**everywhere, prefix="t:"))
+    stream: Stream[Order] = streams.stream(
+        "orders", record=Order, partition_by="key", partitions=2, hasher=in_turn
+    )
+
+    async def nothing(_: object) -> None: ...
+
+    yield Processor(stream, nothing, name="handle", options=Options(lease_s=LEASE_S))
+    await streams.link.close()
+
+
+async def acquired(link: Link, processor: Processor[Order], member: str) -> Lane[Any]:
+    claim = (await Ownership(link, processor, member).acquire([0]))[0]
+    assert isinstance(claim, Lane)
+    return claim
+
+
+async def exchange(
+    link: Link, processor: Processor[Order], member: str, lane: Lane[Any], cursor: str, *ids: str
+) -> Any:
+    keys = processor.stream.keys
+    return await link.call(
+        "exchange",
+        (keys.own(0, "handle"), keys.log(0), keys.stat(0)),
+        ("handle", member, lane.epoch, 10, cursor, *ids),
+    )
+
+
+async def _until_free(link: Link, processor: Processor[Order], member: str) -> Lane[Any]:
+    ownership = Ownership(link, processor, member)
+
+    async def free() -> Lane[Any] | None:
+        claim = (await ownership.acquire([0]))[0]
+        return claim if isinstance(claim, Lane) else None
+
+    lane = await eventually(free)
+    assert lane is not None
+    return lane
+
+
+@pytest.mark.row("R29", "R45")
+async def test_a_partition_has_one_owner_until_its_lease_ends(processor: Processor[Order]) -> None:
+    link = processor.stream.link
+    first = await acquired(link, processor, "a")
+    found = (await Ownership(link, processor, "b").acquire([0]))[0]
+    assert isinstance(found, Busy)
+    assert 0 < found.left_s <= LEASE_S
+    second = await _until_free(link, processor, "b")
+    assert second.epoch > first.epoch
+
+
+@pytest.mark.row("R30")
+async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(
+    processor: Processor[Order],
+) -> None:
+    link, stream = processor.stream.link, processor.stream
+    ids = await stream.send(*(Order(key=0, seq=number) for number in range(5)))
+    first = await acquired(link, processor, "a")
+    status, entries, _ = await exchange(link, processor, "a", first, ">")
+    assert status == b"ok"
+    assert [xid.decode() for xid, _ in entries] == ids
+    assert (await exchange(link, processor, "a", first, ">", ids[0]))[0] == b"ok"
+    second = await _until_free(link, processor, "b")
+    late = await stream.send(Order(key=0, seq=5))
+    assert await exchange(link, processor, "a", first, ">", ids[1]) == [b"lost"]
+    inspection = Inspection(stream, processor.name)
+    assert [report.fenced for report in await inspection.report()][:2] == [1, 0]
+    # What was pending comes first and in order, and then what is new.
+    _, pending, _ = await exchange(link, processor, "b", second, "0-0")
+    assert [xid.decode() for xid, _ in pending] == ids[1:]
+    _, new, _ = await exchange(link, processor, "b", second, ">")
+    assert [xid.decode() for xid, _ in new] == late
+
+
+async def test_a_lease_that_has_ended_cannot_be_extended_though_nobody_took_it(
+    processor: Processor[Order],
+) -> None:
+    link = processor.stream.link
+    ownership = Ownership(link, processor, "a")
+    lane = await acquired(link, processor, "a")
+    assert await ownership.extend([lane], link) == []
+    await asyncio.sleep(LEASE_S)
+    assert await ownership.extend([lane], link) == [lane]
+    assert await ownership.release([lane]) == [False]
+
+
+@pytest.mark.row("R29", "R30")
+async def test_a_former_owner_parks_buries_halts_and_gives_back_nothing(
+    processor: Processor[Order],
+) -> None:
+    link, stream = processor.stream.link, processor.stream
+    ids = await stream.send(Order(key=0, seq=0))
+    first = await acquired(link, processor, "a")
+    await exchange(link, processor, "a", first, ">")
+    second = await _until_free(link, processor, "b")
+    stale = Ownership(link, processor, "a")
+    first.acked.extend(ids)
+    assert await stale.release([first]) == [False]
+    assert await stale.halt(first, "x") is False
+    assert await link.command("HGET", stream.keys.own(0, "handle"), "owner") == b"b"
+    assert await stale.park(first, RuntimeError("x")) is False
+    assert await stale.bury(first, ids, RuntimeError("x")) is None
+    owner = Ownership(link, processor, "b")
+    assert await owner.bury(second, ids, RuntimeError("x")) == 1
+    assert await owner.bury(second, ids, RuntimeError("x")) == 0, "a repetition writes nothing"
+    assert await owner.park(second, RuntimeError("x")) is True
+    assert isinstance((await owner.acquire([0]))[0], Parked)
+
+
+async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_done_with(
+    processor: Processor[Order],
+) -> None:
+    link, stream = processor.stream.link, processor.stream
+    await stream.send(*(Order(key=0, seq=number) for number in range(5)))
+    first = await acquired(link, processor, "a")
+    _, entries, _ = await exchange(link, processor, "a", first, ">")
+    await link.command("XDEL", stream.keys.log(0), entries[1][0], entries[2][0])
+    second = await _until_free(link, processor, "b")
+    _, pending, _ = await exchange(link, processor, "b", second, "0-0")
+    assert [xid for xid, _ in pending] == [entries[0][0], entries[3][0], entries[4][0]]
+    assert await link.command("HGET", stream.keys.stat(0), "lost:handle") == b"2"
+
+
+@pytest.mark.row("R42", "R45")
+async def test_a_worker_goes_on_after_all_data_is_gone(
+    everywhere: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    servers = "redis_cluster_servers" if everywhere["cluster"] else "redis_server"
+    async with fleet(**everywhere, partitions=4, options={"lease_s": 1.0}) as crew:
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 20)
+        await eventually(lambda: sorted(crew.numbers) == list(range(20)))
+        request.getfixturevalue(servers).flush()
+        crew.seen.clear()
+        await crew.send(100, 20)
+        await eventually(lambda: sorted(crew.numbers) == list(range(100, 120)))
+        assert crew.out_of_order() == []
+
+
+@pytest.mark.row("R42")
+async def test_a_worker_goes_on_after_a_restart_of_the_server(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    server = own_redis(appendonly="yes", appendfsync="always")
+    async with fleet(server.url, partitions=4, options={"lease_s": 1.0}) as crew:
+        await crew.start()
+        await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 200)
+        server.stop()
+        server.start()
+        with contextlib.suppress(BrokerUnavailable):
+            await crew.send(200, 200)  # by a connection of before
+        await crew.send(200, 200)
+        await eventually(lambda: set(crew.numbers) == set(range(400)))
+        await eventually(crew.settled)
+
+
+@pytest.mark.row("R30")
+async def test_a_worker_that_was_silent_longer_than_its_lease_hands_out_nothing_more(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """The server is out of reach; the worker cannot know who owns its partitions now."""
+    server = own_redis()
+    async with fleet(server.url, partitions=1, options={"lease_s": 0.4, "prefetch": 50}) as crew:
+        going = asyncio.Event()
+
+        async def handle(worker: int, events: Any) -> None:
+            async for order in events.records():
+                crew.note(worker, events, order)
+                await going.wait()
+
+        crew.handler = handle
+        worker = await crew.start()
+        await crew.send(0, 50)
+        await eventually(lambda: len(crew.seen) == 1)
+        (lane,) = worker.executor.runner.lanes
+        server.freeze()
+        await eventually(lambda: lane.over)
+        going.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert crew.numbers == [0]
+        server.thaw()
+        await eventually(lambda: set(crew.numbers) == set(range(50)))
+
+
+@pytest.mark.row("R30")
+async def test_a_lease_that_is_extended_late_strands_no_partition(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer to the heartbeat comes when the processor has ended for want of a lease."""
+    async with fleet(redis_url, partitions=1, options={"lease_s": 60.0}) as crew:
+        worker = await crew.start()
+        await crew.send(0, 1)
+        await eventually(lambda: crew.numbers == [0])
+        (lane,) = worker.executor.runner.lanes
+        until, lane.deadline = lane.deadline, 0.0
+        lane.arrive()
+        # The consumer has ended in the next turns of the loop, long before the next heartbeat.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        lane.extended(until)
+        await crew.send(1, 1)
+        await eventually(lambda: crew.numbers == [0, 1], timeout=5)
+        assert "partition_lost processor=orders/handle partition=0 epoch=1: its" in caplog.text
+
+
+async def test_an_odd_failure_of_a_heartbeat_is_not_its_end(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that no broker raises: nobody else would extend the leases."""
+    change, beats = Membership.change, list[str]()
+
+    async def odd(membership: Membership, action: Action) -> Standing:
+        if action == "beat":
+            beats.append(action)
+            if len(beats) == 1:
+                raise RuntimeError("odd")
+        return await change(membership, action)
+
+    monkeypatch.setattr(Membership, "change", odd)
+    async with fleet(redis_url, partitions=2, options={"lease_s": 2.0}) as crew:
+        await crew.start()
+        await eventually(lambda: len(beats) > 1, timeout=10)
+        assert "stream_heartbeat_failed processor=orders/handle error=RuntimeError: odd" in (
+            caplog.text
+        )

@@ -1,0 +1,291 @@
+"""What a failing processor does to its partition, and to no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Policy, Quarantine, Retry
+from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.processing.events import Events
+from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
+from tests.support.waiting import eventually
+
+
+class Poison(Exception):
+    """What the processors of these tests fail with."""
+
+
+def poisoned(crew: Fleet, *seqs: int, times: int = 10**9) -> None:
+    """Let the processors fail at some events, so many times."""
+    left = dict.fromkeys(seqs, times)
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        if crew.batch > 1:
+            async for batch in events.records().take(crew.batch, within=0.02):
+                for order in batch:
+                    crew.note(worker, events, order)
+                    spoil(order)
+        else:
+            async for order in events.records():
+                crew.note(worker, events, order)
+                spoil(order)
+
+    def spoil(order: Order) -> None:
+        if left.get(order.seq, 0) > 0:
+            left[order.seq] -= 1
+            raise Poison(f"event {order.seq}")
+
+    crew.handler = handle
+
+
+async def letters(crew: Fleet, partition: int) -> list[dict[bytes, bytes]]:
+    key = crew.orders.keys.dead(partition, "handle")
+    found = await crew.orders.link.command("XRANGE", key, "-", "+")
+    return [dict(fields) for _, fields in found]
+
+
+async def quiet(crew: Fleet, pending: int) -> bool:
+    return await crew.pending() == pending
+
+
+@pytest.mark.row("R21", "R22")
+async def test_ignore_acknowledges_what_failed_and_goes_on(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=2, options={"policy": Ignore()}) as crew:
+        poisoned(crew, 10)
+        await crew.start()
+        await crew.send(0, 40, keys=2)
+        await eventually(lambda: sorted(crew.numbers) == list(range(40)))
+        await eventually(lambda: quiet(crew, 0))
+        assert crew.out_of_order() == []
+
+
+@pytest.mark.row("R21")
+@pytest.mark.parametrize("keep", [False, True])
+async def test_ignore_drops_all_of_a_batch(place: dict[str, Any], keep: bool) -> None:
+    options = {"policy": Ignore(keep=keep)}
+    async with fleet(**place, partitions=1, batch=5, options=options) as crew:
+        poisoned(crew, 11)
+        await crew.send(0, 20)
+        await crew.start()
+        await eventually(lambda: 19 in crew.numbers)
+        await eventually(lambda: quiet(crew, 0))
+        assert crew.numbers == [*range(12), *range(15, 20)]
+        assert len(await letters(crew, 0)) == 5 * keep
+
+
+@pytest.mark.row("R19", "R22")
+async def test_halt_stops_its_partition_only_until_it_is_resumed(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=2, options={"policy": Halt()}) as crew:
+        poisoned(crew, 10, times=1)
+        worker = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 40, keys=2)
+        await eventually(lambda: {n for n in crew.numbers if n % 2} == set(range(1, 40, 2)))
+        await eventually(lambda: worker.executor.runner.halted == {0})
+        assert [n for n in crew.numbers if n % 2 == 0] == [0, 2, 4, 6, 8, 10]
+        worker.executor.runner.resume()
+        await eventually(lambda: {n for n in crew.numbers if n % 2 == 0} == set(range(0, 40, 2)))
+        await eventually(lambda: quiet(crew, 0))
+        assert crew.numbers.count(10) == 2
+        assert crew.out_of_order() == []
+
+
+@pytest.mark.row("R20", "R22")
+async def test_a_quarantine_outlives_its_owner_and_ends_with_a_resume(
+    place: dict[str, Any],
+) -> None:
+    async with fleet(**place, partitions=2, options={"policy": Quarantine()}) as crew:
+        poisoned(crew, 10, times=1)
+        first = await crew.start()
+        await eventually(crew.settled)
+        await crew.send(0, 40, keys=2)
+        await eventually(lambda: {n for n in crew.numbers if n % 2} == set(range(1, 40, 2)))
+        await eventually(lambda: first.executor.runner.parked == {0})
+        await crew.stop(first)
+        second = await crew.start()
+        await eventually(lambda: second.owned == {1})
+        await eventually(lambda: second.executor.runner.parked == {0})
+        assert max(n for n in crew.numbers if n % 2 == 0) == 10
+        keys, link = crew.orders.keys, crew.orders.link
+        why = await link.command("HGETALL", keys.park(0, "handle"))
+        assert why[b"error"] == b"Poison: event 10"
+        await link.command("DEL", keys.park(0, "handle"))
+        await link.command("XADD", keys.ctl("handle"), "*", "reason", "resume")
+        await eventually(lambda: {n for n in crew.numbers if n % 2 == 0} == set(range(0, 40, 2)))
+        assert crew.out_of_order() == []
+
+
+async def test_retry_tries_again_in_place(place: dict[str, Any]) -> None:
+    policy = Retry(times=3, base_s=0.01)
+    async with fleet(**place, partitions=1, options={"policy": policy}) as crew:
+        poisoned(crew, 10, times=3)
+        await crew.send(0, 20)
+        await crew.start()
+        await eventually(lambda: 19 in crew.numbers)
+        await eventually(lambda: quiet(crew, 0))
+        assert crew.numbers == [*range(11), 10, 10, 10, *range(11, 20)]
+        assert await letters(crew, 0) == []
+
+
+async def test_a_batch_that_is_retried_comes_again_in_order(place: dict[str, Any]) -> None:
+    policy = Retry(times=1, base_s=0.01)
+    async with fleet(**place, partitions=1, batch=4, options={"policy": policy}) as crew:
+        poisoned(crew, 3, times=1)
+        await crew.send(0, 8)
+        await crew.start()
+        await eventually(lambda: 7 in crew.numbers)
+        assert crew.numbers == [0, 1, 2, 3, *range(8)]
+
+
+@pytest.mark.row("R18")
+async def test_what_was_retried_in_vain_becomes_a_dead_letter(place: dict[str, Any]) -> None:
+    policy = Retry(times=2, base_s=0.01)
+    async with fleet(**place, partitions=1, options={"policy": policy}) as crew:
+        poisoned(crew, 10)
+        await crew.send(0, 20)
+        worker = await crew.start()
+        await eventually(lambda: 19 in crew.numbers)
+        await eventually(lambda: quiet(crew, 0))
+        assert crew.numbers.count(10) == 3
+        (letter,) = await letters(crew, 0)
+        assert letter[b"_error"] == b"Poison: event 10"
+        assert letter[b"_xid"]
+        assert worker.executor.runner.meter.dead == 1
+
+
+@pytest.mark.row("R23")
+@pytest.mark.parametrize("policy", [Ignore(), Retry(times=1, base_s=0.01)])
+async def test_a_processor_that_fails_before_its_first_event_is_begun_again(
+    place: dict[str, Any], policy: Policy
+) -> None:
+    runs = 0
+
+    async def late(worker: int, events: Events[Order]) -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 4:
+            raise Poison("not yet")
+        async for order in events.records():
+            crew.note(worker, events, order)
+
+    async with fleet(**place, partitions=1, handler=late, options={"policy": policy}) as crew:
+        await crew.start()
+        await crew.send(0, 10)
+        await eventually(lambda: crew.numbers == list(range(10)))
+
+
+@pytest.mark.row("R23")
+async def test_a_processor_that_returns_is_begun_again_with_the_same_event(
+    place: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def leave(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            crew.note(worker, events, order)
+            if crew.numbers == [0, 1, 2]:
+                break
+
+    async with fleet(**place, partitions=1, handler=leave) as crew:
+        await crew.start()
+        await crew.send(0, 5)
+        await eventually(lambda: crew.numbers == [0, 1, 2, 2, 3, 4])
+        await eventually(lambda: quiet(crew, 0))
+    assert "it returned although its partition goes on" in caplog.text
+
+
+@pytest.mark.row("R23")
+async def test_what_cannot_be_decoded_is_up_to_the_policy(place: dict[str, Any]) -> None:
+    async with fleet(**place, partitions=1, options={"policy": Ignore(keep=True)}) as crew:
+        link, log = crew.orders.link, crew.orders.keys.log(0)
+        await crew.send(0, 1)
+        await link.command("XADD", log, "*", "data", "not json")
+        await crew.send(1, 1)
+        await crew.start()
+        await eventually(lambda: crew.numbers == [0, 1])
+        await eventually(lambda: quiet(crew, 0))
+        assert len(await letters(crew, 0)) == 1
+
+
+class Recorder:
+    """A middleware that notes what it sees."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.seen: list[str] = []
+        self._broken = broken
+
+    async def handler(self, parent: AsyncIterator[Item], place: Place) -> AsyncIterator[Item]:
+        try:
+            async for item in parent:
+                try:
+                    yield item
+                except Poison as error:
+                    self.seen.append(f"failed: {error}")
+                    if self._broken:
+                        raise RuntimeError("the sink is away") from error
+                    raise
+                self.seen.append("done")
+        finally:
+            self.seen.append(f"end of {place.partition}")
+
+
+async def test_middleware_sees_events_failures_and_the_end(place: dict[str, Any]) -> None:
+    near, far = Recorder(), Recorder()
+    options = {"policy": Ignore(), "middleware": [far, near]}
+    async with fleet(**place, partitions=1, options=options) as crew:
+        poisoned(crew, 2)
+        await crew.send(0, 4)
+        await crew.start()
+        await eventually(lambda: crew.numbers == [0, 1, 2, 3])
+        await eventually(lambda: quiet(crew, 0))
+    wanted = ["done", "done", "failed: event 2", "end of 0", "done", "end of 0"]
+    assert near.seen == wanted
+    assert far.seen == wanted
+
+
+@pytest.mark.row("R18")
+async def test_nothing_is_acknowledged_while_a_middleware_cannot_handle_the_failure(
+    place: dict[str, Any],
+) -> None:
+    recorder = Recorder(broken=True)
+    options = {"policy": Ignore(), "middleware": [recorder]}
+    async with fleet(**place, partitions=1, options=options) as crew:
+        poisoned(crew, 0)
+        await crew.send(0, 1)
+        await crew.start()
+        await eventually(lambda: len(crew.numbers) >= 3)
+        assert await crew.pending() == 1
+
+
+@pytest.mark.row("R14")
+async def test_what_a_policy_or_a_batch_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        Retry(times=0)
+    with pytest.raises(ConfigurationError, match="first pause"):
+        Retry(base_s=5, cap_s=1)
+
+
+@pytest.mark.row("R32")
+async def test_a_worker_that_stops_lets_the_event_at_hand_end(place: dict[str, Any]) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def slowly(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            begun.set()
+            await asyncio.sleep(0.3)
+            crew.note(worker, events, order)
+            ended.set()
+
+    async with fleet(**place, partitions=1, handler=slowly) as crew:
+        worker = await crew.start()
+        await crew.send(0, 2)
+        await begun.wait()
+        await crew.stop(worker)
+        assert ended.is_set()
+        assert crew.numbers == [0]
+        assert await crew.pending() == 1
+        await crew.start()
+        await eventually(lambda: crew.numbers == [0, 1])

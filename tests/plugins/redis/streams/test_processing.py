@@ -1,0 +1,271 @@
+"""What a processor sees: events and records, batches, history, and stages behind one another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chancy.errors import ConfigurationError
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams import standalone as alone
+from chancy.plugins.redis.streams.group.leadership import RedisGate
+from chancy.plugins.redis.streams.model.event import Event
+from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.model.record import Record
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.producing.stream import Stream
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.script_client import Link
+from tests.plugins.redis.streams.orders import Order
+from tests.support.command import environment
+from tests.support.waiting import eventually
+
+
+class Step(Record, primitive=True):
+    key: int
+    seq: int
+
+
+@pytest.fixture
+async def streams(everywhere: dict[str, Any]) -> AsyncIterator[Streams]:
+    made = Streams(RedisSettings(**everywhere, prefix="t:"))
+    yield made
+    await made.link.close()
+
+
+@asynccontextmanager
+async def working(streams: Streams) -> AsyncGenerator[None]:
+    task = asyncio.create_task(alone.serve(streams))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def declare(streams: Streams, partitions: int) -> Stream[Order]:
+    return streams.stream("orders", record=Order, partition_by="order_id", partitions=partitions)
+
+
+@pytest.mark.row("R08", "R09", "R45")
+async def test_events_and_records_of_each_partition(streams: Streams) -> None:
+    stream = declare(streams, 2)
+    raw: list[Event[Order]] = []
+    typed: list[Order] = []
+    called: list[int] = []
+    note_raw, note_typed = raw.append, typed.append
+
+    @streams.processor(stream, join_delay_s=0)
+    async def look(events: Events[Order]) -> None:
+        called.append(events.partition)
+        async for event in events:
+            note_raw(event)
+
+    @streams.processor(stream, name="typed", join_delay_s=0)
+    async def read(events: Events[Order]) -> None:
+        async for order in events.records():
+            note_typed(order)
+
+    sent = [Order(order_id=number) for number in range(6)]
+    ids = await stream.send(*sent)
+    async with working(streams):
+        await eventually(lambda: len(raw) == len(typed) == 6)
+    assert sorted(called) == [0, 1], "once for each partition"
+    assert sorted(typed, key=lambda one: one.order_id) == sent
+    for event in raw:
+        order = event.record()
+        assert event.xid == ids[order.order_id]
+        assert event.partition == stream.route.partition(order, 2)
+        assert event.data == {b"data.json": order.model_dump_json().encode()}
+        assert not event.recovering
+    with pytest.raises(ConfigurationError, match="two processors 'look'"):
+        streams.processor(stream)(look.function)  # type: ignore[arg-type]
+
+
+@pytest.mark.row("R14", "R45")
+@pytest.mark.parametrize(
+    "everywhere", ["alone", pytest.param("cluster", marks=pytest.mark.chaos)], indirect=True
+)
+async def test_batches_are_full_or_in_time_and_never_empty(streams: Streams) -> None:
+    stream = declare(streams, 1)
+    seen: list[tuple[float, list[int]]] = []
+    note = seen.append
+
+    @streams.processor(stream, join_delay_s=0)
+    async def read(events: Events[Order]) -> None:
+        async for batch in events.records().take(10, within=0.6):
+            note((time.monotonic(), [order.order_id for order in batch]))
+
+    await stream.send(*(Order(order_id=number) for number in range(20)))
+    async with working(streams):
+        await eventually(lambda: len(seen) == 2)
+        await asyncio.sleep(0.7)  # longer than a batch waits
+        assert len(seen) == 2, "no batch is empty"
+        sent = time.monotonic()
+        await stream.send(*(Order(order_id=number) for number in range(20, 23)))
+        await eventually(lambda: len(seen) == 3)
+    assert [batch for _, batch in seen] == [[*range(10)], [*range(10, 20)], [20, 21, 22]]
+    assert seen[2][0] - sent > 0.5
+    assert seen[1][0] - seen[0][0] < 0.5, "a full one does not wait"
+
+
+@pytest.mark.row("R40", "R45")
+@pytest.mark.parametrize(("start", "expected"), [("0", [0, 1, 2, 3]), ("$", [2, 3])])
+async def test_a_new_processor_begins_where_it_is_told_to(
+    streams: Streams, start: str, expected: list[int]
+) -> None:
+    stream, seen = declare(streams, 1), list[int]()
+
+    @streams.processor(stream, start=start, join_delay_s=0)
+    async def read(events: Events[Order]) -> None:
+        async for order in events.records():
+            note(order)
+
+    def note(order: Order) -> None:
+        seen.append(order.order_id)
+
+    await stream.send(Order(order_id=0), Order(order_id=1))
+    async with working(streams):
+        if start == "$":
+            log = stream.keys.log(0)
+
+            async def begun() -> bool:
+                return bool(await streams.link.command("XINFO", "GROUPS", log))
+
+            await eventually(begun)
+        await stream.send(Order(order_id=2), Order(order_id=3))
+        await eventually(lambda: seen == expected)
+
+
+@pytest.mark.row("R44", "R45")
+async def test_a_stage_behind_another_keeps_the_order_of_keys(streams: Streams) -> None:
+    first = streams.stream("first", record=Step, partition_by="key", partitions=4)
+    second = streams.stream("second", record=Step, partition_by="key", partitions=8)
+    seen: defaultdict[int, list[int]] = defaultdict(list)
+
+    @streams.processor(first, join_delay_s=0)
+    async def keep(events: Events[Step]) -> None:
+        async for batch in events.records().take(50, within=0.05):
+            await second.send(*(step for step in batch if step.seq % 2 == 0))
+
+    @streams.processor(second, join_delay_s=0)
+    async def gather(events: Events[Step]) -> None:
+        async for step in events.records():
+            seen[step.key].append(step.seq)
+
+    async with working(streams):
+        await first.send_many(Step(key=at % 10, seq=at // 10) for at in range(1_000))
+        await eventually(lambda: sum(map(len, seen.values())) == 500)
+    assert all(found == [*range(0, 100, 2)] for found in seen.values())
+
+
+@pytest.mark.row("R48")
+async def test_lines_say_where_they_come_from(
+    streams: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, seen = declare(streams, 2), list[int]()
+    root = logging.getLogger()
+    foreign = logging.getLogger("somebody.else")
+    before = (list(root.handlers), root.level, foreign.disabled, list(foreign.handlers))
+
+    @streams.processor(stream, policy=Ignore(), join_delay_s=0)
+    async def bill(events: Events[Order]) -> None:
+        async for order in events.records():
+            seen.append(order.order_id)
+            if order.order_id < 2:
+                raise ValueError("no")
+
+    with caplog.at_level(logging.DEBUG, "chancy.redis.streams"):
+        await stream.send(*(Order(order_id=number) for number in range(8)))
+        async with working(streams):
+            await eventually(lambda: len(seen) == 8)
+    lines = [
+        one.getMessage()
+        for one in caplog.records
+        if one.name == "chancy.redis.streams" and not one.getMessage().startswith("stream_lead")
+    ]
+    assert lines
+    assert all("processor=orders/bill" in line for line in lines), lines
+    failed = [line for line in lines if line.startswith("processor_failed")]
+    assert len(failed) == 2
+    assert all("partition=" in line for line in failed)
+    now = (list(root.handlers), root.level, foreign.disabled, list(foreign.handlers))
+    assert [now[1], now[2], now[3]] == [before[1], before[2], before[3]]
+    assert set(before[0]) <= set(now[0])
+
+
+@pytest.mark.row("R41")
+def test_modules_are_found_by_a_pattern(redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "shop" / "inner").mkdir(parents=True)
+    (tmp_path / "shop" / "app.py").write_text(
+        "from chancy.plugins.redis.compat.runnel import App\n"
+        "import os\n"
+        "app = App('shop', redis_url=os.environ['SHOP_URL'], autodiscover='shop/**/streams.py')\n"
+    )
+    (tmp_path / "shop" / "inner" / "streams.py").write_text(
+        "import os, signal\n"
+        "from shop.app import app\n"
+        "@app.task\n"
+        "async def found():\n"
+        "    print('found', flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from shop.app import app; "
+            "from chancy.plugins.redis.compat.runnel import Worker; Worker(app).start()",
+        ],
+        cwd=tmp_path,
+        env=environment({"SHOP_URL": redis_url, "PYTHONPATH": os.pathsep.join(sys.path)}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr
+
+
+@pytest.mark.row("R33", "R45")
+async def test_one_process_without_a_worker_leads(everywhere: dict[str, Any]) -> None:
+    links = [Link(RedisSettings(**everywhere, prefix="t:")) for _ in range(3)]
+    # Asked for four times in each lease: a busy machine may miss one, and not all of them.
+    lease_s = 2.0
+    gates = [RedisGate(link, lease_s=lease_s) for link in links]
+    tasks = [asyncio.create_task(gate.serve()) for gate in gates]
+
+    def leaders() -> list[int]:
+        return [at for at, gate in enumerate(gates) if gate.leading]
+
+    try:
+        await eventually(lambda: len(leaders()) == 1)
+        (first,) = leaders()
+        assert gates[first].term == 1 == await gates[first].wait()
+        tasks[first].cancel()
+        await asyncio.wait([tasks[first]])
+        began = time.monotonic()
+        await eventually(lambda: len(leaders()) == 1)
+        took_s = time.monotonic() - began
+        assert took_s < 0.65 * lease_s, "it was given up, and not only left to end"
+        (second,) = leaders()
+        assert (second != first, gates[second].term) == (True, 2)
+        await links[second].command("HSET", "{t:st}:lead", "member", "another")
+        await eventually(lambda: not gates[second].leading)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for link in links:
+            await link.close()

@@ -1,0 +1,282 @@
+"""A cluster whose primaries are killed and whose slots move while processes work on streams."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from chancy.errors import BrokerUnavailable
+from tests.plugins.redis.streams.fleet import Order
+from tests.plugins.redis.streams.shard_member import LED_TICKS, PARTITIONS, TICKS, declare
+from tests.plugins.redis.streams.shards import Shards, tell
+from tests.support import leftovers
+from tests.support.redis_fixtures import RedisClusterServers, RedisServer, cluster_nodes
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+
+KEYS = 36
+#: What a primary had confirmed and not yet passed on may be gone with it; seconds.
+LAG_S = 1.0
+
+
+class Crew:
+    """Processes of `shard_member`, and what is sent to them: each number once."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.streams = declare(url, folder)
+        (self.orders,) = self.streams.streams
+        self.sent = 0
+        #: When each number that Redis has confirmed was sent.
+        self.confirmed: dict[int, float] = {}
+        self.refused: list[str] = []
+        #: Batches that were confirmed to the loop, and to threads.
+        self.ways = [0, 0]
+        self._resting = asyncio.Event()
+        self._loading: asyncio.Task[None] | None = None
+
+    def start(self, url: str | None = None) -> None:
+        words = [sys.executable, "-m", "tests.plugins.redis.streams.shard_member"]
+        self.processes.append(subprocess.Popen([*words, url or self.url, str(self.folder)]))
+
+    def kill(self) -> None:
+        process = self.processes.pop(0)
+        process.kill()
+        process.wait()
+
+    def load(self) -> None:
+        """Send until it is to rest, in turn from the loop and from threads."""
+        self._loading = asyncio.create_task(self._load())
+
+    async def rest(self) -> None:
+        """Send no more."""
+        self._resting.set()
+        if self._loading is not None:
+            await self._loading
+
+    async def _load(self) -> None:
+        for turn in itertools.count():
+            if self._resting.is_set():
+                return
+            numbers = range(self.sent, self.sent + 72)
+            self.sent += len(numbers)
+            orders = [Order(key=one % KEYS, seq=one) for one in numbers]
+            try:
+                if turn % 2:
+                    await asyncio.to_thread(self.orders.sync_send, *orders)
+                else:
+                    await self.orders.send(*orders)
+                self.confirmed |= dict.fromkeys(numbers, time.monotonic())
+                self.ways[turn % 2] += 1
+            except BrokerUnavailable as error:
+                self.refused.append(str(error))
+            await asyncio.sleep(0.02)
+
+    def lines(self, name: str) -> list[str]:
+        file = self.folder / name
+        return file.read_text().splitlines() if file.exists() else []
+
+    def seen(self, partition: int) -> list[tuple[str, int, int]]:
+        parts = [line.split() for line in self.lines(str(partition))]
+        return [(run, int(key), int(seq)) for run, key, seq in parts]
+
+    async def kept(self, partition: int) -> list[int]:
+        """The numbers in the log."""
+        log, decode = self.orders.keys.log(partition), self.orders.coding.decode
+        entries: Any = await self.orders.link.command("XRANGE", log, "-", "+")
+        flat = ([part for pair in fields.items() for part in pair] for _, fields in entries)
+        return [decode(fields).seq for fields in flat]
+
+    async def left(self) -> dict[int, str]:
+        """What is in the logs and was not worked on, or is not acknowledged, by partition."""
+        found: dict[int, str] = {}
+        for partition in range(PARTITIONS):
+            log = self.orders.keys.log(partition)
+            try:
+                missed = set(await self.kept(partition)) - {
+                    seq for _, _, seq in self.seen(partition)
+                }
+                told = await self.orders.link.command("XPENDING", log, "handle")
+            except BrokerUnavailable as error:
+                found[partition] = str(error)
+                continue
+            if missed or told["pending"]:
+                found[partition] = f"{len(missed)} missed, {told}, {sorted(missed)[:3]}"
+        return found
+
+    async def through(self) -> bool:
+        """Whether all was worked on and acknowledged."""
+        left = await self.left()
+        assert not left, left
+        return True
+
+    async def all_go_on(self) -> None:
+        """Every partition, every worker's timer, that of the leader and both ways to send."""
+        names = [*map(str, range(PARTITIONS)), LED_TICKS]
+        before = {name: len(self.lines(name)) for name in names}
+        ticked, sent = len(self.lines(TICKS)), list(self.ways)
+        living = {str(process.pid) for process in self.processes}
+
+        def more() -> bool:
+            return (
+                all(len(self.lines(name)) > before[name] for name in names)
+                and living <= set(self.lines(TICKS)[ticked:])
+                and all(now > then for now, then in zip(self.ways, sent, strict=True))
+            )
+
+        await eventually(more, timeout=30)
+
+    async def close(self) -> None:
+        await self.rest()
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            try:
+                await asyncio.to_thread(process.wait, 10)
+            finally:
+                process.kill()
+        await self.streams.link.close()
+
+
+@pytest.fixture
+def shards() -> Iterator[Shards]:
+    servers = cluster_nodes(6)
+    made = Shards(RedisClusterServers(servers[:3]), servers[3:])
+    try:
+        made.start()
+        leftovers.lasting.update(one.pid for one in servers)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+async def crew(shards: Shards, tmp_path: Path) -> AsyncIterator[Crew]:
+    made = Crew(shards.primaries.nodes[0].url, tmp_path)
+    try:
+        for _ in range(3):
+            made.start()
+        made.load()
+        await made.all_go_on()
+        yield made
+    finally:
+        await made.close()
+
+
+async def check(crew: Crew, killed: dict[float, set[int]]) -> None:
+    """Order by key, and nothing left out.
+
+    :param killed: when a primary was killed, and the partitions that it had.
+    """
+    for partition in range(PARTITIONS):
+        first: dict[int, list[int]] = defaultdict(list)
+        by_run: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for run, key, seq in crew.seen(partition):
+            if seq not in first[key]:
+                first[key].append(seq)
+            by_run[run, key].append(seq)
+        for key, seqs in first.items():
+            assert seqs == sorted(seqs), f"key {key} of partition {partition}"
+        for (run, key), seqs in by_run.items():
+            assert seqs == sorted(set(seqs)), f"run {run}, key {key} of partition {partition}"
+        seen = {seq for seqs in first.values() for seq in seqs}
+        for seq in crew.confirmed.keys() - seen:
+            if seq % KEYS % PARTITIONS == partition:
+                lags = [
+                    at - crew.confirmed[seq] for at, lost in killed.items() if partition in lost
+                ]
+                assert any(-0.1 < lag < LAG_S for lag in lags), (seq, partition, lags)
+
+
+def has(server: RedisServer, slot: int) -> bool:
+    """Whether a slot is a primary's."""
+    return any(
+        first <= slot <= last and primary[1] == server.port
+        for first, last, primary, *_ in tell(server, "CLUSTER SLOTS")
+    )
+
+
+def partitions_of(server: RedisServer, crew: Crew) -> set[int]:
+    """The partitions that a primary has now."""
+    slots = {at: key_slot(crew.orders.keys.log(at).encode()) for at in range(PARTITIONS)}
+    return {partition for partition, slot in slots.items() if has(server, slot)}
+
+
+@pytest.mark.row("R11", "R33", "R37", "R42", "R45")
+async def test_primaries_are_killed_one_after_the_other(shards: Shards, crew: Crew) -> None:
+    killed: dict[float, set[int]] = {}
+    for primary, replica in zip(shards.primaries.nodes, shards.replicas, strict=True):
+        lost = partitions_of(primary, crew)
+        assert lost
+        primary.kill()
+        killed[time.monotonic()] = lost
+        await eventually(partial(shards.leads, replica), timeout=30)
+        await crew.all_go_on()
+    # The last one takes a worker along.
+    crew.kill()
+    await crew.all_go_on()
+    await crew.rest()
+    await eventually(crew.through, timeout=30)
+    await check(crew, killed)
+    assert all(process.poll() is None for process in crew.processes)
+
+
+@pytest.mark.row("R13", "R33", "R42", "R45")
+async def test_slots_move_while_they_are_used(shards: Shards, crew: Crew) -> None:
+    """Those of all partitions, of the members, of the lead and of what is agreed upon."""
+    keys = crew.orders.keys
+    wanted = [*map(keys.log, range(PARTITIONS)), keys.ctl("handle"), keys.meta, "{t:st}:lead"]
+    nodes = shards.primaries.nodes
+    for _ in range(2):
+        for key in wanted:
+            slot = key_slot(key.encode())
+            at = next(number for number, node in enumerate(nodes) if has(node, slot))
+            await asyncio.to_thread(shards.move, slot, nodes[at], nodes[(at + 1) % 3])
+        await crew.all_go_on()
+    await crew.rest()
+    await eventually(crew.through, timeout=30)
+    assert crew.refused == [], "a slot that moves is no outage"
+    await check(crew, {})
+    seen = [seq for partition in range(PARTITIONS) for _, _, seq in crew.seen(partition)]
+    assert sorted(seen) == list(range(crew.sent)), "each once"
+
+
+@pytest.mark.row("R30", "R42", "R45")
+async def test_a_primary_is_frozen_until_another_has_its_place(shards: Shards, crew: Crew) -> None:
+    """When it goes on it does at first what it was asked before, and knows of nothing."""
+    group = key_slot(crew.orders.keys.ctl("handle").encode())
+    primary, replica = next(
+        (primary, replica)
+        for primary, replica in zip(shards.primaries.nodes, shards.replicas, strict=True)
+        if not has(primary, group)
+    )
+    lost = partitions_of(primary, crew)
+    others = [partition for partition in range(PARTITIONS) if partition not in lost]
+    owners = [crew.seen(partition)[-1][0] for partition in others]
+    primary.freeze()
+    killed = {time.monotonic(): lost}
+    await eventually(partial(shards.leads, replica), timeout=30)
+    primary.thaw()
+    killed[time.monotonic() + LAG_S / 2] = lost
+    await eventually(lambda: not shards.leads(primary), timeout=30)
+    await crew.all_go_on()
+    assert [crew.seen(partition)[-1][0] for partition in others] == owners, "they keep theirs"
+    primary.freeze()  # as a replica: nobody has to know
+    await crew.all_go_on()
+    primary.thaw()
+    await crew.rest()
+    await eventually(crew.through, timeout=30)
+    await check(crew, killed)

@@ -1,0 +1,148 @@
+"""How long it takes until others have what a worker has had, with real processes and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis.streams.processing.events import Events
+from tests.plugins.redis.streams.crew import Crew
+from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
+from tests.support.waiting import eventually
+
+#: Seconds for which what is ready may wait for a processor of a busy machine.
+SLACK_S = 0.8
+
+
+@asynccontextmanager
+async def working(place: dict[str, Any], workers: int, **options: Any) -> AsyncGenerator[Crew]:
+    """A crew whose workers have equal shares."""
+    made = Crew(**place, **options)
+    try:
+        for _ in range(workers):
+            made.start()
+        await eventually(partial(made.share, workers))
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.mark.row("R25")
+async def test_others_have_the_partitions_of_a_worker_that_ends_long_before_its_lease_does(
+    place: dict[str, Any],
+) -> None:
+    """Within two looks at the plan, of the defaults: 4 s, and of the lease 30 s are left."""
+    async with working(place, 2, lease_s=30.0, check_s=2.0, grace_s=8.0) as crew:
+        await crew.send(600)
+        began = time.monotonic()
+        crew.processes[0].send_signal(signal.SIGTERM)
+        await eventually(partial(crew.share, 1))
+        took_s = time.monotonic() - began
+        assert took_s < 2 * 2.0 + SLACK_S, took_s
+        await eventually(crew.complete)
+        assert await asyncio.to_thread(crew.processes[0].wait, 10) == 0
+
+
+@pytest.mark.chaos
+@pytest.mark.row("R26")
+async def test_others_have_the_partitions_of_a_worker_that_died_when_its_lease_has_ended(
+    place: dict[str, Any],
+) -> None:
+    """And no more than one look at the plan later."""
+    lease_s, check_s = 2.0, 1.0
+    async with working(place, 2, lease_s=lease_s, check_s=check_s) as crew:
+        await crew.send(600)
+        began = time.monotonic()
+        crew.kill(crew.processes[0])
+        await eventually(partial(crew.share, 1))
+        took_s = time.monotonic() - began
+        # It was extended last up to a quarter of it ago.
+        assert lease_s * 0.75 - SLACK_S < took_s < lease_s + check_s + SLACK_S, took_s
+        await eventually(crew.complete)
+
+
+@pytest.mark.chaos
+@pytest.mark.row("R27")
+async def test_a_worker_that_is_killed_and_started_at_once_waits_for_its_own_old_lease(
+    place: dict[str, Any],
+) -> None:
+    async with working(place, 1, lease_s=2.0, check_s=0.5) as crew:
+        await crew.send(300)
+        await eventually(crew.complete)
+        (before,) = set(await crew.owners())
+        crew.kill(crew.processes[0])
+        await crew.send(300)
+        again = crew.start()
+
+        async def another_owns_all() -> bool:
+            return await crew.share(1) and set(await crew.owners()) != {before}
+
+        await eventually(another_owns_all)
+        await eventually(crew.complete)
+        await eventually(crew.nothing_pending)
+        assert again.poll() is None
+        seen = [seq for some in (await crew.lines()).values() for _, _, seq in some]
+        assert len(set(seen)) == 600
+
+
+@pytest.mark.row("R15")
+async def test_batches_are_no_hindrance_to_a_worker_that_joins(
+    place: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that wait to be filled, too: nothing is interrupted, nor waited for as for a grace."""
+    async with fleet(**place, partitions=8, batch=11, options={"grace_s": 8.0}) as crew:
+        await crew.start()
+        await eventually(crew.settled)
+        loading = asyncio.create_task(_load(crew))
+        await eventually(lambda: len(crew.seen) > 100)
+        began = time.monotonic()
+        joined = await crew.start()
+        await eventually(lambda: crew.settled() and len(joined.owned) == 4)
+        took_s = time.monotonic() - began
+        loading.cancel()
+        # About half a second; a grace would be eight.
+        assert took_s < 4.0, took_s
+        assert "processor_interrupted" not in caplog.text
+
+
+@pytest.mark.row("R15")
+async def test_a_batch_that_waits_to_be_filled_ends_with_its_partition(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing more comes that would wake it; what it had comes again where the partition goes."""
+
+    async def patiently(worker: int, events: Events[Order]) -> None:
+        async for batch in events.records().take(2, within=30.0):
+            for order in batch:
+                crew.note(worker, events, order)
+
+    options = {"grace_s": 30.0, "lease_s": 60.0}
+    async with fleet(redis_url, partitions=8, handler=patiently, options=options) as crew:
+        first = await crew.start()
+        await crew.send(0, 8, keys=8)
+        await eventually(crew.settled)
+        lanes = first.executor.runner.lanes
+        await eventually(lambda: [len(lane.buffer) for lane in lanes] == [1] * 8)
+        joined = await crew.start()
+        await eventually(lambda: crew.settled() and len(joined.owned) == 4, timeout=10)
+        assert crew.seen == []
+        await crew.send(8, 8, keys=8)
+        await eventually(lambda: sorted(crew.numbers) == list(range(16)))
+        assert crew.out_of_order() == []
+        assert "processor_interrupted" not in caplog.text
+
+
+async def _load(crew: Fleet) -> None:
+    """Fewer events than fill a batch of each partition."""
+    first = 0
+    while True:
+        await crew.send(first, 20)
+        first += 20
+        await asyncio.sleep(0.02)  # so that batches wait to be filled

@@ -1,0 +1,67 @@
+"""A partition that becomes idle in the moment in which its worker begins to wait for the others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from chancy.plugins.redis.streams.group.waiter import Waiter
+from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport.blocking_reads import Reader
+from chancy.plugins.redis.transport.script_client import Link
+from tests.plugins.redis.streams.fleet import Order, in_turn
+from tests.support.waiting import eventually
+
+
+def idle(number: int) -> Lane[Order]:
+    """A lane that has read everything."""
+    lane = Lane[Order](
+        number,
+        1,
+        time.monotonic() + 60,
+        prefetch=8,
+        pending=0,
+        last="0-0",
+        loop=asyncio.get_running_loop(),
+    )
+    lane.more = False
+    return lane
+
+
+@pytest.mark.row("R16")
+async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
+    alone: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, read, begun = Streams(alone.settings), Reader.read, asyncio.Event()
+    orders = streams.stream(
+        "orders", record=Order, partition_by="key", partitions=2, hasher=in_turn
+    )
+
+    @streams.processor(orders)
+    async def handle(events: Events[Order]) -> None: ...
+
+    async def late(reader: Reader, *parts: Any, **more: Any) -> Any:
+        begun.set()
+        await asyncio.sleep(0.05)  # so that it is sent after what is to end it
+        return await read(reader, *parts, **more)
+
+    monkeypatch.setattr(Reader, "read", late)
+    lanes = [idle(0)]
+    waiter = Waiter(alone, streams.processors[0], lambda: lanes)
+    serving = asyncio.create_task(waiter.serve())
+    try:
+        await begun.wait()
+        lanes.append(idle(1))
+        waiter.look()
+        await asyncio.sleep(0.1)  # until it has been sent, and blocks for four seconds unless ended
+        await alone.command("XADD", orders.keys.log(1), "*", "a", "b")
+        await eventually(lambda: lanes[1].more, timeout=3)
+        assert not lanes[0].more
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])

@@ -1,0 +1,103 @@
+"""What stands around a queue in Redis: commands, hooks, and the sandbox of tests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from chancy import Chancy, Queue, State, Worker
+from chancy.plugins.redis import RedisPlugin
+from chancy.testing.sandbox import Sandbox
+from tests.integration.test_middleware import Trace
+from tests.plugins.redis.relay.moving import FAST, application
+from tests.support import jobs
+from tests.support.command import Answer, inside
+
+SHOP = """
+from chancy import Chancy, Queue
+from chancy.plugins.redis import RedisPlugin
+
+FAST = Queue(name="fast", executor="async", broker="redis")
+chancy = Chancy(queues=[FAST], plugins=[RedisPlugin(url={url!r})])
+"""
+
+
+async def test_hooks_stand_about_every_run(dsn: str, redis_url: str) -> None:
+    trace = Trace()
+    async with application(dsn, redis_url, trace) as chancy, Worker(chancy):
+        made = [jobs.note.job(value=1), jobs.fail.job(), jobs.note.job(value=1)]
+        made[2] = made[2].with_meta(refused=True)
+        pushed = await chancy.push_many(one.with_queue("fast").with_max_attempts(1) for one in made)
+        ends = [(await one.wait(10)).state for one in pushed]
+    assert ends == [State.SUCCEEDED, State.FAILED, State.FAILED]
+    assert sorted(trace.ended) == [("fast", "Raised"), ("fast", "Returned")]
+    assert (trace.refused, trace.open) == (1, set())
+
+
+async def test_a_sandbox_needs_no_redis() -> None:
+    jobs.noted.clear()
+    queue = Queue(name="fast", executor="async", broker="redis")
+    away = RedisPlugin(url="redis://nowhere.invalid:1")
+    chancy = Chancy("postgresql://nowhere.invalid/none", queues=[queue], plugins=[away])
+    async with Sandbox(chancy) as sandbox:
+        await chancy.push(jobs.note.job(value=3).with_queue("fast"))
+        sandbox.assert_pushed(jobs.note, value=3, times=1)
+        [done] = await sandbox.drain()
+    assert (done.state, done.result, jobs.noted) == (State.SUCCEEDED, 3, [3])
+
+
+async def test_commands_tell_of_jobs_and_queues(
+    dsn: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop_redis.py").write_text(SHOP.format(url=redis_url))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def run(*words: object) -> Answer:
+        return await asyncio.to_thread(inside, *words, dsn=dsn, app="shop_redis:chancy")
+
+    async with application(dsn, redis_url) as chancy:
+        waiting = await chancy.push(jobs.note.job(value=1).with_queue(FAST.name))
+        await run("queue", "pause", "fast")
+        shown = await run("job", "show", waiting.id, "--json")
+        why = await run("job", "why", waiting.id, "--json")
+        listed = await run("job", "list", "--queue", "fast", "--json")
+        queues = await run("queue", "list", "--json")
+        assert (shown.json["state"], shown.json["queue"]) == ("pending", "fast")
+        assert "paused" in why.out
+        assert [one["id"] for one in listed.json] == [str(waiting.id)]
+        [fast] = [one for one in queues.json if one["name"] == "fast"]
+        assert (fast["paused"], fast["pending"]) == (True, 1)
+        await run("queue", "resume", "fast")
+        await run("job", "cancel", waiting.id)
+        assert await waiting.status() is State.CANCELLED
+
+
+async def test_what_is_not_known_of_a_queue_is_not_shown_as_nothing(
+    dsn: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while its broker is away, nor without the application that has it."""
+    (tmp_path / "shop_away.py").write_text(SHOP.format(url="redis://127.0.0.1:1"))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def listed(*words: str, code: int, **settings: str) -> Answer:
+        return await asyncio.to_thread(
+            inside, "queue", "list", *words, code=code, dsn=dsn, **settings
+        )
+
+    async with application(dsn, redis_url) as chancy:
+        await chancy.declare(FAST)
+        for name in ("default", FAST.name):
+            await chancy.push(jobs.note.job(value=1).with_queue(name))
+    away = await listed("--json", code=4, app="shop_away:chancy")
+    told = await listed(code=4, app="shop_away:chancy")
+    unnamed = await listed("--json", code=0)
+    for answer in (away, unnamed):
+        known = {one["name"]: [one["pending"], one["running"]] for one in answer.json}
+        assert known == {"fast": [None, None], "default": [1, 0]}
+    assert "the broker redis is away: " in away.err
+    assert "the broker redis is away: " in told.err
+    [fast] = [line for line in told.out.splitlines() if line.startswith("fast")]
+    assert fast.split()[-3:] == ["-", "-", "-"]
+    assert "queue fast: this application has no broker redis: name one that has it" in unnamed.err

@@ -1,0 +1,297 @@
+"""Which failed jobs are run again, and when."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import chancy.attempt.control
+from chancy import Chancy, Queue, State, Worker, job
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import (
+    Cancelled,
+    Lost,
+    MemoryExceeded,
+    Outcome,
+    Raised,
+    Returned,
+    Snoozed,
+    TimedOut,
+)
+from chancy.attempt.settlement import Settlement
+from chancy.errors import ConfigurationError
+from chancy.plugins.retry import (
+    Constant,
+    Custom,
+    Never,
+    Retry,
+    Rule,
+)
+from chancy.plugins.retry.policy import MAX_DELAY_S
+from tests.support.waiting import eventually
+
+
+class Busy(Exception):
+    """Somebody else is at it."""
+
+
+class VeryBusy(Busy): ...
+
+
+class Refused(Exception):
+    """It will not get better."""
+
+
+#: The errors that the attempts of a job raise, one after the other.
+ahead: dict[str, list[Exception]] = {}
+
+
+@job(queue="async", max_attempts=10)
+async def attempt(name: str) -> str:
+    if ahead[name]:
+        raise ahead[name].pop(0)
+    return name
+
+
+def claim(attempt: int = 1, most: int = 3, meta: str | None = None) -> Claim:
+    ids = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+    return Claim(*ids, "q", "a.b", "{}", attempt, most, 0, 0, 1, meta)
+
+
+def verdict(retry: Retry, outcome: Outcome, one: Claim | None = None) -> Settlement:
+    return Chancy("postgresql://nowhere/nothing", plugins=[retry]).hooks.judge(
+        one or claim(), outcome
+    )
+
+
+def raised(error: BaseException) -> Raised:
+    return Raised(Failure.of(error))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "one", "state"),
+    [
+        (raised(ValueError()), claim(1), State.SCHEDULED),
+        (raised(ValueError()), claim(2), State.SCHEDULED),
+        (raised(ValueError()), claim(3), State.FAILED),
+        (raised(ValueError()), claim(4), State.FAILED),
+        (raised(ValueError()), claim(1, most=1), State.FAILED),
+        (Raised(Failure.named("chancy.errors.InvalidArguments", "no")), claim(), State.FAILED),
+        (Raised(Failure.named("chancy.errors.UnsupportedLimit", "no")), claim(), State.FAILED),
+        (TimedOut(1.0), claim(), State.SCHEDULED),
+        (MemoryExceeded(1), claim(), State.SCHEDULED),
+        (Returned(), claim(), State.SUCCEEDED),
+        (Cancelled("asked"), claim(), State.CANCELLED),
+        (Lost("gone"), claim(), State.PENDING),
+        (Lost("gone"), claim()._replace(crashes=2), State.FAILED),
+    ],
+)
+def test_what_is_retried(outcome: Outcome, one: Claim, state: State) -> None:
+    assert verdict(Retry(Constant(7)), outcome, one).state is state
+
+
+def test_a_job_that_says_itself_when_to_go_on_is_left_alone() -> None:
+    until = datetime(2030, 1, 1, tzinfo=UTC)
+    found = verdict(Retry(Constant(7)), Snoozed(until))
+    assert (found.state, found.run_at, found.delay_s, found.refund) == (
+        State.SCHEDULED,
+        until,
+        None,
+        True,
+    )
+
+
+RULES = Retry(
+    Constant(1),
+    rules=[
+        Rule("builtins.Exception", Constant(2)),
+        Rule(Busy, Constant(3)),
+        Rule("builtins.LookupError", Never()),
+        Rule("chancy.TimedOut", Constant(4)),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "delay_s"),
+    [
+        (raised(ValueError()), 2),
+        (raised(Busy()), 3),
+        (raised(VeryBusy()), 3),
+        (raised(KeyError()), None),
+        (raised(KeyboardInterrupt()), 5),  # no rule: what the job brought along
+        (TimedOut(1.0), 4),
+        (MemoryExceeded(1), 5),
+    ],
+)
+def test_the_rule_nearest_to_the_error_comes_first(outcome: Outcome, delay_s: float | None) -> None:
+    own = json.dumps(Constant(5).meta())
+    found = verdict(RULES, outcome, claim(meta=own))
+    assert found.delay_s == delay_s
+    assert found.state is (State.FAILED if delay_s is None else State.SCHEDULED)
+    assert found.failure is not None
+
+
+def test_a_rule_may_say_otherwise_of_what_is_hopeless() -> None:
+    outcome = Raised(Failure.named("chancy.errors.InvalidArguments", "no"))
+    retry = Retry(rules=[Rule("chancy.errors.InvalidArguments", Constant(5))])
+    assert verdict(retry, outcome).delay_s == 5
+
+
+@pytest.mark.parametrize(
+    ("meta", "delay_s"),
+    [
+        (None, 1),
+        ("{}", 1),
+        ('{"other": 5}', 1),
+        (json.dumps(Constant(6).meta()), 6),
+        (json.dumps(Never().meta()), None),
+    ],
+)
+def test_a_job_brings_its_policy_along(meta: str | None, delay_s: float | None) -> None:
+    assert verdict(Retry(Constant(1)), raised(ValueError()), claim(meta=meta)).delay_s == delay_s
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        '{"retry": null}',
+        '{"retry": 5}',
+        '{"retry": {}}',
+        '{"retry": {"policy": ["constant"]}}',
+        '{"retry": {"policy": "tomorrow"}}',
+        '{"retry": {"policy": "constant"}}',
+        '{"retry": {"policy": "constant", "delay_s": "5"}}',
+        '{"retry": {"policy": "constant", "delay_s": 1e999}}',
+        '{"retry": {"policy": "constant", "delay_s": NaN}}',
+        '{"retry": {"policy": "constant", "delay_s": 5, "jitter": ["full"]}}',
+        '{"retry": {"policy": "constant", "delay_s": 5, "new": 1}}',
+        '"retry"',
+        "[" * 100_000,
+        "{",
+    ],
+)
+def test_what_cannot_be_read_is_said_and_the_applications_policy_holds(
+    stored: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = verdict(Retry(Constant(1)), raised(ValueError()), claim(meta=stored))
+    assert (found.state, found.delay_s) == (State.SCHEDULED, 1)
+    assert "retry_policy_unreadable" in caplog.text
+    assert "judging_failed" not in caplog.text
+
+
+def test_a_function_decides() -> None:
+    def after(one: Claim, outcome: Outcome) -> float | None:
+        assert isinstance(outcome, Raised)
+        wait = outcome.failure.message.partition("retry after ")[2]
+        return float(wait) if wait else None
+
+    for retry in (Retry(after), Retry(rules=[Rule(Busy, after)])):
+        assert verdict(retry, raised(Busy("retry after 12"))).delay_s == 12
+        assert verdict(retry, raised(Busy("no"))).state is State.FAILED
+        assert verdict(retry, raised(Busy("retry after -12"))).delay_s == 0
+        assert verdict(retry, raised(Busy("retry after 1e200"))).delay_s == MAX_DELAY_S
+
+
+def _raises(one: Claim, outcome: Outcome) -> float:
+    raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize(
+    "custom",
+    [_raises, lambda *_: float("nan"), lambda *_: float("inf"), lambda *_: "5", lambda: 5],
+)
+def test_a_function_that_fails_is_logged_and_the_default_holds(
+    custom: Custom, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = verdict(Retry(custom), raised(ValueError()))
+    assert found.state is State.SCHEDULED
+    assert found.delay_s is not None
+    assert 1 <= found.delay_s <= 2
+    assert "retry_policy_failed" in caplog.text
+    assert "judging_failed" not in caplog.text
+
+
+def test_an_async_function_is_refused() -> None:
+    async def after(one: Claim, outcome: Outcome) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigurationError, match="plain function"):
+        Retry(after)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def errors() -> Iterator[dict[str, list[Exception]]]:
+    ahead.clear()
+    yield ahead
+    ahead.clear()
+
+
+def test_a_job_that_said_itself_when_is_left_to_it() -> None:
+    hopeless = Retry(Never(), rules=[Rule(chancy.answers.Retry, Never())])
+    failure = Failure.of(chancy.answers.Retry(5, "busy"))
+    outcome = Raised(failure, again=timedelta(seconds=5))
+    for attempt, state in ((1, State.SCHEDULED), (2, State.SCHEDULED), (3, State.FAILED)):
+        one = claim(attempt)
+        verdict = judge(one, outcome)
+        assert hopeless.judging(one, outcome, verdict) is verdict
+        assert verdict.state is state
+
+
+async def test_jobs_run_again_when_they_should(
+    dsn: str, errors: dict[str, list[Exception]]
+) -> None:
+    retry = Retry(Constant(3600), rules=[Rule(Busy, Constant(0.3)), Rule(Refused, Never())])
+    made = {
+        "brings its own": attempt.job.with_meta(**Constant(0.2).meta()),
+        "ruled": attempt.job,
+        "refused": attempt.job.with_meta(**Constant(0.2).meta()),
+        "neither": attempt.job,
+    }
+    errors["brings its own"] = [ValueError(), ValueError()]
+    errors["ruled"] = [VeryBusy(), Busy()]
+    errors["refused"] = [ValueError(), Refused("no"), ValueError()]
+    errors["neither"] = [ValueError()]
+    queue = Queue(name="async", executor="async")
+    async with Chancy(dsn, queues=[queue], plugins=[retry]) as chancy:
+        pushed = {name: await chancy.push(one(name=name)) for name, one in made.items()}
+        async with Worker(chancy, queues=["async"]):
+            own = await pushed["brings its own"].wait(20)
+            ruled = await pushed["ruled"].wait(20)
+            refused = await pushed["refused"].wait(20)
+            await eventually(lambda: not errors["neither"])
+        neither = await chancy.get_job(pushed["neither"].id)
+    assert (own.state, own.attempt, len(own.errors)) == (State.SUCCEEDED, 3, 2)
+    assert (ruled.state, ruled.attempt, len(ruled.errors)) == (State.SUCCEEDED, 3, 2)
+    assert (refused.state, refused.attempt, len(refused.errors)) == (State.FAILED, 2, 2)
+    for done, delay_s in ((own, 0.4), (ruled, 0.6), (refused, 0.2)):
+        assert done.finished_at is not None
+        assert delay_s <= (done.finished_at - done.pushed_at).total_seconds() < delay_s + 15
+    assert neither is not None
+    assert neither.run_at is not None
+    assert (neither.state, neither.attempt) == (State.SCHEDULED, 1)
+    # The next run can be seen.
+    late = neither.run_at - neither.pushed_at
+    assert timedelta(seconds=3600) <= late < timedelta(seconds=3620)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "crashes", "state"),
+    [(1, 0, State.PENDING), (4, 3, State.PENDING), (5, 0, State.FAILED), (5, 4, State.FAILED)],
+)
+def test_a_crash_may_cost_an_attempt(attempt: int, crashes: int, state: State) -> None:
+    """However often it has crashed before: it is run again at once, until none is left."""
+    one = claim(attempt, most=5)._replace(crashes=crashes)
+    found = verdict(Retry(Constant(60), crashes_cost_attempts=True), Lost("gone", host="a"), one)
+    assert (found.state, found.refund, found.crashed, found.delay_s) == (state, False, True, None)
+    assert found.failure is not None
+    assert found.failure.message.startswith(f"crash in attempt {attempt} of 5: gone; it ")
+    assert (found.failure.is_a("chancy.Lost"), found.failure.host) == (True, "a")
+    free = verdict(Retry(Constant(60)), Lost("gone"), one)
+    assert free.state is (State.FAILED if crashes >= 2 else State.PENDING)

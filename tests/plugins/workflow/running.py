@@ -1,0 +1,75 @@
+"""What the tests of workflows share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+
+from chancy import Chancy, Plugin, Queue, Settlement, Worker
+from chancy.broker.transaction import Transaction
+from chancy.clock import Clock, SystemClock
+from chancy.plugins.retry import Constant, Jitter, Retry
+from chancy.plugins.workflow import WorkflowReference, Workflows, WorkflowState
+from chancy.plugins.workflow.ends import Notes
+from chancy.plugins.workflow.sweep import Sweep
+from tests.support.waiting import eventually
+
+ASYNC = Queue(name="async", executor="async")
+SOON = Retry(Constant(delay_s=0.01, jitter=Jitter.NONE))
+#: Refuses to push the jobs of some steps, as where one is too large with its results.
+REFUSE = """
+create function chancy.refuse() returns trigger language plpgsql as $$
+begin
+  raise exception 'not this one' using errcode = 'program_limit_exceeded';
+end $$;
+create trigger refuse before insert on chancy.jobs for each row
+  when (new.meta -> 'workflow' ->> 'step' in ('refused', 'then', 'undo kept'))
+  execute function chancy.refuse();
+"""
+
+
+def execute(dsn: str, statement: str, *parameters: object) -> list[Any]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        found = connection.execute(statement.encode(), parameters)
+        return [] if found.description is None else found.fetchall()
+
+
+class Deaf(Workflows):
+    """As a worker that was killed before it told anything, and that does not come back."""
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
+    async def serve(self, runtime: Any) -> None: ...
+
+
+@asynccontextmanager
+async def working(
+    dsn: str, flows: Workflows, *plugins: Plugin, queue: Queue = ASYNC
+) -> AsyncGenerator[Chancy]:
+    """An application with a worker of one queue."""
+    given = [flows, SOON, *plugins]
+    async with Chancy(dsn, queues=[queue], plugins=given) as chancy, Worker(chancy):
+        yield chancy
+
+
+def sweep_of(chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None) -> Sweep:
+    """The sweep of a worker that has seen no step end."""
+    return Sweep(chancy.broker, clock or SystemClock(), Notes(), keep_days=keep_days)
+
+
+async def states(reference: WorkflowReference) -> dict[str, str]:
+    return {one.name: one.state.value for one in await reference.steps()}
+
+
+async def stopped(dsn: str, count: int) -> None:
+    """Wait until so many steps have been told as cancelled: they look so before, and can be retried
+    only then."""
+    told = "select count(*) from chancy.workflows_steps where state = 6"
+    await eventually(lambda: execute(dsn, told) == [(count,)])
+
+
+async def is_in(reference: WorkflowReference, state: WorkflowState) -> bool:
+    found = await reference.get()
+    return found is not None and found.state is state

@@ -1,0 +1,104 @@
+"""What a workflow does to the transaction, and to the patience, of who calls."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, PushError, job
+from chancy.clock import SystemClock
+from chancy.plugin.tracking import Untold
+from chancy.plugins.workflow import Workflow, Workflows
+from chancy.plugins.workflow.ends import End, Place
+from chancy.plugins.workflow.store import statement
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import stopped, working
+from tests.support.waiting import eventually
+
+IDLE = "show idle_in_transaction_session_timeout"
+
+
+async def test_a_signal_leaves_the_settings_of_the_transaction_alone(flows_dsn: str) -> None:
+    flows = Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        flow = Workflow("w").wait_for("go").add(steps.mark.job(), "end", after="go")
+        reference = await flows.push(chancy, flow)
+        one = (await flows.push(chancy, Workflow("w").add(steps.mark.job(), "a"))).id
+    with psycopg.connect(flows_dsn) as connection:
+        cursor = psycopg.RawCursor(connection)
+        cursor.execute(IDLE)
+        before = cursor.fetchall()
+        cursor.execute(statement("signal", "chancy").encode(), [reference.id, "go", "1"])
+        assert cursor.fetchall() == [("sent",)]
+        cursor.execute(IDLE)
+        assert cursor.fetchall() == before
+        # That of a settlement is bounded: who is frozen in it holds the locks of others.
+        ends = [[one], ["a"], [1], [UUID(int=1)], [4], None, None, None, False, 100]
+        cursor.execute(statement("advance", "chancy").encode(), ends)
+        cursor.execute(IDLE)
+        assert cursor.fetchall() == [("10s",)]
+
+
+@job(queue="async", max_attempts=1)
+async def stubborn() -> str:
+    """Takes its time to stop; ends when it is run again."""
+    if "stopping" in steps.ran:
+        return "done"
+    try:
+        steps.ran.append("began")
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        steps.ran.append("stopping")
+        await steps.gate.wait()
+        raise
+    return "never"
+
+
+async def test_what_was_cancelled_is_retried_when_it_has_stopped(flows_dsn: str) -> None:
+    flows = Workflows()
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, Workflow("w").add(stubborn.job(), "slow"))
+        await eventually(lambda: "began" in steps.ran)
+        assert await reference.cancel()
+        await eventually(lambda: "stopping" in steps.ran)
+        with pytest.raises(PushError, match="some of these steps run yet"):
+            await reference.retry()
+        steps.gate.set()
+
+        await stopped(flows_dsn, 1)
+        assert await reference.retry() == 1
+        assert await reference.result(10) == "done"
+
+
+class Broken:
+    """Fails in a way that nobody has thought of, once."""
+
+    def __init__(self) -> None:
+        self.told: list[UUID] = []
+        self.failed = False
+
+    async def tell(self, ends: list[End]) -> None:
+        if not self.failed:
+            self.failed = True
+            raise ValueError("nobody thought of it")
+        self.told += [one.job for one in ends]
+
+
+async def test_ends_are_told_on_after_any_failure() -> None:
+    untold: Untold[End] = Untold("workflows")
+    teller = Broken()
+
+    def end(number: int) -> End:
+        place = Place(UUID(int=1), "a", 1, False)
+        return End(place, UUID(int=number), 4, None, None, None)
+
+    telling = asyncio.create_task(untold.tell(teller.tell, SystemClock()))
+    untold.add([end(1)])
+    await eventually(lambda: teller.failed)
+    untold.add([end(2)])
+    await eventually(lambda: UUID(int=2) in teller.told)
+    telling.cancel()
+    await asyncio.wait([telling])

@@ -1,0 +1,162 @@
+"""What becomes of workflows of which something is undone."""
+
+from __future__ import annotations
+
+import pytest
+
+from chancy import Chancy, PushError, State
+from chancy.job.ids import new_id
+from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.workflow import (
+    From,
+    OnFailure,
+    Workflow,
+    WorkflowFailed,
+    Workflows,
+    WorkflowState,
+)
+from chancy.plugins.workflow.ends import End, Place
+from chancy.plugins.workflow.flows import Flows
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import execute, is_in, states, sweep_of, working
+from tests.support.waiting import eventually
+
+#: The job of a step.
+BEGUN = "select 1 from chancy.jobs where meta #>> '{workflow,step}' = %s"
+
+
+@pytest.mark.parametrize("first", ["plain", "saga"])
+async def test_any_step_that_asks_for_it_has_the_others_undone(flows_dsn: str, first: str) -> None:
+    flows = Workflows()
+    steps.failing |= {"plain", "saga"}
+    last = "saga" if first == "plain" else "plain"
+    flow = Workflow("w").add(steps.mark.job(), "done", undo=steps.undo.job(From("done")))
+    for name in ("plain", "saga"):
+        made = steps.once.job() if name == first else steps.late.job()
+        policy: OnFailure = OnFailure.COMPENSATE if name == "saga" else OnFailure.FAIL
+        flow.add(made, name, after="done", on_failure=policy)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        before = WorkflowState.FAILING if first == "plain" else WorkflowState.COMPENSATING
+        await eventually(lambda: is_in(reference, before))
+        assert last in steps.ran
+        steps.gate.set()
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+        assert steps.ran[-1] == "undo done"
+
+
+def saga() -> Workflow:
+    flow = Workflow("trip")
+    for name, after in (("flight", ()), ("hotel", "flight"), ("car", "hotel")):
+        flow.add(steps.once.job(), name, after=after, undo=steps.undo.job(From(name)))
+    return flow.add(steps.once.job(), "pay", after="car", on_failure="compensate")
+
+
+async def test_what_was_done_is_undone_in_reverse(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing.add("pay")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, saga())
+        with pytest.raises(WorkflowFailed, match="step pay has failed") as caught:
+            await reference.result(10)
+        assert caught.value.state is WorkflowState.COMPENSATED
+        with pytest.raises(PushError, match="is compensated, and cannot be retried"):
+            await reference.retry()
+    assert steps.ran == ["flight", "hotel", "car", "pay", "undo car", "undo hotel", "undo flight"]
+
+
+async def test_undoing_waits_for_what_still_runs(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.held.job(), "slow", undo=steps.undo.job(From("slow")))
+    flow.add(steps.once.job(), "quick", undo=steps.undo.job(From("quick")))
+    flow.add(steps.once.job(), "bad", after="quick", on_failure="compensate")
+    flow.add(steps.mark.job(), "never", after="slow")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+
+        await eventually(lambda: is_in(reference, WorkflowState.COMPENSATING))
+        assert not any(name.startswith("undo") for name in steps.ran)
+        steps.gate.set()
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+    assert steps.ran[-2:] == ["undo slow", "undo quick"]
+    assert "never" not in steps.ran
+
+
+async def test_an_undo_that_fails_stops_and_goes_on_when_it_is_retried(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing |= {"pay", "undo hotel"}
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, saga())
+        assert await reference.wait(10) is WorkflowState.FAILED
+        assert steps.ran[-2:] == ["undo car", "undo hotel"]
+        steps.failing.clear()
+        assert await reference.retry() == 1
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+    assert steps.ran[-2:] == ["undo hotel", "undo flight"]
+
+
+async def test_what_failed_and_was_ignored_is_never_undone(flows_dsn: str) -> None:
+    flows = Workflows()
+    steps.failing |= {"ignored", "pay", "undo done"}
+    flow = Workflow("w")
+    for name in ("ignored", "done"):
+        policy: OnFailure = OnFailure.IGNORE if name == "ignored" else OnFailure.FAIL
+        flow.add(steps.once.job(), name, undo=steps.undo.job(name), on_failure=policy)
+    flow.add(steps.once.job(), "pay", after=["ignored", "done"], on_failure="compensate")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+        # As long as it compensates, nobody misses the job that is not there.
+        execute(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
+        assert await sweep_of(chancy).turn() == 0
+        execute(flows_dsn, "update chancy.workflows set state = 5, finished_at = now()")
+        steps.failing.clear()
+        assert await reference.retry() == 1
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+        assert (await states(reference))["undo ignored"] == "cancelled"
+    assert "undo ignored" not in steps.ran
+
+
+async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> None:
+    """Neither the replay of what had failed, nor a late end of which nobody knew."""
+    flows = Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, saga().add(steps.mark.job(), "slow"))
+
+        async def tell(step: str, state: State, *, again: bool = False) -> None:
+            execute(flows_dsn, BEGUN.replace("select 1", "delete"), step)
+            end = End(Place(reference.id, step, 1, again), new_id(), int(state), '"x"', None, 0.1)
+            await Flows(chancy.broker).advance([end])
+
+        execute(flows_dsn, BEGUN.replace("select 1", "delete"), "slow")
+        for step in ("flight", "hotel", "car"):
+            await tell(step, State.SUCCEEDED)
+        await tell("pay", State.FAILED)
+        await tell("pay", State.SUCCEEDED, again=True)
+        await tell("slow", State.SUCCEEDED)
+        assert (await states(reference))["pay"] == "failed"
+        for step in ("undo car", "undo hotel", "undo flight"):
+            assert await is_in(reference, WorkflowState.COMPENSATING)
+            assert execute(flows_dsn, BEGUN, step) == [(1,)]
+            await tell(step, State.SUCCEEDED)
+        assert await is_in(reference, WorkflowState.COMPENSATED)
+
+
+async def test_the_sweep_makes_no_replay_count_once_it_is_undone(flows_dsn: str) -> None:
+    flows, dead = Workflows(sweep_s=3600), DeadLetters()
+    steps.failing |= {"pay", "undo hotel"}
+    async with working(flows_dsn, flows, dead) as chancy:
+        reference = await flows.push(chancy, saga())
+        assert await reference.wait(10) is WorkflowState.FAILED
+        found = await dead.find(chancy)
+        letters = {letter.meta["workflow"]["step"]: letter for letter in found}
+        steps.failing.clear()
+        id = await dead.replay(chancy, letters["pay"].id)
+        assert id is not None
+        await chancy.wait_for(id, 10)
+        assert await sweep_of(chancy).turn() == 0
+        assert await is_in(reference, WorkflowState.FAILED)
+        assert await dead.replay(chancy, letters["undo hotel"].id) is not None
+        await eventually(lambda: is_in(reference, WorkflowState.COMPENSATED))
+    assert steps.ran[-2:] == ["undo hotel", "undo flight"]

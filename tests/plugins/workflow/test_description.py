@@ -1,0 +1,193 @@
+"""What can be described, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from uuid import uuid4
+
+import pytest
+
+from chancy import Job, PushError, Unique
+from chancy.job.registry import Registry
+from chancy.plugins.batch import BatchState, On
+from chancy.plugins.workflow import Each, From, Workflow, WorkflowState, chain, chord, group
+from chancy.plugins.workflow.description import MAX_STEPS
+from chancy.plugins.workflow.fit import fits
+from chancy.plugins.workflow.preparation import Preparation, Prepared
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.steps import Page, Size
+
+
+def prepared(flow: Workflow) -> Prepared:
+    return Preparation(flow, Registry()).prepare()
+
+
+def test_a_workflow_becomes_columns() -> None:
+    flow = Workflow("w").add(steps.number.job(1), "a").add(steps.double.job(From("a")), "b")
+    flow.add(steps.total.job(Each("a", "b")), "c", after="a")
+    found = prepared(flow)
+    columns = found.columns
+    assert columns.names == ["a", "b", "c"]
+    assert columns.next == ['{"b","c"}', '{"c"}', '{""}']
+    assert columns.needs == [0, 1, 2]
+    assert columns.previous == [None, "a", None]
+    assert columns.arguments == ['{"value":1}', "{}", "{}"]
+    assert columns.froms[2] == '{"values": {"steps": ["a", "b"], "path": []}}'
+    assert found.ends == 1
+    assert len(set(columns.jobs)) == 3
+
+
+def test_states_are_shown_in_words() -> None:
+    shown = f"{WorkflowState.COMPENSATED} {BatchState.FAILED} {On.FINISH}"
+    assert shown == "compensated failed finish"
+
+
+def test_names_of_helpers() -> None:
+    assert [one.name for one in chain("c", steps.mark.job(), steps.mark.job())] == [
+        "mark",
+        "mark 2",
+    ]
+    assert group("g", [steps.mark.job(), steps.once.job()]).last() == ("mark", "once")
+    made = chord("c", [steps.mark.job()], steps.mark.job())
+    assert [(one.name, one.after) for one in made] == [("mark", ()), ("then mark", ("mark",))]
+
+
+def circle() -> Workflow:
+    flow = Workflow("w").add(steps.mark.job(), "a", after="c")
+    return flow.add(steps.mark.job(), "b", after="a").add(steps.mark.job(), "c", after="b")
+
+
+def one(job: Job[Any], **given: Any) -> Workflow:
+    flow = Workflow("w").add(steps.fetch.job("x"), "fetch").add(steps.number.job(1), "one")
+    flow.add(steps.mark.job(), "weak", on_failure="ignore").add(steps.mapping.job(), "map")
+    return flow.add(job, "last", **given)
+
+
+@pytest.mark.parametrize(
+    ("flow", "why"),
+    [
+        (Workflow("w"), "has no steps"),
+        (circle(), "in a circle: 'a' after 'c' after 'b' after 'a'"),
+        (one(steps.mark.job(), after="nobody"), "step 'last' waits for 'nobody', and there is no"),
+        (one(steps.double.job(From("nobody"))), "waits for 'nobody', .* of this name$"),
+        (one(steps.mark.job(), after="fecth"), "of this name: did you mean 'fetch'\\?"),
+        (
+            one(steps.total.job([From("one", 1), 2])),
+            r"From\('one', 1\) is inside parameter 'values'",
+        ),
+        (
+            one(steps.anything.job({"a": [1, {"b": Each("one")}]})),
+            r"Each\('one'\) is inside .*Each",
+        ),
+        (
+            one(steps.double.job(From("fetch"))),
+            "'value' of tests.plugins.workflow.steps.double is int, and",
+        ),
+        (one(steps.count.job(From("one"))), "is Page, and step 'one' .* gives int"),
+        (one(steps.double.job(From("fetch", "nothing"))), "Page has no field 'nothing'"),
+        (one(steps.double.job(From("fetch", "words"))), r"gives list\[str\]"),
+        (one(steps.double.job(From("one", "x"))), "neither a list nor an object has no 'x'"),
+        (one(steps.text.job(From("weak"))), "let the parameter take None"),
+        (one(steps.total.job(Each("one", "fetch"))), "a list of int, and step 'fetch' .* Page"),
+        (one(steps.double.job(Each("one"))), "is int, and Each gives a list"),
+        (one(steps.double.job(From()), after=["one", "fetch"]), "From\\(\\) stands for 2 steps"),
+        (one(steps.double.job("x")), "parameter 'value'"),  # type: ignore[arg-type]
+        (one(steps.mark.job().with_unique(Unique())), "is unique, and steps cannot be"),
+        (one(steps.mark.job().with_id(uuid4())), "has an id of its own"),
+        (one(steps.mark.job().with_queue("no no")), "cannot be the name of a queue"),
+        (one(steps.mark.job().with_priority(1_000)), "priority=1000 must be"),
+        (one(steps.mark.job().with_max_attempts(0)), "max_attempts=0 must be"),
+        (one(Job(func="gone.away")), "gone"),
+        (
+            one(steps.mark.job(), undo=steps.maybe.job(From("weak"))),
+            "undo of .* 'weak' need not have",
+        ),
+        (one(steps.mark.job(), undo=steps.undo.job(From("one")), after="one"), "is str, and"),
+    ],
+    ids=lambda value: "" if isinstance(value, Workflow) else value,
+)
+def test_what_cannot_run_is_refused(flow: Workflow, why: str) -> None:
+    with pytest.raises(PushError, match=f"workflow 'w'.*{why}"):
+        prepared(flow)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 101, 'a"b', "a\\b", "a{b", "a\x00b", "a\nb", "undo x", 5, "\ud800"]
+)
+def test_names_that_cannot_be(name: Any) -> None:
+    with pytest.raises(PushError):
+        Workflow("w").add(steps.mark.job(), name)
+
+
+def test_what_is_refused_at_once() -> None:
+    flow = Workflow("w").add(steps.mark.job(), "a")
+    with pytest.raises(PushError, match="two steps 'a'"):
+        flow.add(steps.mark.job(), "a")
+    with pytest.raises(PushError, match="is not a Job"):
+        flow.add(steps.mark)  # type: ignore[arg-type]
+    with pytest.raises(PushError, match="on_failure='x' must be"):
+        flow.add(steps.mark.job(), "b", on_failure="x")  # type: ignore[arg-type]
+    for path in ((True,), (1.5,), ("a\x00",), ("x",) * 33):
+        with pytest.raises(PushError, match="path into a result"):
+            From("a", *path)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PushError, match="not both"):
+        Each("a", prefix="b")
+    with pytest.raises(PushError, match=r"From\('a', 'url'\) in a text: it stands for a whole"):
+        steps.fetch.job(f"https://{From('a', 'url')}")
+    with pytest.raises(PushError, match=r"Each\(prefix='b', path=\('n',\)\) in a text"):
+        steps.fetch.job(f"{Each(prefix='b', path=('n',))}")
+
+
+def test_a_workflow_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Workflow("w")
+    monkeypatch.setattr("chancy.plugins.workflow.description.MAX_STEPS", 3)
+    for place in range(3):
+        flow.add(steps.mark.job(), f"{place}")
+    with pytest.raises(PushError, match="one more than the 3 that"):
+        flow.add(steps.mark.job(), "4")
+    assert MAX_STEPS == 50_000
+    monkeypatch.setattr("chancy.plugins.workflow.preparation.MAX_EDGES", 1)
+    flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b", after="a")
+    flow.add(steps.mark.job(), "c", after="b")
+    with pytest.raises(PushError, match="wait for 2 others, 1 may be"):
+        prepared(flow)
+
+
+def test_functions_that_cannot_be_imported_are_pushed_without_checks() -> None:
+    flow = Workflow("w").add(Job(func="other.code.run"), "a")
+    flow.add(Job(func="other.code.next", arguments={"x": From("a")}), "b")
+    columns = Preparation(flow, None).prepare().columns
+    assert columns.froms[1] == '{"x": {"step": "a", "path": []}}'
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "fit"),
+    [
+        (int, int, True),
+        (int, float, True),
+        (float, int, False),
+        (bool, int, False),
+        (int, str, False),
+        (int, Any, True),
+        (Any, int, True),
+        (int, int | None, True),
+        (int | None, int, False),
+        (None, int, False),
+        (list[int], list[float], True),
+        (list[int], list[str], False),
+        (list, list[str], True),
+        (tuple[int, ...], list[int], True),
+        (dict[str, int], dict[str, str], False),
+        (Page, dict, True),
+        (dict, Page, True),
+        (Page, Size, False),
+        (Page, list, False),
+        (Literal["a"], str, True),
+        (str, Literal["a", "b"], True),
+        (Literal["c"], Literal["a", "b"], False),
+        (Literal[1], str, False),
+    ],
+    ids=str,
+)
+def test_which_results_fit_which_parameters(given: Any, wanted: Any, fit: bool) -> None:
+    assert fits(given, wanted) is fit

@@ -1,0 +1,106 @@
+"""Workflows that fail while others of their steps run: when they have ended, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Literal
+
+import psycopg
+import pytest
+
+from chancy import Chancy
+from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
+from chancy.plugins.workflow.ends import End, Place
+from chancy.plugins.workflow.flows import Flows
+from tests.plans.flows import pages
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import execute, is_in
+
+FLOWS = Workflows()
+JOB = "select job_id from chancy.workflows_steps where workflow_id = %s and name = %s"
+FAILURE = '{"type": "ValueError", "message": "bad"}'
+OTHERS = """
+insert into chancy.jobs (id, pos, state, queue, func)
+select gen_random_uuid(), nextval('chancy.positions'), 0, 'other', 'f'
+from generate_series(1, 20000)
+"""
+#: Steps that wait, and the pages that one more end may look at.
+WIDTH, MOST_PAGES = 1_000, 120
+
+
+async def tell(dsn: str, chancy: Chancy, reference: WorkflowReference, *names: str) -> None:
+    """End steps, in one settlement; those of "bad" failed."""
+    ends: list[End] = []
+    for name in names:
+        ((job,),) = execute(dsn, JOB, reference.id, name)
+        execute(dsn, "delete from chancy.jobs where id = %s", job)
+        bad = name.startswith("bad")
+        place = Place(reference.id, name, 1, False)
+        ends.append(End(place, job, 5 if bad else 4, None, FAILURE if bad else None, None))
+    await Flows(chancy.broker).advance(ends)
+
+
+@pytest.mark.parametrize("policy", ["fail", "compensate"])
+async def test_the_last_of_what_runs_ends_it_in_whichever_order(
+    flows_dsn: str, policy: Literal["fail", "compensate"]
+) -> None:
+    compensates = policy == "compensate"
+    waits = WorkflowState.COMPENSATING if compensates else WorkflowState.FAILING
+    over = WorkflowState.COMPENSATED if compensates else WorkflowState.FAILED
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        orders: list[Sequence[str]] = [*permutations(("a", "bad too", "c")), ("c",)]
+        for order in orders:
+            flow = Workflow("w").add(steps.once.job(), "bad", on_failure=policy)
+            for name in order:
+                flow.add(steps.once.job(), name)
+                flow.add(steps.once.job(), f"{name[0]} waits", after=name)
+            reference = await FLOWS.push(chancy, flow)
+            await tell(flows_dsn, chancy, reference, "bad")
+            for name in order:
+                assert await is_in(reference, waits), f"{name} of {order} runs yet"
+                await tell(flows_dsn, chancy, reference, name)
+            assert await is_in(reference, over), order
+
+
+async def test_what_runs_is_found_anew_when_it_fails_again(flows_dsn: str) -> None:
+    """By then a step may run that did not when the workflow failed before."""
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        flow = Workflow("w").add(steps.once.job(), "y").add(steps.once.job(), "a", after="y")
+        flow.add(steps.once.job(), "bad").add(steps.once.job(), "z").add(steps.once.job(), "bad z")
+        reference = await FLOWS.push(chancy, flow)
+        await tell(flows_dsn, chancy, reference, "bad")
+        await tell(flows_dsn, chancy, reference, "y")
+        assert await reference.retry() == 1  # which begins "a", and "bad" again
+        await tell(flows_dsn, chancy, reference, "bad z")
+        await tell(flows_dsn, chancy, reference, "z")
+        ((again,),) = execute(flows_dsn, JOB, reference.id, "bad")
+        execute(flows_dsn, "delete from chancy.jobs where id = %s", again)
+        end = End(Place(reference.id, "bad", 2, False), again, 4, None, None, None)
+        await Flows(chancy.broker).advance([end])
+        assert await is_in(reference, WorkflowState.FAILING)
+        await tell(flows_dsn, chancy, reference, "a")
+        assert await is_in(reference, WorkflowState.FAILED)
+
+
+@pytest.mark.parametrize("policy", ["fail", "ignore", "compensate"])
+async def test_an_end_beside_a_failure_looks_at_what_changes(
+    flows_dsn: str, policy: Literal["fail", "ignore", "compensate"]
+) -> None:
+    flow = Workflow("w").add(steps.once.job(), "z last")
+    for n in range(WIDTH):
+        flow.add(steps.once.job(), f"m{n:04}", after="z last")
+    for name in ("bad", "bad too", "zz"):
+        flow.add(steps.once.job(), name, on_failure=policy)
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        reference = await FLOWS.push(chancy, flow)
+        # With the second one all that wait are passed over, once.
+        for name in ("bad", "bad too"):
+            await tell(flows_dsn, chancy, reference, name)
+        ((job,),) = execute(flows_dsn, JOB, reference.id, "zz")
+    with psycopg.connect(flows_dsn, autocommit=True) as connection:
+        connection.execute(OTHERS)
+        connection.execute("analyze chancy.workflows_steps, chancy.jobs, chancy.workflows")
+        end = [[reference.id], ["zz"], [1], [job], [5], None, [FAILURE], None, True, 1_000]
+        pages(connection, "advance", *end)  # reads the catalog, too
+        assert pages(connection, "advance", *end) <= MOST_PAGES

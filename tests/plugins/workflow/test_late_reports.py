@@ -1,0 +1,121 @@
+"""What has succeeded, and whose worker tells it late, as its hook has failed: no sweep takes it for
+lost, also where no history is kept."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, Queue, Settlement, State
+from chancy.attempt.outcome import Returned
+from chancy.plugin.tracking import GONE_S, Absences
+from chancy.plugins.batch import Batches, BatchState
+from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
+from chancy.plugins.workflow.ends import Notes, Place, end_of
+from chancy.plugins.workflow.ends import gone as missing
+from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.sweep import PATIENCE_S, Sweep
+from chancy.testing.clock import ManualClock
+from tests.plugins.batch import batching
+from tests.plugins.batch import jobs as batch_jobs
+from tests.plugins.workflow import running, steps
+from tests.plugins.workflow.running import execute, states
+from tests.support.locks import BLOCKED
+from tests.support.waiting import eventually
+from tests.unit.attempt.test_judge import claimed
+
+BRIEF = Queue(name="async", executor="async", keep_finished=False)
+#: Whoever tells it, the worker or a sweep, comes to the row that is held.
+HELD_UP = f"""
+select true from pg_stat_activity
+where {BLOCKED}
+  and not exists (select from chancy.jobs)
+"""
+
+
+@pytest.fixture(autouse=True)
+def hooks_give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chancy.postgres.settle.plugin_writes.STATEMENT_S", 0.3)
+
+
+async def test_a_step_that_succeeded_does_not_fail(flows_dsn: str) -> None:
+    flows = Workflows(sweep_s=0.05)
+    flow = Workflow("w").add(steps.held.job(), "held", undo=steps.undo.job("held"))
+    flow.add(steps.mark.job(), "next", after="held", on_failure="compensate")
+    async with running.working(flows_dsn, flows, queue=BRIEF) as chancy:
+        reference = await flows.push(chancy, flow)
+        with psycopg.connect(flows_dsn) as connection:
+            connection.execute("select from chancy.workflows_steps where name = 'held' for update")
+            steps.gate.set()
+            await eventually(lambda: execute(flows_dsn, HELD_UP))
+        assert await reference.wait(10) is WorkflowState.SUCCEEDED
+        found = {"held": "succeeded", "undo held": "waiting", "next": "succeeded"}
+        assert await states(reference) == found
+        held = await reference.step("held")
+    assert held is not None
+    assert held.result == "held"
+    assert steps.ran == ["held", "next"], "nothing was undone"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
+    flows_dsn: str, gone: bool
+) -> None:
+    """Its hook failed, and so did the commit; then another attempt failed for good, and left no
+    row. Where it was only taken for gone, nobody knows better than who has seen it succeed."""
+    clock, notes, flows = ManualClock(), Notes(), Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, Workflow("w").add(steps.mark.job(), "a"))
+        step = await reference.step("a")
+        assert step is not None
+        assert step.job_id is not None
+        meta = json.dumps({"workflow": {"id": str(reference.id), "step": "a", "run": 1}})
+        lost = claimed(meta=meta)._replace(id=step.job_id)
+        notes.note(lost, Returned("1"), clock.monotonic())
+        first = Settlement(lost.id, lost.lease, State.SUCCEEDED, result="1")
+        notes.not_told(notes.ends([first]))
+        execute(flows_dsn, "delete from chancy.jobs")
+        place = Place(reference.id, "a", 1, False)
+        failed = end_of(place, lost.id, int(State.FAILED), None, "no", "builtins.ValueError")
+        await Flows(chancy.broker).advance([missing(place, lost.id) if gone else failed])
+        assert await reference.wait(5) is WorkflowState.FAILED
+        clock.advance(PATIENCE_S + 1)
+        await Sweep(chancy.broker, clock, notes, keep_days=None).ask()
+        assert await states(reference) == {"a": "succeeded" if gone else "failed"}
+        wanted = WorkflowState.SUCCEEDED if gone else WorkflowState.FAILED
+        assert await reference.wait(5) is wanted
+
+
+@pytest.mark.chaos
+async def test_a_job_of_a_batch_that_succeeded_does_not_fail(batches_dsn: str) -> None:
+    batches = Batches(sweep_s=0.05)
+    async with batching.working(batches_dsn, batches, queue=BRIEF) as chancy:
+        reference = await batches.push(chancy, batching.callbacks(), [batch_jobs.held.job(1)])
+        with psycopg.connect(batches_dsn) as connection:
+            connection.execute("select from chancy.batches_shards for update")
+            batch_jobs.gate.set()
+            await eventually(lambda: execute(batches_dsn, HELD_UP))
+        assert await reference.finished(10) is BatchState.SUCCEEDED
+        assert await batching.counts(reference) == (0, 1, 0, 0)
+
+
+def test_what_is_nowhere_for_a_while_is_gone() -> None:
+    clock = ManualClock()
+    absences = Absences(clock, most=2)
+    one, two, three = (UUID(int=number) for number in range(3))
+    assert absences.lasting([one, two]) == set()
+    absences.walked()
+    clock.advance(GONE_S - 1)
+    assert absences.lasting([one]) == set()
+    absences.walked()
+    clock.advance(1)
+    # That two was there meanwhile is seen in that a walk did not find it missing.
+    assert absences.lasting([one, two, three]) == {one}
+    for _ in range(3):
+        absences.walked()
+        clock.advance(GONE_S)
+        assert two in absences.lasting([two, three])
+    assert len(absences) <= 4

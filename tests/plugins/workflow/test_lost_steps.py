@@ -1,0 +1,172 @@
+"""What the sweep sees: steps that could not begin, that lost their job, or that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import psycopg
+import pytest
+
+from chancy import Chancy
+from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
+from chancy.plugins.workflow.ends import End, Place, advancing
+from chancy.plugins.workflow.ends import gone as lost
+from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.timers import Timers
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import Deaf, execute, is_in, states, sweep_of, working
+from tests.support.waiting import eventually
+
+LONG = pytest.mark.chaos
+
+
+@pytest.mark.parametrize(
+    ("replayed", "policy"),
+    [
+        (False, "fail"),
+        (True, "ignore"),
+        (True, "compensate"),
+        *(
+            pytest.param(*one, marks=LONG)
+            for one in ((True, "fail"), (False, "ignore"), (False, "compensate"))
+        ),
+    ],
+)
+async def test_a_step_that_could_not_begin_is_not_gone(
+    flows_dsn: str, policy: Literal["fail", "ignore", "compensate"], replayed: bool
+) -> None:
+    """What ends well after a failure lets steps go that do not begin: they have no job yet."""
+    flows, dead = Workflows(sweep_s=3600), DeadLetters()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad").add(steps.held.job(), "quick")
+    flow.add(steps.held.job(), "slow")
+    flow.add(steps.once.job(), "late", after="quick", on_failure=policy)
+    async with working(flows_dsn, flows, dead) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: is_in(reference, WorkflowState.FAILING))
+        await eventually(lambda: {"quick", "slow"} <= set(steps.ran))
+        quick = await reference.step("quick")
+        assert quick is not None
+        assert quick.job_id is not None
+        # As when it ended after the failure while the other goes on.
+        end = End(Place(reference.id, "quick", 1, False), quick.job_id, 4, '"quick"', None, None)
+        await Flows(chancy.broker).advance([end])
+        sweep = sweep_of(chancy)
+        assert await sweep.turn() == 0
+        assert (await states(reference))["late"] == "waiting"
+        steps.gate.set()
+        assert await reference.wait(10) is WorkflowState.FAILED
+        assert await sweep.turn() == 0
+        steps.failing.clear()
+        bad = await reference.step("bad")
+        assert bad is not None
+        if replayed and bad.job_id is not None:
+            again = await dead.replay(chancy, bad.job_id)
+            assert again is not None
+            await chancy.wait_for(again, 10)
+        else:
+            assert await reference.retry() == 1
+        assert (await reference.result(10))["late"] == "late"
+
+
+async def test_a_step_whose_job_is_there_after_all_does_not_fail(flows_dsn: str) -> None:
+    """Seen without one, and begun in the same run before that was told."""
+    flows = Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        flow = Workflow("w").add(steps.mark.job(), "there").add(steps.mark.job(), "gone")
+        reference = await flows.push(chancy, flow)
+        gone = await reference.step("gone")
+        assert gone is not None
+        assert gone.job_id is not None
+        execute(flows_dsn, "delete from chancy.jobs where id = %s", gone.job_id)
+        losses = [
+            lost(Place(reference.id, name, 1, False), gone.job_id) for name in ("gone", "there")
+        ]
+        assert await Flows(chancy.broker).lose(losses) == 1
+        assert await states(reference) == {"there": "pending", "gone": "failed"}
+
+
+REFUSE = """
+create function chancy.refuse() returns trigger language plpgsql as $$
+begin
+  raise exception 'not this one' using errcode = 'check_violation';
+end $$;
+create trigger refuse before update on chancy.workflows_steps for each row
+  when (new.name = 'refused' and new.state = 4) execute function chancy.refuse();
+"""
+
+
+async def test_a_step_that_the_server_refuses_stops_no_other(flows_dsn: str) -> None:
+    async with working(flows_dsn, Deaf()) as chancy:
+        flow = Workflow("w").add(steps.mark.job(), "refused").add(steps.mark.job(), "taken")
+        reference = await Workflows().push(chancy, flow)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        assert await sweep_of(chancy).turn() == 2
+        assert await states(reference) == {"refused": "failed", "taken": "succeeded"}
+        refused = await reference.step("refused")
+        assert refused is not None
+        assert refused.error is not None
+        assert "not this one" in refused.error["message"]
+
+
+async def test_a_timer_that_the_server_refuses_stops_no_other(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        flow = Workflow("w").wait_for("refused", timeout_s=0.01, default=1)
+        flow.wait_for("taken", timeout_s=0.01, default=2)
+        reference = await Workflows().push(chancy, flow)
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        timers, rung = Timers(chancy.broker), 0
+
+        async def all_rang() -> bool:
+            nonlocal rung
+            rung += await timers.turn()
+            return rung == 2
+
+        await eventually(all_rang)
+        assert await states(reference) == {"refused": "failed", "taken": "succeeded"}
+
+
+async def test_a_replay_that_the_server_refuses_stops_no_other(flows_dsn: str) -> None:
+    flows, dead = Workflows(sweep_s=3600), DeadLetters()
+    names = ("refused", "taken")
+    steps.failing.update(names)
+    flow = Workflow("w").add(steps.once.job(), "refused").add(steps.once.job(), "taken")
+    async with working(flows_dsn, flows, dead) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+        jobs = [step.job_id for step in await reference.steps()]
+    steps.failing.clear()
+    async with working(flows_dsn, Deaf(), dead) as chancy:
+        for job in jobs:
+            assert job is not None
+            again = await dead.replay(chancy, job)
+            assert again is not None
+            await chancy.wait_for(again, 10)
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        await sweep_of(chancy).turn()
+        found = await states(flows.reference(chancy, reference.id))
+        assert found == {"refused": "failed", "taken": "succeeded"}
+
+
+async def test_what_waits_for_others_yet_is_in_no_piece(flows_dsn: str) -> None:
+    """Whoever starts a piece would start it a second time, where that ends in the same moment."""
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b")
+        for name in ("c", "d"):
+            flow.add(steps.mark.job(), name, after="a")
+        flow.add(steps.mark.job(), "join", after=["a", "b"])
+        reference = await Workflows().push(chancy, flow)
+        left = "select names from chancy.workflows_starts"
+        for step, pieces in (("a", [(["d"],)]), ("b", [(["d"],)])):
+            found = await reference.step(step)
+            assert found is not None
+            assert found.job_id is not None
+            end = End(Place(reference.id, step, 1, False), found.job_id, 4, None, None, None)
+            sql, *parameters = advancing("chancy", [end], most=1)
+            with psycopg.connect(flows_dsn, autocommit=True) as connection:
+                psycopg.RawCursor(connection).execute(sql.encode(), parameters)
+            assert execute(flows_dsn, left) == pieces
+        assert (await states(reference))["join"] == "pending"

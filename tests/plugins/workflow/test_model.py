@@ -1,0 +1,129 @@
+"""Random workflows do what a pure model says, also where the hook fails now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chancy import Chancy, Settlement
+from chancy.broker.transaction import Transaction
+from chancy.clock import SystemClock
+from chancy.plugins.workflow import OnFailure, Workflows, WorkflowState
+from chancy.plugins.workflow.ends import Notes
+from chancy.plugins.workflow.sweep import Sweep
+from tests.plugins.workflow import model, steps
+from tests.plugins.workflow.running import execute, working
+from tests.support.waiting import eventually
+
+
+class Flaky(Workflows):
+    """Its hook fails one time in five, after it has written; the service repairs that."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(sweep_s=0.05)
+        self.random = random.Random(seed)
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        await super().settling(tx, batch)
+        if self.random.random() < 0.2:
+            await tx.fetch("select 1 / 0")
+
+
+async def settled(dsn: str, chancy: Chancy) -> None:
+    """Wait until no job is left, and all that ended is told."""
+    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
+    sweep = Sweep(chancy.broker, SystemClock(), Notes(), keep_days=None)
+    while await sweep.turn():
+        pass
+
+
+async def prune(dsn: str) -> None:
+    """As a pruner that keeps nothing, for as long as it is let."""
+    while True:
+        await asyncio.to_thread(execute, dsn, "delete from chancy.finished_jobs")
+        await asyncio.sleep(0.01)  # so that others get their turn at the database
+
+
+async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None:
+    async with working(dsn, flows) as chancy:
+        for graph in graphs:
+            steps.ran.clear()
+            steps.failing = {model.name(at) for at, node in enumerate(graph) if node.fails}
+            reference = await flows.push(chancy, model.described(graph))
+            state = await reference.wait(20)
+            await settled(dsn, chancy)
+            assert await reference.wait(20) is state, "a final state is final"
+            states = {one.name: one.state.value for one in await reference.steps()}
+            ran = list(steps.ran)
+            model.check_order(graph, [one for one in ran if not one.startswith("undo ")], states)
+            model.check_ran(graph, ran, states)
+            if not model.must_fail(graph):
+                assert state is WorkflowState.SUCCEEDED
+            else:
+                assert state is model.end_of(graph, states)
+            if state is WorkflowState.SUCCEEDED:
+                model.check_whole(graph, ran, states)
+            elif state is WorkflowState.COMPENSATED:
+                model.check_undone(graph, ran, states)
+            else:
+                assert state is WorkflowState.FAILED
+                steps.failing.clear()
+                await reference.retry()
+                assert await reference.wait(20) is WorkflowState.SUCCEEDED
+                again = steps.ran[len(ran) :]
+                assert len(set(again)) == len(again)
+                done = {one for one, was in states.items() if was in ("succeeded", "ignored")}
+                assert {*again} | done == {*map(model.name, range(len(graph)))}
+                assert not done & set(again)
+
+
+@pytest.mark.parametrize("flaky", [False, pytest.param(True, marks=pytest.mark.chaos)])
+@given(graphs=st.lists(model.graphs(), min_size=4, max_size=4), seed=st.integers(0, 1000))
+@settings(
+    max_examples=3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_random_workflows(
+    flows_dsn: str, flaky: bool, graphs: list[model.Graph], seed: int
+) -> None:
+    await run(flows_dsn, graphs, Flaky(seed) if flaky else Workflows())
+
+
+@given(graphs=st.lists(model.graphs(), min_size=4, max_size=4))
+@settings(
+    max_examples=2,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_pruning_finished_jobs_strands_nobody(
+    flows_dsn: str, graphs: list[model.Graph]
+) -> None:
+    pruning = asyncio.create_task(prune(flows_dsn))
+    try:
+        await run(flows_dsn, graphs, Workflows(sweep_s=0.05))
+    finally:
+        pruning.cancel()
+        await asyncio.wait([pruning])
+    assert pruning.cancelled(), "it pruned to the end"
+
+
+def test_the_model_knows_failures() -> None:
+    graph = [model.Node((), OnFailure.FAIL, True, False)]
+    assert model.must_fail(graph)
+
+
+@pytest.mark.parametrize("state", ["ignored", "failed", "succeeded"])
+def test_the_model_knows_what_can_never_have_ended(state: str) -> None:
+    """A step that never ran, behind one that failed, or beside it."""
+    bad = model.Node((), OnFailure.FAIL, True, False)
+    for after in ((0,), ()):
+        graph = [bad, model.Node(after, OnFailure.IGNORE, False, False)]
+        model.check_ran(graph, ["n0"], {"n0": "failed", "n1": "waiting"})
+        with pytest.raises(AssertionError):
+            model.check_ran(graph, ["n0"], {"n0": "failed", "n1": state})

@@ -1,0 +1,39 @@
+"""What jobs pay that are no steps, in an application with the plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from chancy.attempt.settlement import Settlement
+from chancy.plugins.workflow import Workflows, chain
+from chancy.postgres.settle.plugin_writes import Insiders
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import execute, working
+from tests.support.waiting import eventually
+
+
+async def test_plain_jobs_are_settled_without_the_plugin(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write = Insiders.write
+
+    async def noted(
+        self: Insiders, session: Any, wanted: Any, accepted: Sequence[Settlement]
+    ) -> None:
+        written.append(len(accepted))
+        await write(self, session, wanted, accepted)
+
+    monkeypatch.setattr(Insiders, "write", noted)
+    flows = Workflows()
+    async with working(flows_dsn, flows) as chancy:
+        pushed = [await chancy.push(steps.number.job(n)) for n in range(5)]
+        assert [await one.result(10) for one in pushed] == [0, 1, 2, 3, 4]
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        assert written == []
+        reference = await flows.push(chancy, chain("w", steps.number.job(5)))
+        assert await reference.result(10) == 5
+        assert written == [1]

@@ -1,0 +1,308 @@
+"""Workflows of all kinds, drawn at random, many at once while workers are killed and frozen: held
+against the model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import assume, given, seed, settings
+from hypothesis import strategies as st
+
+from chancy import Chancy, PushError, WaitTimeout
+from chancy.plugins.workflow import StepRecord, WorkflowReference, WorkflowState
+from tests.plugins.workflow import audit, model, run_worker
+from tests.plugins.workflow.fleet import SEED, Fleet
+from tests.plugins.workflow.random_workflows import (
+    DEFAULT,
+    DRAWING,
+    Drawn,
+    Kind,
+    described,
+    drawn,
+    there,
+)
+from tests.plugins.workflow.run_worker import FLOWS
+from tests.plugins.workflow.running import execute, sweep_of
+from tests.support.waiting import eventually
+
+logger = logging.getLogger("tests.plugins.workflow")
+
+#: Seconds in which workers are harmed, of one round, and of all.
+HARM_S, ALL_S = 5.0, 40.0
+#: What comes with a signal.
+SIGNALLED = 1_000
+LEFT = "select id from chancy.jobs where meta #>> '{workflow,id}' = %s"
+FAILURES = "select id, errors from chancy.finished_jobs where id = any (%s) and errors is not null"
+LATE = """
+select a.* from public.audit as a join chancy.workflows as w on w.id = a.flow
+where w.id = %s and a.what = 'pushed' and a.at > w.finished_at
+"""
+
+
+@dataclass
+class Run:
+    """A workflow that runs."""
+
+    drawn: Drawn
+    reference: WorkflowReference
+    chance: random.Random
+    dsn: str
+    retried: int = 0
+    was: set[WorkflowState] = field(default_factory=set[WorkflowState])
+
+    async def follow(self) -> None:
+        """Until it has succeeded or is compensated, retried as often as that takes."""
+        if self.drawn.cancelled:
+            await asyncio.sleep(self.chance.uniform(0, 3))
+            await self._cancel()
+        signalling = asyncio.create_task(self._signal())
+        while (state := await self._ended()) not in (
+            WorkflowState.SUCCEEDED,
+            WorkflowState.COMPENSATED,
+        ):
+            self.was.add(state)
+            await signalling
+            await self._retry()
+            signalling = asyncio.create_task(self._signal())
+        self.was.add(state)
+        await signalling
+
+    async def _ended(self) -> WorkflowState:
+        """However slow the machine is: it is stuck when nothing has happened for a minute."""
+        seen = -1
+        while True:
+            try:
+                return await self.reference.wait(60)
+            except WaitTimeout as error:
+                before, seen = seen, audit.count(self.dsn)
+                if before == seen:
+                    error.add_note(f"{self.drawn}\n{audit.standing(self.dsn, self.reference.id)}")
+                    raise
+
+    async def _cancel(self) -> None:
+        if await self.reference.cancel():
+            assert await self.reference.wait(1) is WorkflowState.CANCELLED
+            await eventually(lambda: not execute(self.dsn, LEFT, str(self.reference.id)))
+            assert execute(self.dsn, LATE, self.reference.id) == []
+
+    async def _signal(self) -> None:
+        """Each signal twice, in any order, before or after it is waited for."""
+        names = [*self.drawn.named(Kind.SIGNAL), *self.drawn.named(Kind.TIMED)[::2]] * 2
+        self.chance.shuffle(names)
+        for name in names:
+            await asyncio.sleep(self.chance.uniform(0, 0.5))
+            with suppress(PushError):  # it has ended, and is retried
+                await self.reference.signal(name, SIGNALLED)
+
+    async def _retry(self) -> None:
+        self.retried += 1
+        assert self.retried < 50
+
+        async def retried() -> bool:
+            with suppress(PushError):  # some of it runs yet
+                await self.reference.retry()
+                return True
+            return False
+
+        await eventually(retried)
+
+
+@pytest.fixture
+def fleet(flows_dsn: str, chance: random.Random) -> Iterator[Fleet]:
+    audit.begin(flows_dsn)
+    made = Fleet("tests.plugins.workflow.run_worker", [flows_dsn], 3, chance, long=True)
+    yield made
+    made.stop()
+
+
+async def all_told(dsn: str, chancy: Chancy) -> None:
+    """Wait until no job is left, and nothing to repair."""
+    await eventually(lambda: not execute(dsn, "select id from chancy.jobs"), timeout=60)
+    sweep = sweep_of(chancy)
+    while await sweep.turn():
+        pass
+
+
+async def play(
+    dsn: str,
+    chancy: Chancy,
+    book: Path,
+    fleet: Fleet,
+    chance: random.Random,
+    drawings: Sequence[Drawn],
+    harm_s: float,
+) -> list[Run]:
+    runs: list[Run] = []
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fleet.harm(time.monotonic() + harm_s))
+        for one in drawings:
+            reference = await FLOWS.push(chancy, described(one, str(book)))
+            runs.append(Run(one, reference, random.Random(chance.random()), dsn))
+            tasks.create_task(runs[-1].follow())
+            await asyncio.sleep(chance.uniform(0, 2 * harm_s / len(drawings)))
+    await all_told(dsn, chancy)
+    return runs
+
+
+def expected(one: Drawn, steps: Mapping[str, StepRecord], place: int) -> int:
+    """What a step gives that has succeeded."""
+    before = [steps[one.name(other)] for other in one.before(place)]
+    return place + 1 + sum(step.result or 0 for step in before)
+
+
+def check_steps(one: Drawn, steps: Mapping[str, StepRecord]) -> int:
+    """Each gave what it should, or failed as it was told to, or with three workers; gives how many
+    of those there were."""
+    lost = 0
+    for place, kind in enumerate(one.kinds):
+        step = steps.get(one.name(place))
+        if step is None:
+            continue
+        if step.error is not None and step.state.value != "cancelled":
+            what, message = step.error["type"], step.error["message"]
+            if what == "chancy.Lost":
+                assert message.startswith("crash 3 of 3")
+                lost += 1
+            elif what == "builtins.ValueError":
+                assert one.graph[place].fails
+            else:
+                assert (what, kind) == ("chancy.errors.PushError", Kind.ADDER)
+        if step.state.value == "succeeded":
+            match kind:
+                case Kind.SIGNAL:
+                    assert step.result == SIGNALLED
+                case Kind.TIMED:
+                    assert step.result in (SIGNALLED, DEFAULT)
+                case Kind.JOB | Kind.ADDER | Kind.ADDED:
+                    assert step.result == expected(one, steps, place)
+    return lost
+
+
+def check_model(run: Run, states: Mapping[str, str], graph: model.Graph, ran: list[str]) -> None:
+    """What ended, and in which order, is as the model has it."""
+    model.check_order(graph, [one for one in ran if not one.startswith("undo ")], states)
+    if WorkflowState.COMPENSATED in run.was:
+        assert model.end_of(graph, states) is WorkflowState.COMPENSATED
+        model.check_undone(graph, ran, states)
+    else:
+        model.check_whole(graph, ran, states)
+
+
+def check_book(lines: Sequence[list[str]], run: Run, steps: Mapping[str, StepRecord]) -> None:
+    """What the steps themselves wrote: none began before those that it waits for had ended, and
+    all that succeeded did."""
+    over: set[str] = set()
+    for what, _, _, name in lines:
+        if what == "end":
+            over.add(name)
+        elif what == "begin":
+            place = int(name.rpartition("n")[2])
+            for other in run.drawn.before(place):
+                step = steps[run.drawn.name(other)]
+                lost = step.error is not None and step.error["type"] != "builtins.ValueError"
+                assert step.func is None or lost or step.name in over, f"{name} before {step.name}"
+    for name, step in steps.items():
+        if step.state.value == "succeeded" and step.func is not None and step.undoes is None:
+            assert ["end", str(run.reference.id), str(step.run), name] in lines
+        elif step.state.value == "succeeded" and step.undoes is not None:
+            given = str(steps[step.undoes].result)
+            assert ["undo", str(run.reference.id), given, name] in lines
+
+
+async def check(run: Run, dsn: str, lines: Sequence[list[str]]) -> int:
+    """Raises AssertionError unless all of it is as it must be; gives how many steps were lost."""
+    found = audit.entries(dsn, run.reference.id)
+    steps = {step.name: step for step in await run.reference.steps()}
+    try:
+        check_run(run, steps, found)
+        check_book(lines, run, steps)
+        return check_steps(run.drawn, steps)
+    except AssertionError as error:
+        failures = execute(dsn, FAILURES, [step.job_id for step in steps.values()])
+        error.add_note(f"{run.drawn}\n{found}\n{[*steps.values()]}\n{failures}")
+        raise
+
+
+def check_run(run: Run, steps: Mapping[str, StepRecord], found: Sequence[audit.Entry]) -> None:
+    """What the database saw of it."""
+    graph, called = there(run.drawn, steps)
+    names = {number: name for name, number in called.items()}
+    after = {
+        names[model.name(at)]: [names[model.name(other)] for other in node.after]
+        for at, node in enumerate(graph)
+    }
+    audit.check_once(found)
+    audit.check_pushes(found, after)
+    states = {called[name]: step.state.value for name, step in steps.items()}
+    ran = [called[name] for name in audit.ended(found)]
+    check_model(run, states, graph, ran)
+
+
+def written_in(book: Path) -> list[list[str]]:
+    return [line.split(" ", 3) for line in book.read_text().splitlines()]
+
+
+async def examine(
+    dsn: str,
+    book: Path,
+    fleet: Fleet,
+    chance: random.Random,
+    drawings: Sequence[Drawn],
+    harm_s: float = HARM_S,
+) -> None:
+    """Run workflows while workers are harmed, and check all that became of them."""
+    async with run_worker.application(dsn) as chancy:
+        runs = await play(dsn, chancy, book, fleet, chance, drawings, harm_s)
+        written = written_in(book)
+        lines: dict[UUID, list[list[str]]] = {run.reference.id: [] for run in runs}
+        for line in written:
+            if (id := UUID(line[1])) in lines:
+                lines[id].append(line)
+        steps = 0
+        lost = 0
+        for run in runs:
+            lost += await check(run, dsn, lines[run.reference.id])
+            steps += len(run.drawn.graph)
+    assert lost <= max(2, steps // 20)
+    assert fleet.killed + fleet.frozen
+    ended = Counter(state.label for run in runs for state in run.was)
+    logger.info(
+        "workflows=%d steps=%d lost=%d retried=%d killed=%d frozen=%d ended=%s",
+        *(
+            len(runs),
+            steps,
+            lost,
+            sum(run.retried for run in runs),
+            fleet.killed,
+            fleet.frozen,
+            dict(ended),
+        ),
+    )
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(240)
+@seed(SEED)
+@given(drawings=st.lists(drawn(), min_size=16, max_size=16))
+@settings(DRAWING, max_examples=50)
+async def test_drawn_workflows_do_what_the_model_says_whoever_dies(
+    flows_dsn: str, tmp_path: Path, fleet: Fleet, chance: random.Random, drawings: list[Drawn]
+) -> None:
+    if time.monotonic() > fleet.began + ALL_S:
+        return
+    # The first drawings of a run are the simplest ones that there can be.
+    assume(sum(node.fails for one in drawings for node in one.graph) >= 4)
+    await examine(flows_dsn, tmp_path / "book", fleet, chance, drawings)
+    if fleet.began + ALL_S < time.monotonic():
+        assert fleet.killed
+        assert fleet.frozen

@@ -1,0 +1,202 @@
+"""A step that the server refuses to push, behind one that has succeeded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Literal
+
+import pytest
+
+from chancy import Chancy
+from chancy.plugins.batch import Batches, BatchFilter
+from chancy.plugins.workflow import (
+    From,
+    StepState,
+    Workflow,
+    WorkflowFilter,
+    WorkflowReference,
+    Workflows,
+    WorkflowState,
+)
+from chancy.plugins.workflow.ends import Place, gone
+from chancy.plugins.workflow.flows import Flows
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import REFUSE, Deaf, execute, states, sweep_of, working
+from tests.support.waiting import eventually
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "ended"),
+    [
+        ("fail", WorkflowState.FAILED, {"refused": "failed", "beside": "succeeded"}),
+        ("ignore", WorkflowState.SUCCEEDED, {"refused": "ignored", "last": "succeeded"}),
+        ("compensate", WorkflowState.COMPENSATED, {"refused": "failed", "undo first": "succeeded"}),
+    ],
+)
+async def test_a_step_that_cannot_be_pushed_fails_by_its_own_policy(
+    flows_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Literal["fail", "ignore", "compensate"],
+    state: WorkflowState,
+    ended: Mapping[str, str],
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.PATIENCE_S", 0.05)
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").add(steps.once.job(), "first", undo=steps.undo.job(From("first")))
+    flow.add(steps.once.job(), "refused", after="first", on_failure=policy)
+    flow.add(steps.once.job(), "beside", after="first")
+    flow.add(steps.once.job(), "last", after="refused")
+    execute(flows_dsn, REFUSE)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(20) is state
+        found = await states(reference)
+        assert found["first"] == "succeeded"
+        assert found.items() >= ended.items()
+        refused = await reference.step("refused")
+        assert refused is not None
+        assert refused.error is not None
+        assert "not this one" in refused.error["message"]
+    assert steps.ran.count("first") == 1
+
+
+def saga(first: str) -> Workflow:
+    flow = Workflow("w").add(steps.once.job(), first, undo=steps.undo.job(From(first)))
+    return flow.add(steps.once.job(), "bad", after=first, on_failure="compensate")
+
+
+async def fails_for_good(reference: WorkflowReference) -> None:
+    """That is seen, and the workflow goes on once the server takes it."""
+    found = await reference.get()
+    assert found is not None
+    assert found.state is WorkflowState.FAILED
+    refused = await reference.step("undo kept")
+    assert refused is not None
+    assert refused.state is StepState.FAILED
+    assert refused.error is not None
+    assert "not this one" in refused.error["message"]
+
+
+async def test_a_step_that_undoes_and_cannot_be_pushed_fails(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.PATIENCE_S", 0.05)
+    flows = Workflows(sweep_s=0.1)
+    steps.failing.add("bad")
+    execute(flows_dsn, REFUSE)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, saga("kept"))
+        assert await reference.wait(20) is WorkflowState.FAILED
+        await fails_for_good(reference)
+        await asyncio.to_thread(execute, flows_dsn, "drop trigger refuse on chancy.jobs")
+        assert await reference.retry() == 1
+        assert await reference.wait(20) is WorkflowState.COMPENSATED
+    assert steps.ran[-1] == "undo kept"
+
+
+async def test_a_workflow_that_cannot_be_undone_holds_up_no_other(flows_dsn: str) -> None:
+    """Of the page of them that the sweep lets be undone, where no settlement could."""
+    flows = Workflows()
+    steps.failing |= {"kept", "done"}
+    async with working(flows_dsn, flows) as chancy:
+        both = [await flows.push(chancy, saga(name)) for name in ("kept", "done")]
+        for one in both:
+            assert await one.wait(10) is WorkflowState.FAILED
+    await asyncio.to_thread(execute, flows_dsn, REFUSE)
+    ended = "update chancy.workflows_steps set state = 4 where name in ('kept', 'done')"
+    execute(flows_dsn, ended)
+    execute(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        kept, done = (flows.reference(chancy, one.id) for one in both)
+        await sweep_of(chancy).turn()
+        assert (await states(done))["undo done"] == "pending"
+        await fails_for_good(kept)
+
+
+async def test_what_a_step_lets_go_that_cannot_be_pushed_fails_as_well(flows_dsn: str) -> None:
+    """Each by itself, though the server refuses two that follow each other."""
+    execute(flows_dsn, REFUSE)
+    flow = Workflow("w").add(steps.mark.job(), "first")
+    flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
+    flow.add(steps.once.job(), "then", after="refused", on_failure="ignore")
+    flow.add(steps.mark.job(), "last", after="then")
+    async with working(flows_dsn, Deaf()) as chancy:
+        reference = await Workflows().push(chancy, flow)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        assert await sweep_of(chancy).turn() == 1
+        found = await states(reference)
+        assert (found["refused"], found["then"]) == ("ignored", "ignored")
+        await eventually(lambda: steps.ran[-1] == "last")
+
+
+async def test_a_lost_step_lets_go_on_what_can_be_pushed(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        flow = Workflow("w").add(steps.once.job(), "gone", on_failure="ignore")
+        for name in ("refused", "taken"):
+            flow.add(steps.once.job(), name, after="gone", on_failure="ignore")
+        reference = await Workflows().push(chancy, flow)
+        step = await reference.step("gone")
+        assert step is not None
+        assert step.job_id is not None
+        execute(flows_dsn, "delete from chancy.jobs where id = %s", step.job_id)
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        loss = gone(Place(reference.id, "gone", 1, False), step.job_id)
+        assert await Flows(chancy.broker).lose([loss]) == 1
+        found = {"gone": "ignored", "refused": "ignored", "taken": "pending"}
+        assert await states(reference) == found
+
+
+@pytest.mark.parametrize("within", [False, True])
+async def test_a_step_behind_a_signal_that_cannot_be_pushed_fails_by_itself(
+    flows_dsn: str, within: bool
+) -> None:
+    """Who gives the signal has nothing to do with it."""
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").wait_for("go").add(steps.once.job(), "beside", after="go")
+    flow.add(steps.once.job(), "refused", after="go", on_failure="ignore")
+    execute(flows_dsn, REFUSE)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        if within:
+            async with chancy.transaction() as transaction:
+                assert await reference.signal("go", 1, within=transaction)
+        else:
+            assert await reference.signal("go", 1)
+        assert not await reference.signal("go", 2)
+        assert await reference.wait(20) is WorkflowState.SUCCEEDED
+        found = {"go": "succeeded", "beside": "succeeded", "refused": "ignored"}
+        assert await states(reference) == found
+
+
+async def test_an_end_that_is_refused_and_what_it_lets_go_are_two_failures(flows_dsn: str) -> None:
+    async with working(flows_dsn, Deaf()) as chancy:
+        flow = Workflow("w").add(steps.once.job(), "first", on_failure="ignore")
+        flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
+        reference = await Workflows().push(chancy, flow)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await asyncio.to_thread(execute, flows_dsn, REFUSE)
+        execute(
+            flows_dsn,
+            "create trigger refuse before update on chancy.workflows_steps for each row "
+            "when (new.name = 'first' and new.state = 4) execute function chancy.refuse()",
+        )
+        assert await sweep_of(chancy).turn() == 1
+        assert await states(reference) == {"first": "ignored", "refused": "ignored"}
+        assert await reference.wait(5) is WorkflowState.SUCCEEDED
+
+
+async def test_an_id_that_is_text_is_refused(flows_dsn: str, batches_dsn: str) -> None:
+    text = "0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11"
+    flows, batches = Workflows(), Batches()
+    async with Chancy(flows_dsn, plugins=[flows, batches]) as chancy:
+        what = "the id of a workflow is a uuid.UUID"
+        with pytest.raises(TypeError, match=what):
+            flows.reference(chancy, text)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=what):
+            await flows.find(chancy, WorkflowFilter(ids=[text]))  # type: ignore[list-item]
+        what = "the id of a batch is a uuid.UUID"
+        with pytest.raises(TypeError, match=what):
+            batches.reference(chancy, text)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=what):
+            await batches.find(chancy, BatchFilter(ids=[text]))  # type: ignore[list-item]

@@ -1,0 +1,60 @@
+"""What one turn of the services does at most: the rest is for the next ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from chancy import Chancy
+from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
+from chancy.plugins.workflow.timers import Timers
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import execute, sweep_of
+
+FLOWS = Workflows()
+#: Workflows that a turn has something to do with.
+COUNT = 7
+
+
+async def test_a_turn_rings_so_many_timers(flows_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.timers.BATCH", 2)
+    monkeypatch.setattr("chancy.plugins.workflow.timers._MOST_BATCHES", 2)
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        for _ in range(COUNT):
+            await FLOWS.push(chancy, Workflow("w").wait_for("go", timeout_s=3600, default=1))
+        execute(flows_dsn, "update chancy.workflows_timers set due_at = now()")
+        timers = Timers(chancy.broker)
+        assert [await timers.turn() for _ in range(3)] == [4, 3, 0]
+        ended = await FLOWS.find(chancy)
+    assert {one.state for one in ended} == {WorkflowState.SUCCEEDED}
+
+
+async def test_a_turn_forgets_so_many_workflows(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.BATCH", 2)
+    monkeypatch.setattr("chancy.plugins.workflow.sweep._MOST_BATCHES", 2)
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        for _ in range(COUNT):
+            await FLOWS.push(chancy, Workflow("w").add(steps.mark.job(), "a"))
+        old = "update chancy.workflows set state = 4, finished_at = now() - interval '9 days'"
+        execute(flows_dsn, old)
+        sweep = sweep_of(chancy, 8)
+        assert [await sweep.retain() for _ in range(3)] == [4, 3, 0]
+
+
+async def test_a_turn_ends_so_many_workflows(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.sweep._TURNED", 2)
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        for _ in range(COUNT):
+            await FLOWS.push(chancy, Workflow("w").wait_for("never"))
+        # As when the last steps of them that ran ended while another failed.
+        execute(flows_dsn, "update chancy.workflows set state = 3, failed = 1")
+        sweep = sweep_of(chancy)
+        failed = "select count(*) from chancy.workflows where state = 5"
+        counts: list[int] = []
+        for _ in range(4):
+            await sweep.turn()
+            counts += execute(flows_dsn, failed)[0]
+    assert counts == [2, 4, 6, 7]

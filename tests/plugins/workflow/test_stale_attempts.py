@@ -1,0 +1,54 @@
+"""Attempts that do not count any more end no step, wherever their job is kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chancy import Settlement, State, current_job, job
+from chancy.context.context import JobContext
+from chancy.plugins.workflow import From, Workflow, Workflows
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.two_stores import fast, states, working
+from tests.support.waiting import eventually
+
+#: The attempts that began, and what each of them waits for.
+attempts: list[JobContext] = []
+gates: list[asyncio.Event] = []
+
+
+@job(max_attempts=1)
+async def linger() -> int:
+    """Gives its number when it may."""
+    attempts.append(current_job())
+    number = len(attempts)
+    await gates[number - 1].wait()
+    steps.ran.append(f"attempt {number}")
+    return number
+
+
+@pytest.mark.parametrize("queue", [pytest.param("async", marks=pytest.mark.chaos), "fast"])
+async def test_the_attempt_that_counts_ends_its_step(dsn: str, redis_url: str, queue: str) -> None:
+    attempts.clear()
+    gates[:] = [asyncio.Event(), asyncio.Event()]
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").add(fast(linger.job(), queue), "slow")
+    flow.add(fast(steps.anything.job(From("slow")), queue), "end")
+    async with working(dsn, redis_url, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: len(attempts) == 1)
+        # As recovery does with the job of a worker that is silent: it runs again, here too.
+        first = attempts[0]
+        back = Settlement(first.id, first.lease, State.PENDING)
+        assert await chancy.broker.settle([back]) == frozenset()
+        await eventually(lambda: len(attempts) == 2)
+        gates[0].set()
+        await eventually(lambda: steps.ran == ["attempt 1"])
+        # Two turns of the sweep, and the look at attempts that have ended here, find nothing.
+        for _ in range(15):
+            await asyncio.sleep(0.1)
+            assert await states(reference) == {"slow": "running", "end": "waiting"}
+        gates[1].set()
+        assert await reference.result(10) == 2
+        assert steps.ran == ["attempt 1", "attempt 2"]

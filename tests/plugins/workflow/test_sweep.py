@@ -1,0 +1,293 @@
+"""What repairs workflows when a settlement could not tell of a step, and what bounds them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from chancy import Chancy, ConfigurationError, Queue, Settlement, State, Worker, current_job, job
+from chancy.attempt.outcome import Returned
+from chancy.broker.transaction import Transaction
+from chancy.plugin.tracking import GONE_S
+from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.workflow import (
+    From,
+    StepState,
+    Workflow,
+    Workflows,
+    WorkflowState,
+    chain,
+)
+from chancy.plugins.workflow.ends import Notes
+from chancy.plugins.workflow.sweep import Sweep
+from chancy.testing.clock import ManualClock
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import ASYNC, Deaf, execute, states, sweep_of, working
+from tests.support.waiting import eventually
+from tests.unit.attempt.test_judge import claimed
+
+APP: list[Chancy] = []
+
+
+class Failing(Workflows):
+    """Its hook fails; the service beside it is as it is."""
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        class Refusing:
+            schema = tx.schema
+
+            async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
+                return await tx.fetch("select 1 / 0")
+
+        await super().settling(Refusing(), batch)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("keep", [True, False])
+async def test_the_worker_itself_tells_what_its_hook_could_not(flows_dsn: str, keep: bool) -> None:
+    flows = Failing(sweep_s=3600)
+    queue = Queue(name="async", executor="async", keep_finished=keep)
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.double.job(4), "four").add(steps.double.job(From("four")), "end")
+    flow.add(steps.once.job(), "bad", after="end", on_failure="ignore")
+    async with working(flows_dsn, flows, queue=queue) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(20) is WorkflowState.SUCCEEDED
+        end = await reference.step("end")
+        assert end is not None
+        assert (end.state, end.result) == (StepState.SUCCEEDED, 16)
+
+
+async def test_what_is_settled_late_is_heard_by_the_hook(flows_dsn: str) -> None:
+    """The row of a job is locked, so that its settlement takes longer than the service waits."""
+    flows = Workflows(sweep_s=3600)
+    queue = Queue(name="async", executor="async", keep_finished=False)
+    async with working(flows_dsn, flows, queue=queue) as chancy:
+        reference = await flows.push(chancy, chain("w", steps.held.job()))
+        await eventually(lambda: steps.ran == ["held"])
+        with psycopg.connect(flows_dsn) as connection:
+            connection.execute("select from chancy.jobs for update")
+            steps.gate.set()
+            await asyncio.sleep(2.5)
+        assert await reference.result(10) == "held"
+
+
+@job(queue="async")
+async def complete(value: int) -> int:
+    async with APP[0].transaction() as tx:
+        await current_job().complete_in(tx, value)
+    return 0
+
+
+async def test_a_step_may_complete_in_its_own_transaction(flows_dsn: str) -> None:
+    APP.clear()
+    flows = Workflows(sweep_s=3600)
+    flow = Workflow("w").add(complete.job(5), "own").add(steps.anything.job(From("own")), "next")
+    async with working(flows_dsn, flows) as chancy:
+        APP.append(chancy)
+        assert await (await flows.push(chancy, flow)).result(20) == 5
+
+
+async def test_the_sweep_tells_what_nobody_has_told(flows_dsn: str) -> None:
+    flows = Deaf()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.double.job(4), "four").add(steps.once.job(), "bad")
+    flow.add(steps.double.job(From("four")), "eight")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        four = await reference.step("four")
+        assert four is not None
+        assert four.state is StepState.ENDING
+        assert await sweep.turn() == 2
+        assert await reference.wait(10) is WorkflowState.FAILED
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
+        steps.failing.clear()
+        assert await reference.retry() == 1
+        for _ in range(2):
+            await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+            await sweep.turn()
+        assert await reference.result(10) == {"bad": "bad", "eight": 16}
+        assert await sweep.turn() == 0
+
+
+async def test_what_nobody_began_to_undo_is_begun(flows_dsn: str) -> None:
+    flows = Deaf()
+    flow = Workflow("w").add(steps.once.job(), "done", undo=steps.undo.job(From("done")))
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow.wait_for("never"))
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        assert await sweep.turn() == 1
+        # As it is when the last step that ran ended while another began to compensate.
+        execute(flows_dsn, "update chancy.workflows set state = 2")
+        await sweep.turn()
+        await eventually(lambda: "undo done" in steps.ran)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        await sweep.turn()
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+
+
+async def test_a_job_that_is_gone_fails_its_step(flows_dsn: str) -> None:
+    flows = Workflows()
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, chain("w", steps.mark.job(), steps.mark.job()))
+        execute(flows_dsn, "delete from chancy.jobs")
+        clock = ManualClock()
+        sweep = sweep_of(chancy, clock=clock)
+        assert await sweep.turn() == 0, "its worker may be about to tell"
+        clock.advance(GONE_S)
+        assert await sweep.turn() == 1
+        found = await reference.step("mark")
+    assert found is not None
+    assert found.state is StepState.FAILED
+    assert found.error is not None
+    assert "is gone" in found.error["message"]
+
+
+async def test_pruned_history_strands_nobody(flows_dsn: str) -> None:
+    flows = Workflows()
+    flow = chain("w", steps.double.job(1), steps.double.job(From()))
+    flow.wait_for("go", after="double 2").add(steps.double.job(From("double 2")), "d", after="go")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+
+        async def waits() -> bool:
+            found = await reference.step("go")
+            return found is not None and found.state is StepState.AWAITING_SIGNAL
+
+        await eventually(waits)
+        execute(flows_dsn, "truncate chancy.finished_jobs")
+        assert await sweep_of(chancy).turn() == 0
+        await reference.signal("go")
+        assert await reference.result(10) == 8
+
+
+async def test_signals_and_workflows_survive_restarts(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        flow = Workflow("w").add(steps.mark.job(), "a").wait_for("go", after="a")
+        id = (await Workflows().push(chancy, flow)).id
+        await Workflows().reference(chancy, id).signal("go", "went")
+    async with working(flows_dsn, Workflows()) as chancy:
+        assert await Workflows().reference(chancy, id).result(10) == "went"
+
+
+async def test_the_sweep_goes_round_in_bounded_steps(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.LOOKED_AT", 3)
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.LOOKS", 2)
+    flows = Deaf()
+    ids: list[UUID] = []
+    async with working(flows_dsn, flows) as chancy:
+        for _ in range(5):
+            flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b")
+            ids.append((await flows.push(chancy, flow.wait_for("never"))).id)
+        await eventually(lambda: len(steps.ran) == 10)
+        await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
+        sweep = sweep_of(chancy)
+        turns = [await sweep.turn() for _ in range(6)]
+    assert sum(turns) == 10
+    assert max(turns) <= 6
+
+
+async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
+    flows = Workflows()
+    async with working(flows_dsn, flows) as chancy:
+        done = [await flows.push(chancy, chain("w", steps.mark.job())) for _ in range(3)]
+        for one in done:
+            await one.wait(10)
+        over = await flows.push(chancy, Workflow("w").wait_for("never", timeout_s=3600))
+        assert await over.cancel()
+        open_ = await flows.push(chancy, Workflow("w").wait_for("never"))
+        old = "update chancy.workflows set finished_at = now() - interval '9 days' where id = %s"
+        execute(flows_dsn, old, done[0].id)
+        execute(flows_dsn, old, done[1].id)
+        execute(flows_dsn, old, over.id)
+        assert await sweep_of(chancy, 8).retain() == 3
+        assert await sweep_of(chancy, None).retain() == 0
+        assert {one.id for one in await flows.find(chancy)} == {done[2].id, open_.id}
+    for table in ("steps", "joins"):
+        (count,) = execute(
+            flows_dsn, f"select count(distinct workflow_id) from chancy.workflows_{table}"
+        )
+        assert count == (2,)
+    assert execute(flows_dsn, "select name from chancy.workflows_timers") == []
+
+
+async def test_what_another_broker_has_yet_to_settle_is_remembered_for_a_while(
+    flows_dsn: str,
+) -> None:
+    notes, clock = Notes(), ManualClock()
+    meta = json.dumps({"workflow": {"id": str(UUID(int=1)), "step": "a", "run": 1}})
+    claim = claimed(meta=meta)
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        sweep = Sweep(chancy.broker, clock, notes, keep_days=None)
+        notes.note(claim, Returned("1"), clock.monotonic())
+        clock.advance(30)
+        assert await sweep.ask() == 0
+        assert len(notes) == 1
+        settled = Settlement(claim.id, claim.lease, State.SUCCEEDED, result="1")
+        (end,) = notes.settled([settled])
+        assert (end.place.step, end.result) == ("a", "1")
+        notes.note(claim, Returned("1"), clock.monotonic())
+        clock.advance(61)
+        assert await sweep.ask() == 0
+        assert len(notes) == 0
+
+
+@pytest.mark.parametrize("given", [{"keep_days": 0}, {"sweep_s": 0}, {"sweep_s": 1e9}])
+def test_settings_that_cannot_be(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Workflows(**given)
+
+
+async def test_a_workflow_outlives_a_worker_that_is_stopped(flows_dsn: str) -> None:
+    flows = Workflows()
+    app = Chancy(flows_dsn, queues=[Queue(name="async", executor="async")], plugins=[flows])
+    async with app as chancy:
+        reference = await flows.push(chancy, chain("w", *[steps.mark.job() for _ in range(60)]))
+        async with Worker(chancy, queues=[ASYNC.name]):
+            await eventually(lambda: len(steps.ran) >= 10)
+        async with Worker(chancy, queues=[ASYNC.name]):
+            await eventually(lambda: len(steps.ran) >= 25)
+        async with Worker(chancy, queues=[ASYNC.name]):
+            assert await reference.result(20) == "mark 60"
+
+
+@pytest.mark.chaos
+async def test_a_replay_whose_worker_died_resumes_its_workflow(flows_dsn: str) -> None:
+    flows, dead = Workflows(sweep_s=3600), DeadLetters()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad").add(steps.mark.job(), "end", after="bad")
+    async with working(flows_dsn, flows, dead) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+        bad = await reference.step("bad")
+        assert bad is not None
+        assert bad.job_id is not None
+    # Of a replay that fails, and of one of that, their workers tell nothing.
+    async with working(flows_dsn, Deaf(), dead) as chancy:
+        first = await dead.replay(chancy, bad.job_id)
+        assert first is not None
+        await chancy.wait_for(first, 10)
+        steps.failing.clear()
+        again = await dead.replay(chancy, first)
+        assert again is not None
+        await chancy.wait_for(again, 10)
+        sweep = sweep_of(chancy)
+        assert await sweep.turn() == 1
+        reference = flows.reference(chancy, reference.id)
+        assert (await states(reference))["bad"] == "succeeded"
+    async with working(flows_dsn, flows, dead) as chancy:
+        assert await flows.reference(chancy, reference.id).result(10) == "end"
+        assert await sweep_of(chancy).turn() == 0

@@ -1,0 +1,246 @@
+"""Steps that wait for a signal for a while only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from chancy import Chancy, JobCancelled, PushError
+from chancy.plugins.workflow import (
+    From,
+    OnFailure,
+    StepState,
+    Workflow,
+    WorkflowFailed,
+    WorkflowReference,
+    Workflows,
+    WorkflowState,
+)
+from chancy.plugins.workflow.store import statement, store_of
+from chancy.plugins.workflow.timers import Timer, Timers
+from tests.plugins.workflow import steps
+from tests.plugins.workflow.running import execute, is_in, states, working
+from tests.support.waiting import eventually
+
+TIMERS = "select name, run from chancy.workflows_timers order by name"
+DUE = "update chancy.workflows_timers set due_at = now() - interval '1 second'"
+
+
+async def begun(reference: WorkflowReference, name: str = "go") -> bool:
+    step = await reference.step(name)
+    return step is not None and step.state is StepState.AWAITING_SIGNAL
+
+
+@pytest.mark.parametrize("default", [None, 0, {"what": ["bus"]}])
+async def test_a_default_is_the_result_when_no_signal_comes(flows_dsn: str, default: Any) -> None:
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").wait_for("go", timeout_s=0.1, default=default)
+    flow.add(steps.anything.job(From("go")), "end")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.result(10) == default
+        with pytest.raises(PushError, match="has ended without it"):
+            await reference.signal("go", "late")
+        await eventually(lambda: execute(flows_dsn, TIMERS) == [])
+
+
+async def test_without_a_default_the_step_fails(flows_dsn: str) -> None:
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").add(steps.once.job(), "done", undo=steps.undo.job(From("done")))
+    flow.wait_for("go", after="done", timeout_s=timedelta(seconds=0.1), on_failure="compensate")
+    other = Workflow("w").wait_for("go", timeout_s=0.1).add(steps.mark.job(), "end", after="go")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.COMPENSATED
+        assert steps.ran == ["done", "undo done"]
+        reference = await flows.push(chancy, other)
+        with pytest.raises(WorkflowFailed, match="go has failed: SignalTimeout: no signal"):
+            await reference.result(10)
+        step = await reference.step("go")
+        assert step is not None
+        assert step.error == {
+            "type": "chancy.SignalTimeout",
+            "message": "no signal came within 0.1 s",
+        }
+        # Retried, it waits anew.
+        execute(flows_dsn, "update chancy.workflows_steps set delay_s = 60 where name = 'go'")
+        assert await reference.retry() == 1
+        assert execute(flows_dsn, TIMERS) == [("go", 2)]
+        await reference.signal("go", 1)
+        assert await reference.result(10) == "end"
+
+
+async def test_a_timeout_may_cancel_the_workflow(flows_dsn: str) -> None:
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").add(steps.held.job(), "slow")
+    flow.wait_for("go", timeout_s=0.1, on_timeout="cancel")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        with pytest.raises(JobCancelled, match="step go: no signal came within"):
+            await reference.result(10)
+
+        async def stopped() -> bool:
+            return {one.state for one in await reference.steps()} == {StepState.CANCELLED}
+
+        await eventually(stopped)
+
+
+async def test_waits_survive_restarts_and_count_from_their_beginning(flows_dsn: str) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        flow = Workflow("w").wait_for("go", timeout_s=3600, default="nobody")
+        flow.wait_for("later", after="go", timeout_s=3600, default="none")
+        id = (await Workflows().push(chancy, flow)).id
+        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert await Timers(chancy.broker).turn() == 0
+    execute(flows_dsn, DUE)
+    async with working(flows_dsn, Workflows(sweep_s=0.1)) as chancy:
+        reference = Workflows().reference(chancy, id)
+        await eventually(lambda: begun(reference, "later"))
+        await eventually(lambda: execute(flows_dsn, TIMERS) == [("later", 1)])
+        await reference.signal("later", "somebody")
+        assert await reference.result(10) == "somebody"
+
+
+async def test_the_signal_and_the_timer_count_once(flows_dsn: str) -> None:
+    flows = Workflows(sweep_s=0.1)
+    flow = Workflow("w").wait_for("go", timeout_s=3600, default="nobody")
+    flow.add(steps.anything.job(From("go")), "end")
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, flow)
+        execute(flows_dsn, DUE)
+        assert await reference.signal("go", "somebody")
+        assert await Timers(chancy.broker).turn() == 1
+        assert await Timers(chancy.broker).turn() == 0
+    async with working(flows_dsn, flows) as chancy:
+        assert await flows.reference(chancy, reference.id).result(10) == "somebody"
+
+
+async def test_a_wait_begins_anew_when_a_failed_workflow_goes_on(flows_dsn: str) -> None:
+    flows = Workflows(sweep_s=0.1)
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad")
+    flow.wait_for("go", timeout_s=3600, default="nobody")
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+        execute(flows_dsn, DUE)
+        await eventually(lambda: execute(flows_dsn, TIMERS) == [])
+        found = await reference.step("go")
+        assert found is not None
+        assert found.state is StepState.WAITING
+        steps.failing.clear()
+        assert await reference.retry() == 1
+        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        await reference.signal("go", "somebody")
+        assert await reference.result(10) == {"bad": "bad", "go": "somebody"}
+
+
+async def test_a_timer_that_was_due_while_its_workflow_had_failed_begins_anew(
+    flows_dsn: str,
+) -> None:
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad").wait_for("go", timeout_s=3600)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        store = store_of(chancy.broker)
+        execute(flows_dsn, DUE)
+        # As the leader does, and somebody retries the workflow meanwhile.
+        (due,) = await store.fetch(statement("due", store.schema), 10)
+        assert not due[-1]
+        assert await flows.reference(chancy, reference.id).retry() == 1
+        await store.fetch(statement("rung", store.schema), *([one] for one in due[:3]))
+        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert await Timers(chancy.broker).turn() == 0
+
+
+class Late(Timers):
+    """Frozen between its look at what is due and what it makes of it."""
+
+    def __init__(
+        self, chancy: Chancy, meanwhile: Callable[[], Coroutine[Any, Any, object]]
+    ) -> None:
+        super().__init__(chancy.broker)
+        self._meanwhile = meanwhile
+
+    async def _ring(self, due: Sequence[Timer]) -> None:
+        await self._meanwhile()
+        await super()._ring(due)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
+    flows_dsn: str, locked: bool
+) -> None:
+    """Also where it has begun anew and is due again by then; or is about to begin anew, in a
+    transaction that is not committed yet."""
+    flows = Workflows()
+    steps.failing.add("bad")
+    flow = Workflow("w").add(steps.once.job(), "bad").wait_for("go", timeout_s=3600, default=1)
+    async with working(flows_dsn, flows) as chancy:
+        reference = await flows.push(chancy, flow)
+        assert await reference.wait(10) is WorkflowState.FAILED
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = flows.reference(chancy, reference.id)
+        execute(flows_dsn, DUE)
+
+        async def retried() -> None:
+            assert await reference.retry() == 1
+            execute(flows_dsn, DUE)
+
+        with psycopg.connect(flows_dsn) as connection:
+            if locked:  # as whoever retries it does
+                connection.execute("select from chancy.workflows for no key update")
+                assert await Timers(chancy.broker).turn() == 1
+            else:
+                assert await Late(chancy, retried).turn() == 1
+        assert execute(flows_dsn, TIMERS) == [("go", 1)]
+        assert await Timers(chancy.broker).turn() == 1
+        assert execute(flows_dsn, TIMERS) == []
+        go = await reference.step("go")
+        assert go is not None
+        assert go.state is (StepState.WAITING if locked else StepState.SUCCEEDED)
+
+
+async def test_a_signal_that_comes_as_the_time_is_up_keeps_its_workflow(flows_dsn: str) -> None:
+    flows = Workflows()
+    flow = Workflow("w").wait_for("go", timeout_s=3600, on_timeout="cancel").wait_for("never")
+    async with Chancy(flows_dsn, plugins=[flows]) as chancy:
+        reference = await flows.push(chancy, flow)
+        execute(flows_dsn, DUE)
+        assert await Late(chancy, lambda: reference.signal("go", 1)).turn() == 1
+        assert await states(reference) == {"go": "succeeded", "never": "awaiting signal"}
+        assert await is_in(reference, WorkflowState.RUNNING)
+
+
+async def test_included_and_added_waits_have_their_timers(flows_dsn: str) -> None:
+    flows = Workflows(sweep_s=0.1)
+    inner = Workflow("inner").wait_for("go", timeout_s=0.1, default=7)
+    flow = Workflow("w").include(inner).add(steps.double.job(From("inner")), "end")
+    async with working(flows_dsn, flows) as chancy:
+        assert await (await flows.push(chancy, flow)).result(10) == 14
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"timeout_s": 0}, {"timeout_s": -1}, {"timeout_s": float("nan")}, {"timeout_s": True},
+        {"timeout_s": "1"}, {"timeout_s": 1e12}, {"default": 1}, {"on_timeout": "cancel"},
+        {"timeout_s": 1, "on_timeout": "ignore"}, {"timeout_s": 1, "default": object()},
+        {"timeout_s": 1, "default": 1, "on_timeout": "cancel"}, {"on_failure": "x"},
+    ],
+)  # fmt: skip
+def test_waits_that_cannot_be(given: dict[str, Any]) -> None:
+    with pytest.raises(PushError, match="go"):
+        Workflow("w").wait_for("go", **given)
+
+
+def test_a_wait_may_be_ignored() -> None:
+    (step,) = Workflow("w").wait_for("go", timeout_s=1, on_failure="ignore")
+    assert step.on_failure is OnFailure.IGNORE

@@ -1,0 +1,83 @@
+"""The figures of a run in the pages of the documentation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import pages
+from benchmarks.report import as_json
+from benchmarks.summary import summaries
+from tests.support.sources import ROOT
+from tests.unit.benchmarks.benchmark_run import HEAD, taken
+
+
+def test_what_stands_between_the_marks_is_replaced() -> None:
+    before = f"# A\n\n{pages.BEGIN}\n\nold\n\n{pages.END}\n\nafter\n"
+    after = f"# A\n\n{pages.BEGIN}\n\nnew\n\n{pages.END}\n\nafter\n"
+    assert pages.written(before, "new") == after
+    assert pages.written(after, "new") == after
+
+
+@pytest.mark.parametrize("text", ["", pages.BEGIN, 2 * (pages.BEGIN + pages.END)])
+def test_a_page_without_its_marks_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="there must be one"):
+        pages.written(text, "new")
+
+
+@pytest.mark.parametrize("page", [pages.README, pages.PERFORMANCE])
+def test_the_pages_have_their_marks(page: Path) -> None:
+    pages.written((ROOT / page).read_text(), "")
+
+
+def test_the_figures_of_a_run() -> None:
+    text = pages.figures(HEAD, summaries(taken()), page=pages.README)
+    assert text.startswith("Medians of 2 rounds on 2 cores (Some CPU) with everything on them,")
+    for row in (
+        "| drain of 20,000 async no-op jobs, one worker, history kept | 47,200 jobs/s | 0.47 "
+        "| pgbench, claim 100 and delete 100: 100,000 jobs/s |",
+        "| idle worker, from the call of the push | 1.5 ms, p99 4.5 ms | 1.50 "
+        "| insert and notify until heard: 1 ms |",
+        "| memory of a client that pushes 1,000,000 jobs in one call | 65 MB at its peak | "
+        "| 40 MB before |",
+        "| chancy, not kept | 58,800 | 58,800 | 4,000 | 80,000 | 1.5 / 4.5 | 0.1 | 0.9 |",
+        "| pgqueuer 6.5.4 | 14,700 | 14,700 | 1,000 | 20,000 | 6 / 18 | 0.4 | 0.9 |",
+    ):
+        assert row in text.splitlines()
+    assert "saq" not in text, "it has no figures"
+    assert "**not met**" not in text, "the bars are in the other page"
+
+
+def test_a_run_of_chancy_alone_has_no_comparison() -> None:
+    alone = [one for one in summaries(taken()) if one.system.startswith("chancy")]
+    assert "| system |" not in pages.figures(HEAD, alone, page=pages.README)
+
+
+def test_the_performance_page_has_the_bars_and_the_plots_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    for page in (pages.README, pages.PERFORMANCE):
+        path = tmp_path / page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"before\n\n{pages.BEGIN}\n\nold\n\n{pages.END}\n\nafter\n")
+    (tmp_path / pages.IMAGES).mkdir()
+    (tmp_path / pages.IMAGES / "throughput.svg").touch()
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(as_json(HEAD, taken())))
+
+    assert pages.main([str(file)]) == 0
+
+    readme, performance = (
+        (tmp_path / page).read_text() for page in (pages.README, pages.PERFORMANCE)
+    )
+    for text in (readme, performance):
+        assert "old" not in text
+        assert text.startswith("before\n")
+        assert text.endswith("after\n")
+    assert "](docs/images/throughput.svg)" in readme
+    assert "](../images/throughput.svg)" in performance
+    assert "latency.svg" not in performance, "there is no such file"
+    assert "| drop of a day of them, ms | ≤ 100 | 120 | **not met** |" in performance

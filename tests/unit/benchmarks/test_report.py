@@ -1,0 +1,81 @@
+"""What a run found, as JSON and as tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measurement import OTHERS, Measurement, Taken
+from benchmarks.report import as_json, as_markdown, read
+from benchmarks.summary import summaries
+from tests.unit.benchmarks.benchmark_run import HEAD, taken
+
+
+def _take(figure: str, value: float, *, others: float = 0.0, system: str = "chancy") -> Taken:
+    measurement = Measurement(
+        figure=figure, unit="jobs/s", value=value, details={OTHERS: others}, system=system
+    )
+    return Taken(case="drain", round=1, measurement=measurement)
+
+
+def test_the_median_is_of_the_calm_rounds_and_the_spread_of_all() -> None:
+    found = summaries([_take("a", 10), _take("a", 20), _take("a", 99, others=1.5), _take("a", 30)])
+    assert [(one.median, one.least, one.most, one.rounds, one.calm) for one in found] == [
+        (20, 10, 99, 4, True)
+    ]
+    assert [one.calm for one in summaries([_take("a", 1, others=2)])] == [False]
+
+
+def test_two_systems_may_name_a_figure_alike() -> None:
+    found = summaries([_take("a", 10), _take("a", 30, system="other")])
+    assert [(one.system, one.median) for one in found] == [("chancy", 10), ("other", 30)]
+
+
+def test_a_ratio_to_what_could_not_run_is_left_out() -> None:
+    measurement = Measurement(figure="a", unit="", value=1.0, against={"b": "b", "c": "c"})
+    mine = Taken(case="drain", round=1, measurement=measurement)
+    (one, _) = summaries([mine, _take("b", 0)])
+    assert one.ratios == {}
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(as_json(HEAD, taken())))
+    head, found = read(file)
+    assert found == taken()
+    assert head.items() >= HEAD.items()
+
+
+@pytest.mark.parametrize("text", ["[]", '{"format": 2}'])
+def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"run\.json was not written"):
+        read(file)
+
+
+def test_a_table_has_the_rows_of_a_system_together() -> None:
+    mixed = [_take("a", 1), _take("b", 2, system="other"), _take("c", 3)]
+    rows = [line for line in as_markdown(HEAD, mixed).splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[:2] for row in rows[1:4]] == [
+        ["| a", "chancy"],
+        ["| c", "chancy"],
+        ["| b", "other"],
+    ]
+
+
+def test_a_report_says_what_could_not_run_and_which_bars_are_not_met() -> None:
+    text = as_markdown(HEAD, taken())
+    assert "| 20,000 async jobs, saq: cannot run: not installed | saq | – | – |" in text
+    assert "- graphile-worker: graphile-worker 9.8.7, concurrentJobs=24" in text
+    assert "| drop of a day of them, ms | ≤ 100 | 120 | **not met** |" in text
+    assert "| drain, not kept / graphile-worker | ≥ 1.3 | 2.00 | met |" in text
+
+
+def test_bars_of_what_did_not_run_are_counted() -> None:
+    some = [one for one in taken() if one.case == "sustained"]
+    text = as_markdown(HEAD, some)
+    assert text.count("| met |") == 2
+    assert text.endswith("more bars are of cases that this run did not measure.")

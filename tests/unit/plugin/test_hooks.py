@@ -1,0 +1,299 @@
+"""A list of plugins, checked and compiled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.failure import Failure
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import Outcome, Raised, Returned
+from chancy.attempt.settlement import Settlement
+from chancy.broker.transaction import Inside, Transaction
+from chancy.broker.values import Capability
+from chancy.context.context import JobContext
+from chancy.errors import ConfigurationError
+from chancy.job.definition import QueuedJob
+from chancy.plugin.hooks import Hooks
+from chancy.plugin.plugin import Plugin
+from chancy.plugin.runtime import Application, Runtime
+from chancy.states import State
+from chancy.testing.memory import MemoryBroker
+from tests.unit.attempt.test_judge import claimed
+
+OOPS = Raised(Failure.named("shop.Oops", "oops"))
+
+
+class Idle(Plugin):
+    """Overrides nothing."""
+
+
+class Judge(Plugin):
+    """Notes what it saw, and gives a result of its own."""
+
+    def __init__(self, name: str, result: str) -> None:
+        self.name = name
+        self.result = result
+        self.saw: list[Settlement] = []
+
+    def get_identifier(self) -> str:  # type: ignore[override]
+        return self.name
+
+    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        self.saw.append(verdict)
+        return verdict._replace(result=self.result)
+
+
+class Server(Plugin):
+    async def serve(self, runtime: Runtime) -> None: ...
+
+
+class Needing(Plugin):
+    def get_dependencies(self) -> Sequence[str]:
+        return ("shop.Missing", "shop.Other")
+
+
+class Broken(Plugin):
+    """Gives whatever it is told to, or raises it."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        answer: Settlement = self.answer
+        return answer
+
+
+def test_without_plugins_the_default_stands() -> None:
+    claim = claimed()
+    assert Hooks([]).judge(claim, OOPS) == judge(claim, OOPS)
+
+
+def test_each_judges_what_the_one_before_it_said() -> None:
+    first, second = Judge("first", "1"), Judge("second", "2")
+    claim = claimed()
+    verdict = Hooks([first, second]).judge(claim, Returned("0"))
+    assert [seen.result for seen in (*first.saw, *second.saw)] == ["0", "1"]
+    assert verdict == Settlement(claim.id, claim.lease, State.SUCCEEDED, result="2")
+
+
+def test_only_what_is_overridden_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = Hooks([Idle()])
+
+    def surprise(*args: object) -> Settlement:
+        raise AssertionError("a hook that nobody overrides was called")
+
+    monkeypatch.setattr(Plugin, "judging", surprise)
+    hooks.judge(claimed(), OOPS)
+    assert hooks.services == ()
+
+
+class Around(Plugin):
+    @contextmanager
+    def around(self, context: JobContext) -> Generator[None]:
+        yield
+
+
+def test_around_hooks_are_those_of_the_plugins_that_have_one() -> None:
+    first, second = Around(), Around()
+    second.get_identifier = lambda: "second"  # type: ignore[method-assign]
+    assert Hooks([Idle()]).around == ()
+    assert Hooks([first, Idle(), second]).around == (first.around, second.around)
+
+
+class Clerk(Plugin):
+    settling_states = frozenset({State.FAILED})
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
+
+
+class Broker(MemoryBroker):
+    def __init__(self, *capabilities: Capability) -> None:
+        super().__init__()
+        self.offers = frozenset(capabilities)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self.offers
+
+
+def test_settling_hooks_are_for_brokers_that_settle_in_a_transaction() -> None:
+    clerk = Clerk()
+    hooks = Hooks([Idle(), clerk])
+    assert hooks.inside(Broker()) == ()
+    assert hooks.inside(Broker(Capability.SETTLING)) == (
+        Inside("tests.unit.plugin.test_hooks.Clerk", frozenset({State.FAILED}), clerk.settling),
+    )
+    assert Hooks([Idle()]).inside(Broker(Capability.SETTLING)) == ()
+
+
+class Choosy(Clerk):
+    def settling_concerns(self, settlement: Settlement) -> bool:
+        return settlement.result is not None
+
+
+def test_a_plugin_says_which_settlements_concern_it() -> None:
+    choosy = Choosy()
+    (inside,) = Hooks([choosy]).inside(Broker(Capability.SETTLING))
+    assert inside.concerns == choosy.settling_concerns
+    failed = Settlement(uuid.uuid4(), uuid.uuid4(), State.FAILED)
+    given = failed._replace(result="1")
+    assert inside.wanted([failed, given, given._replace(state=State.CANCELLED)]) == [given]
+
+
+class Hearing(Plugin):
+    def __init__(self) -> None:
+        self.heard: list[Settlement] = []
+
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        self.heard += batch
+
+
+class HardOfHearing(Plugin):
+    def settled(self, batch: Sequence[Settlement]) -> None:
+        raise ValueError("what?")
+
+
+def test_settlements_without_a_transaction_are_told_after_they_are_stored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hearing = Hearing()
+    hooks = Hooks([HardOfHearing(), hearing])
+    assert hooks.after(Broker(Capability.SETTLING)) is None
+    assert Hooks([Idle()]).after(Broker()) is None
+    tell = hooks.after(Broker())
+    assert tell is not None
+    batch = [Settlement(uuid.uuid4(), uuid.uuid4(), State.FAILED)]
+    tell(batch)
+    assert hearing.heard == batch
+    assert "settled_failed plugin=tests.unit.plugin.test_hooks.HardOfHearing" in caplog.text
+
+
+def test_services_are_the_plugins_that_serve() -> None:
+    server = Server()
+    assert Hooks([Idle(), server, Judge("judge", "1")]).services == (server,)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RuntimeError("broken"),
+        None,
+        "verdict",
+        Settlement(uuid.uuid4(), uuid.uuid4(), State.SUCCEEDED),
+    ],
+    ids=["raises", "none", "text", "another-claim"],
+)
+def test_a_broken_judge_is_logged_and_the_verdict_stands(
+    answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = claimed()
+    after = Judge("after", "2")
+    with caplog.at_level(logging.ERROR, logger="chancy.plugin.hooks"):
+        verdict = Hooks([Judge("before", "1"), Broken(answer), after]).judge(claim, OOPS)
+    assert [seen.result for seen in after.saw] == ["1"]
+    assert (verdict.id, verdict.lease, verdict.result) == (claim.id, claim.lease, "2")
+    [entry] = caplog.records
+    assert entry.getMessage().startswith(
+        "judging_failed plugin=tests.unit.plugin.test_hooks.Broken"
+    )
+    assert str(claim.id) in entry.getMessage()
+
+
+def test_a_judge_that_takes_the_lease_away_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    claim = claimed()
+    forged = Settlement(claim.id, uuid.uuid4(), State.SUCCEEDED)
+    assert Hooks([Broken(forged)]).judge(claim, OOPS) == judge(claim, OOPS)
+    assert "judging_failed" in caplog.text
+
+
+def test_two_plugins_of_one_name_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"two plugins are called 'a': .* and .*; pass one"
+    ):
+        Hooks([Judge("a", "1"), Judge("a", "2")])
+
+
+def test_a_missing_dependency_is_refused_with_what_is_there() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Hooks([Needing(), Judge("shop.Other", "1")])
+    assert str(caught.value) == (
+        "the plugin 'tests.unit.plugin.test_hooks.Needing' needs 'shop.Missing', which is not "
+        "among the plugins: shop.Other, tests.unit.plugin.test_hooks.Needing"
+    )
+
+
+def test_dependencies_may_stand_in_any_order() -> None:
+    for names in (["shop.Other", "shop.Missing"], ["shop.Missing", "shop.Other"]):
+        plugins = [Judge(name, "1") for name in names]
+        assert len(Hooks([plugins[0], Needing(), plugins[1]]).plugins) == 3
+
+
+@pytest.mark.parametrize("thing", [Idle, "chancy.retry", None])
+def test_what_is_no_plugin_is_refused(thing: Any) -> None:
+    with pytest.raises(ConfigurationError, match="is not a Plugin: pass instances, not classes"):
+        Hooks([thing])
+
+
+def test_an_identifier_is_the_path_of_the_class() -> None:
+    assert Idle.get_identifier() == "tests.unit.plugin.test_hooks.Idle"
+
+
+class Holder(Plugin):
+    """Says of a held job what it was told to, or raises it."""
+
+    def __init__(self, name: str, answer: str | Exception | None) -> None:
+        self.name = name
+        self.answer = answer
+
+    def get_identifier(self) -> str:  # type: ignore[override]
+        return self.name
+
+    async def why_held(self, app: Application, job: QueuedJob) -> str | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+async def test_plugins_say_why_they_hold_a_job(caplog: pytest.LogCaptureFixture) -> None:
+    app: Any = None
+    job: Any = claimed(attempt=1)
+    hooks = Hooks(
+        [
+            Idle(),
+            Holder("shop.first", "two of user 7 run\x1b[31m"),
+            Holder("shop.second", None),
+            Holder("shop.third", OSError("away")),
+            Holder("shop.long", "x" * 2_000),
+        ]
+    )
+    first, third, long = await hooks.why_held(app, job)
+    assert first == "two of user 7 run\\x1b[31m"
+    assert third == "shop.third could not say whether it holds it: OSError('away')"
+    assert len(long) <= 500
+    assert f"why_held_failed plugin=shop.third job={job.id}" in caplog.text
+    assert await Hooks([Idle()]).why_held(app, job) == []
+
+
+async def test_a_plugin_that_never_says_why_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck(Plugin):
+        async def why_held(self, app: Application, job: QueuedJob) -> str | None:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    monkeypatch.setattr("chancy.plugin.hooks._EXPLAIN_S", 0.01)
+    app: Any = None
+    job: Any = claimed(attempt=1)
+    [said] = await Hooks([Stuck()]).why_held(app, job)
+    assert "could not say whether it holds it: TimeoutError()" in said

@@ -1,0 +1,120 @@
+"""The loop beside threads that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chancy.errors import BrokerUnavailable
+from chancy.job.definition import QueuedJob
+from chancy.results.background import Background
+from tests.support.waiting import eventually_sync
+
+
+class Slow:
+    """A broker that is never reached."""
+
+    opening = False
+
+    async def open(self) -> None:
+        self.opening = True
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """It was not opened."""
+
+
+class Nobody:
+    """Nobody comes so far as to wait."""
+
+    async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob:
+        raise AssertionError(id)
+
+    async def close(self) -> None:
+        """There is nothing to end."""
+
+
+def test_who_waits_for_a_broker_that_is_not_reached_is_told_of_the_close() -> None:
+    broker = Slow()
+    background = Background(lambda: (broker, Nobody()))
+    waiting = background.begin(uuid.uuid4(), None)
+    given_up = background.begin(uuid.uuid4(), None)
+    eventually_sync(lambda: broker.opening)
+    given_up.cancel()
+    background.close()
+    with pytest.raises(BrokerUnavailable, match="the application was closed"):
+        waiting.result(5)
+    assert given_up.cancelled()
+
+
+class Late(asyncio.SelectorEventLoop):
+    """A loop that is closed only after a test has had its say."""
+
+    def __init__(self, before_close: Callable[[], None]) -> None:
+        super().__init__()
+        self._before_close = before_close
+
+    def close(self) -> None:
+        self._before_close()
+        super().close()
+
+
+def test_who_comes_while_it_is_being_closed_waits_in_a_new_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in the one that has stopped, where nothing would ever happen."""
+    brokers: list[Slow] = []
+    late: list[Future[QueuedJob]] = []
+
+    def make() -> tuple[Slow, Nobody]:
+        brokers.append(Slow())
+        return brokers[-1], Nobody()
+
+    background = Background(make)
+    monkeypatch.setattr(
+        asyncio,
+        "new_event_loop",
+        lambda: Late(lambda: late.append(background.begin(uuid.uuid4(), None))),
+    )
+    waiting = background.begin(uuid.uuid4(), None)
+    eventually_sync(lambda: brokers and brokers[0].opening)
+    monkeypatch.undo()
+    background.close()
+    with pytest.raises(BrokerUnavailable, match="the application was closed"):
+        waiting.result(5)
+    eventually_sync(lambda: len(brokers) == 2 and brokers[1].opening)
+    background.close()
+    with pytest.raises(BrokerUnavailable, match="the application was closed"):
+        late[0].result(5)
+
+
+def test_who_has_asked_for_the_loop_before_a_close_is_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The close comes between the look for the loop and the hand-over to it."""
+    background = Background(lambda: (Slow(), Nobody()))
+    first = background.begin(uuid.uuid4(), None)
+    real = asyncio.run_coroutine_threadsafe
+    closing: list[threading.Thread] = []
+
+    def hand_over(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Future[Any]:
+        if not closing:
+            closing.append(threading.Thread(target=background.close))
+            closing[0].start()
+            # Without a lock around both it is through by then.
+            closing[0].join(0.2)
+        return real(work, loop)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", hand_over)
+    second = background.begin(uuid.uuid4(), None)
+    for one in (first, second):
+        with pytest.raises(BrokerUnavailable, match="the application was closed"):
+            one.result(5)
+    closing[0].join()

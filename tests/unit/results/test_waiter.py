@@ -1,0 +1,305 @@
+"""Waiting for the ends of jobs, on a broker in memory and a clock that a test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from uuid import UUID
+
+import pytest
+
+from chancy.broker.notices import Subscription, Topic
+from chancy.errors import BrokerUnavailable, JobError, WaitTimeout
+from chancy.job.definition import QueuedJob
+from chancy.queue.queue import Queue
+from chancy.results.waiter import Finishes
+from chancy.states import State
+from chancy.testing.clock import ManualClock
+from chancy.testing.conformance.bench import Bench, prepared, settlement
+from chancy.testing.memory import MemoryBroker
+from tests.support.waiting import eventually
+
+
+class Watched(MemoryBroker):
+    """Notes what it is asked, and is away or deaf if a test says so."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.expected: list[Sequence[UUID]] = []
+        self.looks: list[Sequence[UUID]] = []
+        self.away = False
+        self.deaf = False
+        self.listeners = 0
+        #: What the next try to listen raises.
+        self.fault: BaseException | None = None
+        #: Whoever looks at jobs waits for this, if there is one.
+        self.answers: asyncio.Event | None = None
+
+    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        self._check()
+        if self.answers is not None:
+            await self.answers.wait()
+        self.expected.append(ids)
+        self.store.expected.update(ids)
+        return await super().get(ids)
+
+    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        self._check()
+        self.looks.append(ids)
+        return await super().get(ids)
+
+    async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
+        self._check()
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        if self.deaf:
+            raise BrokerUnavailable("no notices here")
+        self.listeners += 1
+        return await super().subscribe(topic)
+
+    def _check(self) -> None:
+        if self.away:
+            raise BrokerUnavailable("gone fishing")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(clock: ManualClock) -> Watched:
+    return Watched(clock)
+
+
+@pytest.fixture
+async def bench(broker: Watched) -> Bench:
+    made = Bench(broker)
+    await made.prepare()
+    return made
+
+
+@pytest.fixture
+async def finishes(broker: Watched, clock: ManualClock) -> AsyncIterator[Finishes]:
+    made = Finishes(broker, clock)
+    yield made
+    await made.close()
+
+
+async def begun(
+    broker: Watched, finishes: Finishes, id: UUID, timeout_s: float | None = None
+) -> asyncio.Task[QueuedJob]:
+    """A task that waits for a job, after the job was looked at for it."""
+    before = len(broker.expected)
+    waiting = asyncio.create_task(finishes.wait(id, timeout_s))
+    await eventually(lambda: len(broker.expected) > before and broker.listeners)
+    return waiting
+
+
+async def test_a_finished_job_is_there_at_once(bench: Bench, finishes: Finishes) -> None:
+    [claim] = await bench.running()
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    assert (await finishes.wait(claim.id, 5.0)).state is State.SUCCEEDED
+
+
+async def test_a_notice_wakes_without_time_passing(
+    bench: Bench, broker: Watched, finishes: Finishes
+) -> None:
+    [claim] = await bench.running()
+    waiting = await begun(broker, finishes, claim.id)
+    await bench.settle(settlement(claim, State.FAILED))
+    assert (await waiting).state is State.FAILED
+    await eventually(lambda: not broker.store.expected)
+
+
+async def test_many_share_a_listener_and_statements(
+    bench: Bench, broker: Watched, finishes: Finishes
+) -> None:
+    await bench.push(*(prepared() for _ in range(1_500)))
+    claims = list(await bench.claim(limit=1_500))
+    tasks = [asyncio.create_task(finishes.wait(claim.id, None)) for claim in claims * 2]
+    await eventually(lambda: sum(map(len, broker.expected)) == 1_500)
+    assert [len(ids) for ids in broker.expected] == [1_000, 500]
+    await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+    assert {(await task).state for task in tasks} == {State.SUCCEEDED}
+    assert broker.listeners == 1
+
+
+async def test_without_notices_it_looks_now_and_then(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    broker.deaf = True
+    [claim] = await bench.running()
+    waiting = asyncio.create_task(finishes.wait(claim.id, None))
+    await eventually(lambda: broker.expected)
+    for _ in range(100):
+        await eventually(lambda: clock.sleepers >= 1)
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    assert 15 < len(broker.looks) < 40, "every half second in the end"
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    while not waiting.done():
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    assert (await waiting).state is State.SUCCEEDED
+
+
+async def test_with_notices_it_looks_rarely(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    [claim] = await bench.running()
+    waiting = await begun(broker, finishes, claim.id)
+    for _ in range(100):
+        await eventually(lambda: clock.sleepers >= 1)
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    assert 2 <= len(broker.looks) <= 5
+    waiting.cancel()
+
+
+async def test_the_timeout_says_how_it_stands(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    [claim] = await bench.running()
+    there = await begun(broker, finishes, claim.id, 3.0)
+    missing = await begun(broker, finishes, uuid.uuid4(), 3.0)
+    clock.advance(3.0)
+    with pytest.raises(WaitTimeout, match=r"is running after 3\.0 s"):
+        await there
+    with pytest.raises(WaitTimeout, match=r"is not there after 3\.0 s"):
+        await missing
+    await eventually(lambda: not broker.store.expected)
+
+
+async def test_who_has_no_time_is_told_what_one_look_shows(
+    bench: Bench, finishes: Finishes
+) -> None:
+    [done, going] = await bench.running(prepared(), prepared())
+    await bench.settle(settlement(done, State.SUCCEEDED))
+    assert (await finishes.wait(done.id, 0.0)).state is State.SUCCEEDED
+    with pytest.raises(WaitTimeout, match=r"is running after 0\.0 s"):
+        await finishes.wait(going.id, 0.0)
+
+
+async def test_where_nobody_can_look_in_time_nothing_is_said_of_the_job(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    [claim] = await bench.running()
+    broker.answers = asyncio.Event()
+    waiting = asyncio.create_task(finishes.wait(claim.id, 0.5))
+    while not waiting.done():
+        clock.advance(1.0)
+        await asyncio.sleep(0)
+    with pytest.raises(WaitTimeout, match=r"could not be looked at after 0\.5 s"):
+        await waiting
+
+
+async def test_one_who_gives_up_does_not_take_the_others_along(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    [claim] = await bench.running()
+    patient = await begun(broker, finishes, claim.id)
+    hasty = asyncio.create_task(finishes.wait(claim.id, 1.0))
+    await asyncio.sleep(0)
+    clock.advance(1.0)
+    with pytest.raises(WaitTimeout):
+        await hasty
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    assert (await patient).state is State.SUCCEEDED
+
+
+async def test_a_job_that_vanishes_cannot_be_waited_for(
+    bench: Bench, broker: Watched, finishes: Finishes
+) -> None:
+    await broker.declare(Queue(name="brief", keep_finished=False))
+    await bench.push(prepared(queue="brief"))
+    [claim] = await bench.claim(queue="brief")
+    waiting = await begun(broker, finishes, claim.id)
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    with pytest.raises(JobError, match="its queue does not keep finished jobs"):
+        await waiting
+
+
+async def test_a_job_may_come_later(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    job = prepared()
+    waiting = await begun(broker, finishes, job.id)
+    [claim] = await bench.running(job)
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    assert (await waiting).state is State.SUCCEEDED
+
+
+async def test_who_begins_in_an_outage_is_told(broker: Watched, finishes: Finishes) -> None:
+    broker.away = True
+    with pytest.raises(BrokerUnavailable, match="gone fishing"):
+        await finishes.wait(uuid.uuid4(), None)
+
+
+async def test_who_waits_already_outlasts_an_outage(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    [claim] = await bench.running()
+    waiting = await begun(broker, finishes, claim.id)
+    broker.away = True
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    for _ in range(50):
+        clock.advance(0.2)
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    broker.away = False
+    while not waiting.done():
+        clock.advance(0.2)
+        await asyncio.sleep(0)
+    assert (await waiting).state is State.SUCCEEDED
+
+
+async def test_the_listener_goes_when_nobody_waits(
+    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+) -> None:
+    [claim] = await bench.running()
+    waiting = await begun(broker, finishes, claim.id)
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+    await eventually(lambda: not broker.store.expected)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    clock.advance(31.0)
+    await eventually(lambda: not broker.store.listeners)
+    again = await begun(broker, finishes, claim.id)
+    assert broker.listeners == 2
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    assert (await again).state is State.SUCCEEDED
+
+
+async def test_closing_ends_every_wait(bench: Bench, broker: Watched, finishes: Finishes) -> None:
+    [claim] = await bench.running()
+    waiting = await begun(broker, finishes, claim.id)
+    await finishes.close()
+    with pytest.raises(BrokerUnavailable, match="the application was closed during a wait"):
+        await waiting
+
+
+@pytest.mark.parametrize("fault", [KeyError("unforeseen"), asyncio.CancelledError()])
+async def test_whatever_ends_the_listening_it_is_begun_again(
+    bench: Bench,
+    broker: Watched,
+    finishes: Finishes,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    fault: BaseException,
+) -> None:
+    broker.fault = fault
+    [claim] = await bench.running()
+    waiting = asyncio.create_task(finishes.wait(claim.id, None))
+    await eventually(lambda: "listening_failed polling=true" in caplog.text)
+    assert type(fault).__name__ in caplog.text, "with a trace"
+    while not broker.listeners:
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    await bench.settle(settlement(claim, State.SUCCEEDED))
+    assert (await waiting).state is State.SUCCEEDED

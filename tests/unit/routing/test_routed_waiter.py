@@ -1,0 +1,196 @@
+"""Waiting for jobs that may be in one broker or another."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from chancy.broker.values import PreparedJob
+from chancy.clock import SystemClock
+from chancy.errors import BrokerUnavailable, JobError, StatementFailed, WaitTimeout
+from chancy.job.definition import QueuedJob
+from chancy.routing.members import Planes
+from chancy.routing.waiter import Waits
+from chancy.states import State
+from chancy.testing.memory import MemoryBroker
+from tests.support.two_brokers import FailingBroker, TwoBrokers
+
+
+@pytest.fixture
+def two() -> TwoBrokers:
+    return TwoBrokers()
+
+
+@pytest.fixture
+async def planes(two: TwoBrokers) -> AsyncIterator[Planes]:
+    made = Planes(MemoryBroker(), {"memory": FailingBroker(two)})
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def waits(planes: Planes) -> AsyncIterator[Waits]:
+    made = Waits(planes, SystemClock())
+    yield made
+    await made.close()
+
+
+def job() -> PreparedJob:
+    return PreparedJob(uuid.uuid4(), "q", 0, "a.b", "{}", None, None, 1, None)
+
+
+@pytest.mark.parametrize("name", ["postgres", "memory"])
+async def test_a_job_that_is_nowhere_yet_is_waited_for(
+    planes: Planes, waits: Waits, name: str
+) -> None:
+    wanted = job()
+    waiting = asyncio.create_task(waits.wait(wanted.id, 10))
+    await asyncio.sleep(0.05)
+    await planes.all[name].push([wanted])
+    await planes.all[name].cancel([wanted.id])
+    assert (await waiting).state is State.CANCELLED
+
+
+async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_history(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
+    wanted = job()
+    planes.pushed("memory", [wanted.id])
+    waiting = asyncio.create_task(waits.wait(wanted.id, 10))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await planes.all["postgres"].push([wanted])
+    await planes.all["postgres"].cancel([wanted.id])
+    assert (await waiting).state is State.CANCELLED
+
+
+async def test_what_its_broker_lost_before_it_told_is_found_in_the_history(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.results.waiter._LOOK_S", 0.01)
+    wanted, lost = job(), job()
+    await planes.all["memory"].push([wanted, lost])
+    planes.pushed("memory", [wanted.id, lost.id])
+    get, seen = planes.all["memory"].get, set[uuid.UUID]()
+
+    async def forgetful(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        first = [id for id in ids if id not in seen]
+        seen.update(ids)
+        return await get(first)
+
+    monkeypatch.setattr(planes.all["memory"], "get", forgetful)
+    await planes.all["postgres"].push([wanted])
+    await planes.all["postgres"].cancel([wanted.id])
+    assert (await waits.wait(wanted.id, 10)).state is State.CANCELLED
+    with pytest.raises(JobError, match="does not keep finished jobs"):
+        await waits.wait(lost.id, 10)
+
+
+async def test_many_who_begin_to_wait_are_answered_by_few_looks(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [job() for _ in range(2_500)]
+    await planes.all["memory"].push(wanted)
+    await planes.all["memory"].cancel([one.id for one in wanted])
+    looks: list[int] = []
+    get = planes.all["memory"].get
+
+    async def counted(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        looks.append(len(ids))
+        return await get(ids)
+
+    monkeypatch.setattr(planes.all["memory"], "get", counted)
+    found = await asyncio.gather(*(waits.wait(one.id, 30) for one in wanted))
+    assert all(one.state is State.CANCELLED for one in found)
+    assert len(looks) <= 10
+
+
+async def test_a_look_that_fails_leaves_those_who_wait(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
+    failed = asyncio.Event()
+    wanted = job()
+    await planes.all["memory"].push([wanted])
+    planes.pushed("memory", [wanted.id])
+    get = planes.all["memory"].get
+    calls = itertools.count()
+
+    async def full(ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
+        if next(calls) == 0:  # the look with which the wait begins
+            return await get(ids)
+        failed.set()
+        raise StatementFailed("OOM", passing=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planes.all["memory"], "get", full)
+        waiting = asyncio.create_task(waits.wait(wanted.id, 10))
+        await asyncio.wait_for(failed.wait(), 10)
+    await planes.all["memory"].cancel([wanted.id])
+    assert (await waiting).state is State.CANCELLED
+
+
+async def test_who_waits_at_the_end_is_told(planes: Planes, waits: Waits) -> None:
+    waiting = asyncio.create_task(waits.wait(uuid.uuid4(), 10))
+    await asyncio.sleep(0)
+    await waits.close()
+    with pytest.raises(BrokerUnavailable, match="closed during a wait"):
+        await waiting
+
+
+async def test_who_waits_where_it_was_pushed_waits_no_longer_than_asked(
+    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
+    wanted = job()
+    await planes.all["memory"].push([wanted])
+    planes.pushed("memory", [wanted.id])
+    with pytest.raises(WaitTimeout, match=r"is pending after 0\.2 s"):
+        await waits.wait(wanted.id, 0.2)
+
+
+async def test_a_wait_ends_in_time(planes: Planes, waits: Waits, two: TwoBrokers) -> None:
+    with pytest.raises(WaitTimeout):
+        await waits.wait(uuid.uuid4(), 0.1)
+    two.away = True
+    with pytest.raises(WaitTimeout):
+        await waits.wait(uuid.uuid4(), 0.1)
+
+
+async def test_a_broker_that_comes_back_is_asked_again(
+    planes: Planes, waits: Waits, two: TwoBrokers
+) -> None:
+    there = job()
+    await planes.all["memory"].push([there])
+    await planes.all["memory"].cancel([there.id])
+    two.away = True
+    waiting = asyncio.create_task(waits.wait(there.id, 10))
+    await asyncio.sleep(0.1)
+    two.away = False
+    assert (await waiting).state is State.CANCELLED
+
+
+async def test_who_waits_in_the_only_broker_that_can_have_it_hears_of_its_outage(
+    planes: Planes, waits: Waits, two: TwoBrokers
+) -> None:
+    there = job()
+    await planes.all["memory"].push([there])
+    planes.pushed("memory", [there.id])
+    two.away = True
+    with pytest.raises(BrokerUnavailable):
+        await waits.wait(there.id, 10)
+
+
+async def test_of_what_is_remembered_there_is_an_end(planes: Planes) -> None:
+    ids = [uuid.uuid4() for _ in range(10_001)]
+    planes.pushed("memory", ids[:6_000])
+    planes.pushed("memory", ids[6_000:])
+    planes.leased("memory", ids)
+    assert [planes.plane_of_job(id) for id in (ids[0], ids[1])] == [None, "memory"]
+    assert [planes.giver(id) for id in (ids[0], ids[-1])] == ["postgres", "memory"]

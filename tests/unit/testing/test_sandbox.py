@@ -1,0 +1,245 @@
+"""Applications without their database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+
+import pytest
+
+from chancy import Chancy, JobFailed, Queue, State, WaitTimeout, gather, job
+from chancy.errors import BrokerUnavailable, InvalidArguments, JobError
+from chancy.plugins.retry import Constant, Jitter, Retry
+from chancy.testing.sandbox import Sandbox
+
+pytest_plugins = ["pytester"]
+
+QUIET = ("-p", "no:randomly", "-o", "asyncio_default_fixture_loop_scope=function")
+
+app = Chancy("postgresql://nowhere.invalid/none", plugins=[Retry(Constant(60, jitter=Jitter.NONE))])
+sent: list[str] = []
+
+
+@job(queue="mail")
+async def send(to: str, copies: int = 1) -> str:
+    sent.append(to)
+    return f"sent to {to}"
+
+
+@job
+def count(to: int) -> int:
+    return sum(range(to))
+
+
+@job(max_attempts=3)
+async def fail() -> None:
+    raise ConnectionError("no line")
+
+
+@job
+async def order(number: int) -> int:
+    """Pushes others."""
+    await app.push(count.job(number))
+    await app.push(send.job(to=f"buyer {number}"))
+    return number + 1
+
+
+@job
+async def again() -> None:
+    await app.push(again.job())
+
+
+@job
+async def twice(number: int) -> int:
+    """Waits for another."""
+    return 2 * await (await app.push(count.job(number))).result()
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    sent.clear()
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox(app) as made:
+        yield made
+
+
+@pytest.fixture
+def blocking() -> Iterator[Sandbox]:
+    with Sandbox(app) as made:
+        yield made
+
+
+async def test_pushes_are_seen_and_nothing_runs(sandbox: Sandbox) -> None:
+    async with app:
+        await app.push(send.job(to="ann"))
+        await app.push_many(send.job(to="bob", copies=n) for n in range(3))
+    assert sandbox.assert_pushed(send, to="ann").state is State.PENDING
+    assert sandbox.assert_pushed(send, to="bob", copies=1).arguments == {"to": "bob", "copies": 1}
+    sandbox.assert_pushed(send, times=4)
+    sandbox.assert_pushed("tests.unit.testing.test_sandbox.send", times=3, to="bob")
+    sandbox.assert_not_pushed(send, to="eve")
+    sandbox.assert_not_pushed(count)
+    assert [job.arguments["to"] for job in sandbox.pushed if job.arguments] == ["ann"] + ["bob"] * 3
+    assert sent == []
+
+
+async def test_what_was_not_pushed_fails_with_what_was(sandbox: Sandbox) -> None:
+    await app.push(send.job(to="ann"))
+    with pytest.raises(AssertionError) as caught:
+        sandbox.assert_pushed(send, to="bob")
+    assert str(caught.value) == (
+        "tests.unit.testing.test_sandbox.send(to='bob') was to be pushed at least once, "
+        "and was 0 times; pushed were: tests.unit.testing.test_sandbox.send(to='ann')"
+    )
+    with pytest.raises(AssertionError, match="was to be pushed 2 times, and was 1 times"):
+        sandbox.assert_pushed(send, times=2)
+    with pytest.raises(AssertionError, match=r"send\(to='ann'\) was pushed, and should not have"):
+        sandbox.assert_not_pushed(send)
+
+
+async def test_wrong_arguments_are_refused_as_ever(sandbox: Sandbox) -> None:
+    with pytest.raises(InvalidArguments):
+        await app.push(send.job(to=object()))  # type: ignore[arg-type]
+    assert sandbox.pushed == []
+
+
+async def test_draining_runs_what_is_due_and_what_that_pushes(sandbox: Sandbox) -> None:
+    reference = await app.push(order.job(5))
+    finished = await sandbox.drain()
+    assert [one.func.rpartition(".")[2] for one in finished] == ["order", "count", "send"]
+    assert {one.state for one in finished} == {State.SUCCEEDED}
+    assert await reference.result() == 6
+    assert sent == ["buyer 5"]
+    assert await sandbox.drain() == []
+
+
+async def test_who_waits_has_it_run(sandbox: Sandbox) -> None:
+    references = await app.push_many(count.job(n) for n in range(5))
+    assert await gather(references) == [sum(range(n)) for n in range(5)]
+    assert await (await app.push(twice.job(3))).result() == 6
+    later = await app.push(count.job.with_run_at(3600)(3))
+    with pytest.raises(WaitTimeout, match="is scheduled: everything that is due has run"):
+        await later.result()
+
+
+async def test_retries_run_ahead_of_their_time(sandbox: Sandbox) -> None:
+    reference = await app.push(fail.job())
+    assert await sandbox.drain() == []
+    assert await reference.status() is State.SCHEDULED
+    with pytest.raises(JobFailed, match="no line"):
+        await sandbox.drain(ahead=timedelta(hours=1))
+    found = await reference.get()
+    assert found is not None
+    assert (found.state, found.attempt, len(found.errors)) == (State.FAILED, 3, 3)
+    assert sandbox.clock.monotonic() == 3600
+    await app.push(fail.job())
+    [failed] = await sandbox.drain(ahead=3600, raises=False)
+    assert (failed.state, failed.attempt) == (State.FAILED, 3)
+
+
+async def test_paused_queues_wait(sandbox: Sandbox) -> None:
+    await app.declare(Queue(name="mail", executor="async", paused=True))
+    await app.push(send.job(to="ann"))
+    assert await sandbox.drain() == []
+    await app.resume_queue("mail")
+    await sandbox.drain()
+    assert sent == ["ann"]
+
+
+async def test_what_has_no_end_is_an_error(sandbox: Sandbox) -> None:
+    await app.push(again.job())
+    with pytest.raises(JobError, match="there is no end"):
+        await sandbox.drain(attempts=50)
+
+
+async def test_inline_runs_at_the_push() -> None:
+    async with Sandbox(app, inline=True) as sandbox:
+        await app.push(order.job(1))
+        assert sent == ["buyer 1"]
+        with pytest.raises(JobFailed, match="no line"):
+            await app.push(fail.job().with_max_attempts(1))
+        assert len(sandbox.pushed) == 4
+
+
+async def test_faults_are_made_to_happen(sandbox: Sandbox) -> None:
+    sandbox.fail_next("push", BrokerUnavailable("gone"), BrokerUnavailable("still gone"))
+    for text in ("gone", "still gone"):
+        with pytest.raises(BrokerUnavailable, match=text):
+            await app.push(count.job(1))
+    assert sandbox.pushed == []
+    await app.push(count.job(1))
+    sandbox.assert_pushed(count, times=1)
+    with pytest.raises(JobError, match="a broker has no call 'shove'"):
+        sandbox.fail_next("shove", BrokerUnavailable("gone"))
+
+
+async def test_a_push_within_a_transaction_is_there_at_once(sandbox: Sandbox) -> None:
+    await app.push(count.job(1), within=object())
+    sandbox.assert_pushed(count)
+
+
+async def test_afterwards_the_application_is_as_before() -> None:
+    before = (app.broker, app.clock)
+    async with Sandbox(app):
+        assert app.broker is not before[0]
+    assert (app.broker, app.clock) == before
+    with pytest.raises(BrokerUnavailable, match="is not open"):
+        await app.push(count.job(1))
+
+
+def test_sync_code_is_tested_alike(blocking: Sandbox) -> None:
+    with app:
+        reference = app.sync_push(count.job(4))
+        app.sync_push_many(send.job(to=name) for name in ("ann", "bob"))
+    blocking.assert_pushed(count, to=4)
+    assert [job.func for job in blocking.sync_drain()] == [
+        "tests.unit.testing.test_sandbox.count",
+        "tests.unit.testing.test_sandbox.send",
+        "tests.unit.testing.test_sandbox.send",
+    ]
+    with app:
+        assert reference.sync_result() == 6
+        assert app.sync_push(count.job(3)).sync_result() == 3
+        assert app.sync_get_job(reference.id) is not None
+    assert sent == ["ann", "bob"]
+
+
+async def test_sync_calls_in_async_code(sandbox: Sandbox) -> None:
+    with app:
+        assert app.sync_push(count.job(3)).sync_result() == 3
+    await asyncio.sleep(0)
+
+
+def test_the_fixture_needs_an_application(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test(chancy_sandbox): pass")
+    result = pytester.runpytest_inprocess(*QUIET)
+    result.stdout.fnmatch_lines(["*define a fixture chancy_app in conftest.py*"])
+
+
+def test_the_fixture_gives_a_sandbox(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+        from tests.unit.testing.test_sandbox import app
+
+        @pytest.fixture
+        def chancy_app():
+            return app
+        """
+    )
+    pytester.makepyfile(
+        """
+        from tests.unit.testing.test_sandbox import app, count
+
+        def test(chancy_sandbox):
+            with app:
+                app.sync_push(count.job(3))
+            chancy_sandbox.assert_pushed(count, to=3)
+        """
+    )
+    result = pytester.runpytest_inprocess(*QUIET)
+    result.assert_outcomes(passed=1)

@@ -1,0 +1,77 @@
+"""Whether a process works, judged from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from chancy.worker.supervisor import liveness as vitals
+from chancy.worker.supervisor.liveness import Finding, Vitals
+from tests.support.waiting import eventually_sync
+
+
+@pytest.mark.parametrize(
+    ("state", "used", "passed_s", "silent", "finding"),
+    [
+        ("S", {}, 5.0, False, Finding.WORKS),
+        ("R", {}, 5.0, False, Finding.WORKS),
+        ("T", {1: 1.0}, 5.0, False, Finding.STOPPED),
+        ("t", {}, 5.0, True, Finding.STOPPED),
+        ("Z", {}, 5.0, False, Finding.GONE),
+        ("R", {1: 0.0, 2: 1.0}, 5.0, True, Finding.BUSY),
+        ("R", {2: 0.3}, 5.0, True, Finding.BUSY),
+        # Ten threads that wait for the lock, each at 1.2 %.
+        ("S", dict.fromkeys(range(10), 0.06), 5.0, True, Finding.STUCK),
+        ("S", dict.fromkeys(range(10), 0.01), 0.5, True, None),
+        ("R", {1: 0.04}, 0.2, True, Finding.BUSY),
+        ("S", {}, 5.0, True, Finding.STUCK),
+    ],
+)
+def test_findings(
+    state: str, used: dict[int, float], passed_s: float, silent: bool, finding: Finding | None
+) -> None:
+    before = Vitals("S", {1: 100.0})
+    now = Vitals(state, {thread: before.cpu_s.get(thread, 0) + s for thread, s in used.items()})
+    assert vitals.find(now, before, passed_s=passed_s, silent=silent) is finding
+
+
+def test_without_proc_only_words_count() -> None:
+    assert vitals.find(None, None, passed_s=5, silent=False) is Finding.WORKS
+    assert vitals.find(None, None, passed_s=5, silent=True) is Finding.STUCK
+
+
+def test_what_lives_is_beaten_for() -> None:
+    assert [one for one in Finding if one.lives] == [Finding.WORKS, Finding.BUSY]
+
+
+def test_a_process_is_read() -> None:
+    program = "import sys; sys.stdin.readline()\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+        try:
+            os.kill(process.pid, signal.SIGSTOP)
+            eventually_sync(lambda: _state(process.pid) == "T")
+            os.kill(process.pid, signal.SIGCONT)
+            assert process.stdin is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            before = vitals.read(process.pid)
+            assert before is not None
+            eventually_sync(lambda: _used(process.pid) > sum(before.cpu_s.values()) + 0.1)
+        finally:
+            process.kill()
+        eventually_sync(lambda: _state(process.pid) == "Z")
+    assert vitals.read(process.pid) is None
+
+
+def _state(pid: int) -> str:
+    found = vitals.read(pid)
+    return "" if found is None else found.state
+
+
+def _used(pid: int) -> float:
+    found = vitals.read(pid)
+    return 0.0 if found is None else sum(found.cpu_s.values())

@@ -1,0 +1,135 @@
+"""Words of running jobs are written together, the last one of each, and never block anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.outcome import Cancelled, Outcome
+from chancy.attempt.settlement import Note, Settlement
+from chancy.broker.contract import Broker
+from chancy.clock import SystemClock
+from chancy.context.context import Progress
+from chancy.errors import BrokerUnavailable
+from chancy.states import State
+from chancy.worker import meta_writer as notes
+from chancy.worker.meta_writer import Notes
+from tests.support.waiting import eventually
+from tests.unit.worker.test_quarantine import claim
+
+
+class Store:
+    """Takes notes as a broker does."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Note]] = []
+        self.stale: frozenset[UUID] = frozenset()
+        self.away = False
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        self.calls.append(list(notes))
+        await self.open.wait()
+        if self.away:
+            raise BrokerUnavailable("away")
+        return self.stale
+
+
+class Interrupts(list[tuple[Claim, Outcome]]):
+    def __call__(self, claim: Claim, outcome: Outcome) -> bool:
+        self.append((claim, outcome))
+        return True
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+async def kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Notes]:
+    monkeypatch.setattr(notes, "EVERY_S", 0.05)
+    made = Notes(cast("Broker", store), SystemClock())
+    task = asyncio.create_task(made.serve())
+    yield made
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def ended(one: Claim, meta: str | None = None) -> Settlement:
+    return Settlement(one.id, one.lease, State.SUCCEEDED, meta=meta)
+
+
+def fractions(notes: Sequence[Note]) -> dict[UUID, float]:
+    return {note.id: json.loads(note.meta)["progress"]["fraction"] for note in notes}
+
+
+async def test_the_last_word_of_each_is_written_with_those_of_the_others(
+    kept: Notes, store: Store
+) -> None:
+    one, other = claim(), claim()
+    kept.take(one, Progress(0.1), Interrupts())
+    await eventually(lambda: len(store.calls) == 1)
+    for n in range(100):
+        kept.take(one, Progress(n / 100), Interrupts())
+        kept.take(other, Progress(n / 200), Interrupts())
+    await eventually(lambda: len(store.calls) == 2)
+    assert [fractions(call) for call in store.calls] == [
+        {one.id: 0.1},
+        {one.id: 0.99, other.id: 99 / 200},
+    ]
+
+
+async def test_while_the_store_is_away_the_last_word_is_kept(
+    kept: Notes, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.away = True
+    one = claim()
+    kept.take(one, Progress(0.1), Interrupts())
+    await eventually(lambda: len(store.calls) == 2)
+    kept.take(one, Progress(0.2), Interrupts())
+    store.away = False
+    await eventually(lambda: fractions(store.calls[-1]) == {one.id: 0.2})
+    assert "notes_postponed notes=1" in caplog.text
+    assert kept.joined([ended(one)]) == [ended(one)]
+
+
+async def test_a_word_that_may_not_be_written_goes_out_with_the_settlement(
+    kept: Notes, store: Store
+) -> None:
+    store.open.clear()
+    early, late, quiet = claim(), claim(), claim()
+    kept.take(early, Progress(0.5), Interrupts())
+    await eventually(lambda: len(store.calls) == 1)
+    kept.take(late, Progress(0.7), Interrupts())
+    batch = [ended(early, '{"other": 1}'), ended(late), ended(quiet)]
+    joined = kept.joined(batch)
+    metas = [json.loads(one.meta or "{}") for one in joined]
+    assert metas[0]["other"] == 1
+    assert [meta.get("progress", {}).get("fraction") for meta in metas] == [0.5, 0.7, None]
+    assert kept.joined(batch) == batch, "said once"
+
+
+async def test_a_lost_lease_stops_the_job_unless_it_has_ended(kept: Notes, store: Store) -> None:
+    store.open.clear()
+    lost, done = claim(), claim()
+    interrupts = Interrupts()
+    kept.take(lost, Progress(0.5), interrupts)
+    kept.take(done, Progress(0.5), interrupts)
+    await eventually(lambda: len(store.calls) == 1)
+    kept.joined([ended(done)])
+    store.stale = frozenset({lost.id, done.id})
+    store.open.set()
+    await eventually(lambda: interrupts)
+    ((told, outcome),) = interrupts
+    assert told is lost
+    assert isinstance(outcome, Cancelled)
+    assert "lease is lost" in outcome.why
+    assert kept.joined([ended(lost)]) == [ended(lost)]

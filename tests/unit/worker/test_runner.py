@@ -1,0 +1,111 @@
+"""What becomes of claims between their arrival and their run."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.judge import judge
+from chancy.attempt.outcome import Cancelled, Outcome, Returned
+from chancy.attempt.settlement import Settlement
+from chancy.clock import SystemClock
+from chancy.worker.runner import Runner
+from tests.support.waiting import eventually
+
+
+def claim() -> Claim:
+    return Claim(
+        uuid.uuid4(), uuid.uuid4(), uuid.uuid4(), "q", "some.function", None, 1, 3, 0, 0, 0, None
+    )
+
+
+class OneByOne:
+    """An executor with one slot, which runs a claim until it is let go."""
+
+    slots = 1
+    broken: str | None = None
+
+    def __init__(self) -> None:
+        self.ran: list[Claim] = []
+        self.go = asyncio.Semaphore(0)
+
+    async def start(self) -> None:
+        """Nothing has to be started."""
+
+    async def run(self, claim: Claim) -> Outcome:
+        self.ran.append(claim)
+        await self.go.acquire()
+        return Returned()
+
+    def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
+        return False
+
+    async def stop(self) -> None:
+        """Nothing has to be ended."""
+
+
+async def test_a_claim_that_is_asked_to_stop_while_it_waits_never_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "chancy.worker")
+    settled: list[Settlement] = []
+    executor = OneByOne()
+    runner = Runner(executor, judge, settled.append, SystemClock())
+    first, second, third = claims = [claim() for _ in range(3)]
+    asked = Cancelled("somebody asked for it")
+    try:
+        runner.give(claims)
+        await eventually(lambda: executor.ran == [first])
+        assert runner.ask_to_stop(second.id, asked) is True
+        assert settled == [judge(second, asked)]
+        assert f"job_cancelled job={second.id}" in caplog.text
+        assert runner.ask_to_stop(second.id, asked) is False, "it is not here any more"
+        assert runner.held == 2
+        executor.go.release()
+        await eventually(lambda: executor.ran == [first, third])
+        # The last one waits for nothing but its turn, and then there is nothing to run.
+        assert not runner.idle.is_set()
+        executor.go.release()
+        await eventually(runner.idle.is_set)
+        assert [one.id for one in settled] == [second.id, first.id, third.id]
+    finally:
+        await runner.close()
+
+
+@pytest.mark.parametrize(("most_ahead", "wanted"), [(None, True), (0, False)])
+async def test_claims_are_held_ahead_as_far_as_is_allowed(
+    most_ahead: int | None, wanted: bool
+) -> None:
+    """Jobs that take no time: more of them are worth it."""
+    executor, settled = OneByOne(), list[Settlement]()
+    runner = Runner(executor, judge, settled.append, SystemClock(), most_ahead)
+    try:
+        for _ in range(1_000):
+            executor.go.release()
+        runner.give([claim() for _ in range(1_000)])
+        await eventually(lambda: len(settled) == 1_000)
+        assert runner.room > 0
+        assert (runner.capacity > 1) is wanted
+    finally:
+        await runner.close()
+
+
+async def test_a_runner_whose_only_claim_is_asked_to_stop_is_idle_and_goes_on() -> None:
+    settled: list[Settlement] = []
+    executor = OneByOne()
+    runner = Runner(executor, judge, settled.append, SystemClock())
+    only, later = claim(), claim()
+    try:
+        runner.give([only])
+        # Its consumer has not had a turn of the loop yet.
+        assert runner.ask_to_stop(only.id, Cancelled("asked")) is True
+        assert runner.idle.is_set()
+        runner.give([later])
+        executor.go.release()
+        await eventually(lambda: len(settled) == 2)
+        assert executor.ran == [later]
+    finally:
+        await runner.close()

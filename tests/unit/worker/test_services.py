@@ -1,0 +1,61 @@
+"""Loops that go on, also after an end that nobody asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chancy.testing.clock import ManualClock
+from chancy.worker.services import Services
+from tests.support.waiting import eventually
+
+
+async def test_a_loop_whose_inner_task_somebody_cancelled_is_started_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    services = Services(clock)
+    runs = 0
+    inner = asyncio.create_task(asyncio.Event().wait())
+
+    async def loop() -> None:
+        nonlocal runs
+        runs += 1
+        await (inner if runs == 1 else asyncio.Event().wait())
+
+    services.start("one", loop)
+    await eventually(lambda: runs == 1)
+    inner.cancel()
+    await eventually(lambda: clock.sleepers)
+    assert services.failures == {"one": 1}
+    assert "service_failed name=one failures=1" in caplog.text
+    assert "error=CancelledError" in caplog.text
+    clock.advance(1.0)
+    await eventually(lambda: runs == 2)
+    await services.stop_all()
+    assert runs == 2
+    assert caplog.text.count("service_failed") == 1
+
+
+async def test_a_loop_that_is_stopped_while_it_fails_at_that_is_done(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    services = Services(ManualClock())
+    runs = 0
+    inner = asyncio.create_task(asyncio.Event().wait())
+
+    async def loop() -> None:
+        nonlocal runs
+        runs += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            inner.cancel()
+            await inner
+
+    services.start("one", loop)
+    await eventually(lambda: runs == 1)
+    await services.stop("one")
+    assert runs == 1
+    assert "service_failed name" not in caplog.text

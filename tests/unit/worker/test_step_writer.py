@@ -1,0 +1,108 @@
+"""What jobs wait to have stored is stored together, in order, and for as long as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from chancy.attempt.claim import Claim
+from chancy.attempt.settlement import Note
+from chancy.broker.contract import Broker
+from chancy.clock import SystemClock
+from chancy.errors import BrokerUnavailable, LeaseLost
+from chancy.worker.step_writer import Keeper
+from tests.support.waiting import eventually
+from tests.unit.worker.test_meta_writer import Store
+from tests.unit.worker.test_quarantine import claim
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+async def keeper(store: Store) -> AsyncIterator[Keeper]:
+    made = Keeper(cast("Broker", store), SystemClock())
+    task = asyncio.create_task(made.serve())
+    yield made
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def keep(keeper: Keeper, one: Claim, number: int) -> asyncio.Task[None]:
+    return asyncio.ensure_future(keeper.keep(one, json.dumps({"steps": number})))
+
+
+def stored(notes: Sequence[Note]) -> dict[UUID, int]:
+    return {note.id: json.loads(note.meta)["steps"] for note in notes}
+
+
+async def test_what_comes_during_a_write_goes_out_with_the_next(
+    keeper: Keeper, store: Store
+) -> None:
+    one, other = claim(), claim()
+    store.open.clear()
+    first = keep(keeper, one, 1)
+    await eventually(lambda: store.calls)
+    rest = [keep(keeper, one, 2), keep(keeper, other, 3), keep(keeper, one, 4)]
+    await asyncio.sleep(0)
+    assert not first.done()
+    store.open.set()
+    await asyncio.gather(first, *rest)
+    # The last of an attempt holds all that the ones before it held.
+    assert [stored(call) for call in store.calls] == [{one.id: 1}, {one.id: 4, other.id: 3}]
+
+
+async def test_who_waits_goes_on_waiting_while_the_store_is_away(
+    keeper: Keeper, store: Store
+) -> None:
+    one, other = claim(), claim()
+    store.away = True
+    first = keep(keeper, one, 1)
+    await eventually(lambda: len(store.calls) >= 2)
+    second, third = keep(keeper, one, 2), keep(keeper, other, 3)
+    await eventually(lambda: len(store.calls) >= 3)
+    assert not first.done()
+    store.away = False
+    await asyncio.gather(first, second, third)
+    assert stored(store.calls[-1]) == {one.id: 2, other.id: 3}
+
+
+async def test_only_those_are_told_whose_lease_is_lost(keeper: Keeper, store: Store) -> None:
+    one, other = claim(), claim()
+    store.stale = frozenset({one.id})
+    lost, good = keep(keeper, one, 1), keep(keeper, other, 2)
+    await good
+    with pytest.raises(LeaseLost, match=str(one.id)):
+        await lost
+
+
+async def test_two_attempts_at_one_job_are_stored_apart(keeper: Keeper, store: Store) -> None:
+    """The answer tells only the job; one of them has lost its lease."""
+    one = claim()
+    zombie = one._replace(lease=uuid4())
+    await asyncio.gather(keep(keeper, zombie, 1), keep(keeper, one, 2))
+    assert [[note.lease for note in call] for call in store.calls] == [[zombie.lease], [one.lease]]
+
+
+async def test_who_waits_at_the_end_is_told(store: Store) -> None:
+    keeper = Keeper(cast("Broker", store), SystemClock())
+    store.open.clear()
+    serving = asyncio.create_task(keeper.serve())
+    waiting = [keep(keeper, claim(), 1)]
+    await eventually(lambda: store.calls)
+    waiting.append(keep(keeper, claim(), 2))
+    await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+    keeper.close()
+    waiting.append(keep(keeper, claim(), 3))
+    for one in waiting:
+        with pytest.raises(BrokerUnavailable, match="the worker stops"):
+            await one
