@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, TypeAdapter, field_validator
 from typing_extensions import TypedDict
 
 from benchmarks.jobs import noop
-from chancy.app.preparation import Intake
+from chancy.app.preparation import JobPreparation
 from chancy.job.registry import Registry
 from chancy.serialization.signature import Signature
 
@@ -171,7 +171,7 @@ def main() -> None:
             )
         ]
         print(f"| {function.__name__} | {' | '.join(cells)} |")
-    intake = Intake(Registry(), 1_000_000)
+    intake = JobPreparation(Registry(), 1_000_000)
     plain = noop.job(number=1)
     us = best_us(
         {

@@ -7,9 +7,9 @@ from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 
 
 def standard() -> list[Plugin]:
     """The plugins that an application has unless it says otherwise."""
-    return [Leadership(), Retry(), Recovery(), DeadLetters(), Pruner()]
+    return [Leadership(), Retries(), Recovery(), DeadLetters(), Pruner()]

@@ -13,10 +13,10 @@ from uuid import UUID
 
 from chancy.app.default_plugins import compose
 from chancy.app.diagnosis import Reason, diagnose
-from chancy.app.lifetime import Opening
-from chancy.app.preparation import Intake, chunks, several_jobs
+from chancy.app.lifetime import Lifetime
+from chancy.app.preparation import JobPreparation, chunks, several_jobs
 from chancy.app.sync import BlockingCalls, BlockingStore, BlockingWait
-from chancy.app.wiring import Assembly, StandIn
+from chancy.app.wiring import Substitute, Wiring
 from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import (
@@ -91,7 +91,7 @@ class Chancy(BlockingCalls):
         self.registry = Registry(allow)
         self.max_payload = max_payload
         self.hooks = Hooks(compose(plugins, bare=no_default_plugins))
-        self._intake = Intake(self.registry, max_payload, self.queues, lambda: self.broker)
+        self._intake = JobPreparation(self.registry, max_payload, self.queues, lambda: self.broker)
         self._pool_size = pool_size
         self._make_broker = functools.partial(
             PostgresBroker, schema=schema, listen_dsn=listen_dsn, driver=driver
@@ -104,10 +104,10 @@ class Chancy(BlockingCalls):
             clock=self.clock,
             max_payload=max_payload,
         )
-        self._assembly = Assembly(self.hooks, context, self.queues)
+        self._assembly = Wiring(self.hooks, context, self.queues)
         self.broker, self._finishes = self._assembly.make(self.control)
-        self._opening = Opening(self.broker, self._finishes)
-        self._instead: StandIn | None = None
+        self._opening = Lifetime(self.broker, self._finishes)
+        self._instead: Substitute | None = None
         self.hooks.check_broker(self.control)
         for queue in self.queues:
             self.broker.check_queue(queue)
@@ -267,12 +267,12 @@ class Chancy(BlockingCalls):
         return self.control
 
     @contextmanager
-    def replaced(self, by: StandIn) -> Generator[None]:
+    def replaced(self, by: Substitute) -> Generator[None]:
         """Use something else instead of the database for a while; see `chancy.testing.sandbox`."""
         before = vars(self).copy()
         self.control = self.broker = by.broker
         self.clock, self._finishes = by.clock, by.finishes
-        self._opening = Opening(by.broker, by.finishes)
+        self._opening = Lifetime(by.broker, by.finishes)
         self._sync, self._background, self._instead = by.store, by.waiting, by
         try:
             yield

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.values import Place, WorkerRecord
+from chancy.broker.values import QueuePosition, WorkerRecord
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
 from chancy.states import State
@@ -101,7 +101,9 @@ def _finished(job: QueuedJob) -> Iterator[Reason]:
         yield Reason(Why.FINISHED, f"its last failure: {_failure(job)}")
 
 
-def _running(job: QueuedJob, place: Place, workers: Sequence[WorkerRecord]) -> Iterator[Reason]:
+def _running(
+    job: QueuedJob, place: QueuePosition, workers: Sequence[WorkerRecord]
+) -> Iterator[Reason]:
     worker = next((one for one in workers if one.id == job.worker_id), None)
     if worker is None:
         yield Reason(
@@ -127,7 +129,9 @@ def _running(job: QueuedJob, place: Place, workers: Sequence[WorkerRecord]) -> I
         )
 
 
-def _scheduled(job: QueuedJob, place: Place, workers: Sequence[WorkerRecord]) -> Iterator[Reason]:
+def _scheduled(
+    job: QueuedJob, place: QueuePosition, workers: Sequence[WorkerRecord]
+) -> Iterator[Reason]:
     if place.due_s > 0:
         at = "" if job.run_at is None else f", at {job.run_at.isoformat()}"
         if job.errors and job.attempt:
@@ -151,7 +155,7 @@ def _scheduled(job: QueuedJob, place: Place, workers: Sequence[WorkerRecord]) ->
 
 def _pending(
     job: QueuedJob,
-    place: Place,
+    place: QueuePosition,
     queues: Mapping[str, Queue],
     workers: Sequence[WorkerRecord],
 ) -> Iterator[Reason]:
@@ -182,7 +186,7 @@ def _pending(
             )
 
 
-def _busy(place: Place, queue: Queue | None, serving: Sequence[WorkerRecord]) -> str:
+def _busy(place: QueuePosition, queue: Queue | None, serving: Sequence[WorkerRecord]) -> str:
     """Who runs jobs of the queue, and so has its slots."""
     each = "" if queue is None or queue.concurrency is None else f", up to {queue.concurrency} each"
     running = f"{place.running:,}" if place.running <= 10_000 else "more than 10,000"

@@ -15,7 +15,7 @@ class Closing(Protocol):
     async def close(self) -> None: ...
 
 
-class Opening:
+class Lifetime:
     """Opens a broker for the first of those who enter, and closes it when the last one has left.
 
     :param before: is closed before the broker.

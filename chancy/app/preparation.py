@@ -37,7 +37,7 @@ _tuple = tuple.__new__
 _MOST_PASSED = 1_000
 
 
-class Intake:
+class JobPreparation:
     """Checks and encodes the jobs of one application.
 
     :param max_payload: bytes of UTF-8 that arguments, and meta, may take.

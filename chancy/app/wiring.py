@@ -16,36 +16,36 @@ from chancy.plugin.hooks import Hooks
 from chancy.plugin.runtime import BrokerContext
 from chancy.queue.queue import Queue
 from chancy.results.background import Background
-from chancy.results.background import Finishes as BackgroundFinishes
-from chancy.results.waiter import Finishes
-from chancy.routing.placement import Homes
+from chancy.results.background import JobWaiter as BackgroundFinishes
+from chancy.results.waiter import CompletionWaiter
+from chancy.routing.placement import QueuePlacement
 from chancy.routing.router import RoutedBroker, RoutedSqlBroker
 from chancy.routing.sync_router import RoutedStore
-from chancy.routing.waiter import Waits
+from chancy.routing.waiter import RoutedWaiter
 
 if TYPE_CHECKING:
     from chancy.postgres.sync import SyncPostgresBroker
 
 
-class Waiting(Protocol):
-    """What waits for jobs: `Finishes`, `Waits`, or what stands in."""
+class OutcomeWaiter(Protocol):
+    """What waits for jobs: `CompletionWaiter`, `RoutedWaiter`, or what stands in."""
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
     async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandIn:
+class Substitute:
     """What an application uses instead of its database."""
 
     broker: Broker
     clock: Clock
-    finishes: Waiting
+    finishes: OutcomeWaiter
     store: BlockingStore
     waiting: BlockingWait
 
 
-class Assembly:
+class Wiring:
     """Makes what an application works on, once for its event loop and once for its threads.
 
     :param hooks: have what makes the brokers of plugins. Without any nothing is routed.
@@ -58,14 +58,14 @@ class Assembly:
         self._clock = context.clock
         self._queues = tuple(queues)
 
-    def make(self, control: Broker) -> tuple[Broker, Waiting]:
+    def make(self, control: Broker) -> tuple[Broker, OutcomeWaiter]:
         """The broker of an event loop, and what waits for its jobs."""
         if not self._planes:
-            return control, Finishes(control, self._clock)
+            return control, CompletionWaiter(control, self._clock)
         planes = {name: make() for name, make in self._planes.items()}
         kind = RoutedSqlBroker if isinstance(control, SqlStore) else RoutedBroker
         broker = kind(control, planes, self._clock, self._queues, self._check)
-        return broker, Waits(broker.planes, self._clock)
+        return broker, RoutedWaiter(broker.planes, self._clock)
 
     def make_blocking(
         self, store: SyncPostgresBroker, make_control: Callable[[], Broker]
@@ -79,5 +79,5 @@ class Assembly:
         if not self._planes:
             return store, background
         planes = {name: make() for name, make in self._planes.items()}
-        homes = Homes(self._queues, planes)
+        homes = QueuePlacement(self._queues, planes)
         return RoutedStore(store, planes, background, homes, self._clock), background

@@ -15,22 +15,22 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.notices import Subscription, Topic
-from chancy.broker.transaction import Inside
+from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
     Cancellation,
     Capability,
     JobFilter,
-    Place,
     PreparedJob,
     Promotion,
     QueueCounts,
+    QueuePosition,
     WorkerRecord,
 )
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
 
 
-class Pulse(Protocol):
+class Heartbeat(Protocol):
     """A worker's heartbeat: blocking, with a connection of its own, called from a thread."""
 
     def beat(self) -> bool:
@@ -95,7 +95,7 @@ class Broker(Protocol):
         ...
 
     async def settle(
-        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+        self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
         """End attempts; returns the ids of the stale ones, whose lease is gone.
 
@@ -153,7 +153,7 @@ class Broker(Protocol):
         """Expect these jobs no longer."""
         ...
 
-    async def place(self, id: UUID) -> Place | None:
+    async def place(self, id: UUID) -> QueuePosition | None:
         """Where a job stands; None if it is finished or not there."""
         ...
 
@@ -209,6 +209,6 @@ class Broker(Protocol):
         """
         ...
 
-    def pulse(self, worker_id: UUID) -> Pulse: ...
+    def pulse(self, worker_id: UUID) -> Heartbeat: ...
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription: ...

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Protocol
 
 
-class Kind(StrEnum):
+class NoticeKind(StrEnum):
     """What a notice says. The value is the first character of its payload."""
 
     #: A queue has new pending jobs. The token is the name of the queue.
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 class Topic(StrEnum):
     """Who is to hear a notice. The value ends the name of a channel."""
 
-    #: Workers: every kind but `Kind.FINISHED`.
+    #: Workers: every kind but `NoticeKind.FINISHED`.
     WORK = ""
     #: Those who wait for the end of jobs.
     FINISHED = "_f"
@@ -47,7 +47,7 @@ class Topic(StrEnum):
 class Notice:
     """A hint: its kind, and what it is about."""
 
-    kind: Kind
+    kind: NoticeKind
     token: str = ""
 
     def payload(self) -> str:
@@ -55,7 +55,7 @@ class Notice:
         return f"{self.kind.value}:{self.token}"
 
 
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in NoticeKind}
 
 
 @lru_cache(maxsize=256)

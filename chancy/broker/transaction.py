@@ -25,7 +25,7 @@ class Transaction(Protocol):
         ...
 
 
-class Inside(NamedTuple):
+class TransactionHook(NamedTuple):
     """What a plugin writes in the transaction that settles.
 
     :param name: the plugin's identifier, for the log.

@@ -146,7 +146,7 @@ class Holder(NamedTuple):
     claimed_s: float
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """Where an unfinished job stands. Seconds are by the store's clock."""
 
     #: Pending jobs of its queue that go before it, while it is pending; stops at 10,001.

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import click
 
-from chancy.cli.options import SHARED, Target, with_target
+from chancy.cli.options import SHARED, CommandTarget, with_target
 from chancy.errors import ConfigurationError
 from chancy.plugin.plugin import Plugin
 
@@ -18,7 +18,7 @@ def find(name: str, *, words: Sequence[str], taken: Collection[str]) -> click.Co
     :param words: of the command line, some of which may name the application.
     :param taken: names of commands that are chancy's own.
     """
-    target = Target(_given(words))
+    target = CommandTarget(_given(words))
     owner, command = commands(target.unconnected().hooks.plugins, taken).get(name, (None, None))
     if command is None:
         return None

@@ -15,7 +15,7 @@ from chancy.app.diagnosis import Reason, Why
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.cli import output
 from chancy.cli.exits import NO, complain
-from chancy.cli.options import Target, as_json, on_target
+from chancy.cli.options import CommandTarget, as_json, on_target
 from chancy.errors import WaitTimeout
 from chancy.job.definition import QueuedJob
 from chancy.plugin.commands import Seconds
@@ -49,7 +49,7 @@ def job() -> None:
 )
 @as_json
 def list_(
-    target: Target,
+    target: CommandTarget,
     state: tuple[str, ...],
     queue: str | None,
     func: str | None,
@@ -103,7 +103,7 @@ def list_(
 @on_target
 @click.argument("id", type=click.UUID)
 @as_json
-def show(target: Target, id: UUID, json_: bool) -> None:
+def show(target: CommandTarget, id: UUID, json_: bool) -> None:
     """Show one job with its arguments, errors and result. Exits 1 if there is none.
 
     \b
@@ -130,7 +130,7 @@ def show(target: Target, id: UUID, json_: bool) -> None:
 @click.argument("id", type=click.UUID)
 @click.option("--timeout", type=Seconds(), metavar="S", help="Seconds to wait, at most.")
 @as_json
-def wait(target: Target, id: UUID, timeout: float | None, json_: bool) -> None:
+def wait(target: CommandTarget, id: UUID, timeout: float | None, json_: bool) -> None:
     """Wait until a job is finished. Exits 0 if it succeeded, else 1.
 
     \b
@@ -157,7 +157,7 @@ def wait(target: Target, id: UUID, timeout: float | None, json_: bool) -> None:
 @on_target
 @click.argument("id", type=click.UUID)
 @as_json
-def why(target: Target, id: UUID, json_: bool) -> None:
+def why(target: CommandTarget, id: UUID, json_: bool) -> None:
     """Say why a job has not run, or is not finished. Exits 1 if there is no such job.
 
     \b
@@ -183,7 +183,7 @@ def why(target: Target, id: UUID, json_: bool) -> None:
 @on_target
 @click.argument("ids", type=click.UUID, nargs=-1, required=True)
 @as_json
-def retry(target: Target, ids: tuple[UUID, ...], json_: bool) -> None:
+def retry(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
     """Let jobs that wait for a retry, or for their time, run now. Exits 1 if one does not wait.
 
     A job that failed for good is replayed with `chancy dead replay`.
@@ -217,7 +217,7 @@ def retry(target: Target, ids: tuple[UUID, ...], json_: bool) -> None:
 @on_target
 @click.argument("ids", type=click.UUID, nargs=-1, required=True)
 @as_json
-def cancel(target: Target, ids: tuple[UUID, ...], json_: bool) -> None:
+def cancel(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
     """Cancel jobs that wait; ask running ones to stop. Exits 1 if one was neither.
 
     \b

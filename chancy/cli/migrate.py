@@ -9,13 +9,13 @@ import click
 
 from chancy.cli import output
 from chancy.cli.exits import NO, complain
-from chancy.cli.options import Target, as_json, on_target
+from chancy.cli.options import CommandTarget, as_json, on_target
 from chancy.errors import ConfigurationError, SchemaMismatch
 from chancy.postgres.dsn import redacted
 from chancy.postgres.schema import grants as privileges
 from chancy.postgres.schema import migrate as tables
-from chancy.postgres.schema.component import Kind
-from chancy.postgres.schema.status import State
+from chancy.postgres.schema.component import RoleKind
+from chancy.postgres.schema.status import SchemaState
 
 
 def _of_component(function: Callable[..., None]) -> Callable[..., None]:
@@ -41,7 +41,7 @@ def migrate() -> None:
 @on_target
 @_of_component
 @click.argument("revision", default="head")
-def upgrade(target: Target, revision: str, component: str | None) -> None:
+def upgrade(target: CommandTarget, revision: str, component: str | None) -> None:
     """Bring the tables up to REVISION (default: head). Several callers at once are safe.
 
     A REVISION other than head is one of a --component.
@@ -61,7 +61,7 @@ def upgrade(target: Target, revision: str, component: str | None) -> None:
 @_of_component
 @click.argument("revision")
 @click.option("--yes", is_flag=True, help="Do not ask: what the revision drops is lost.")
-def downgrade(target: Target, revision: str, component: str | None, yes: bool) -> None:
+def downgrade(target: CommandTarget, revision: str, component: str | None, yes: bool) -> None:
     """Take the tables back to REVISION; `base` drops them with all jobs.
 
     A REVISION other than base is one of a --component.
@@ -86,7 +86,7 @@ def downgrade(target: Target, revision: str, component: str | None, yes: bool) -
 @migrate.command()
 @on_target
 @as_json
-def current(target: Target, json_: bool) -> None:
+def current(target: CommandTarget, json_: bool) -> None:
     """Show the revision of each component, and the one that this code needs.
 
     \b
@@ -112,7 +112,7 @@ def current(target: Target, json_: bool) -> None:
         ("component", "revision", "head", "state", "plugin"),
         [(one.name, one.found, one.head, one.state, one.plugin) for one in standings],
     )
-    left = [one.name for one in standings if one.state is State.LEFT_BEHIND]
+    left = [one.name for one in standings if one.state is SchemaState.LEFT_BEHIND]
     if left:
         output.line(
             f"\nLeft behind by plugins that are not here: {', '.join(left)}. Their tables stay as "
@@ -125,7 +125,7 @@ def current(target: Target, json_: bool) -> None:
 @on_target
 @_of_component
 @as_json
-def history(target: Target, component: str | None, json_: bool) -> None:
+def history(target: CommandTarget, component: str | None, json_: bool) -> None:
     """List every revision, oldest first, and whether the database has it.
 
     \b
@@ -155,7 +155,7 @@ def history(target: Target, component: str | None, json_: bool) -> None:
 
 @migrate.command()
 @on_target
-def check(target: Target) -> None:
+def check(target: CommandTarget) -> None:
     """Exit 0 if the tables are at the revisions of this code, else 1.
 
     \b
@@ -176,7 +176,7 @@ def check(target: Target) -> None:
 @on_target
 @_of_component
 @click.argument("revision", default="head")
-def sql(target: Target, revision: str, component: str | None) -> None:
+def sql(target: CommandTarget, revision: str, component: str | None) -> None:
     """Print the statements from nothing up to REVISION, for a DBA. Needs no database.
 
     A REVISION other than head is one of a --component.
@@ -195,12 +195,12 @@ def sql(target: Target, revision: str, component: str | None) -> None:
 @click.option(
     "--kind",
     required=True,
-    type=click.Choice([kind.value for kind in Kind]),
+    type=click.Choice([kind.value for kind in RoleKind]),
     help="What the role is there for.",
 )
 @click.option("--apply", is_flag=True, help="Run the statements in one transaction, too.")
 @as_json
-def grants(target: Target, role: str, kind: str, apply: bool, json_: bool) -> None:
+def grants(target: CommandTarget, role: str, kind: str, apply: bool, json_: bool) -> None:
     """Print the statements that let a role do its work. Needs no database without --apply.
 
     An owner migrates and prunes, a worker runs jobs, a producer pushes them, a viewer looks. Run
@@ -213,13 +213,13 @@ def grants(target: Target, role: str, kind: str, apply: bool, json_: bool) -> No
     """
     if apply:
         dsn, schema, components = target.tables()
-        found = privileges.statements(Kind(kind), role, schema, components)
-        if kind != Kind.OWNER:
+        found = privileges.statements(RoleKind(kind), role, schema, components)
+        if kind != RoleKind.OWNER:
             tables.check(tables.revisions(dsn, schema), schema, components)
         privileges.apply(dsn, schema, found)
     else:
         schema, components = target.schema(), target.unconnected().hooks.components
-        found = privileges.statements(Kind(kind), role, schema, components)
+        found = privileges.statements(RoleKind(kind), role, schema, components)
     if json_:
         output.script(
             {"schema": schema, "role": role, "kind": kind, "applied": apply, "statements": found}

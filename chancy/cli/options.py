@@ -39,7 +39,7 @@ SHARED = ("app", "dsn", "schema", "listen_dsn", "driver")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommandTarget:
     """What a command works on, as its options say."""
 
     given: Mapping[str, str | None]
@@ -135,7 +135,7 @@ class Target:
 
 
 def on_target(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name an application; hand the command a `Target`.
+    """Add the options that name an application; hand the command a `CommandTarget`.
 
     A group hands its own options down: ``chancy worker --dsn … list`` is heard.
     """
@@ -150,17 +150,17 @@ def on_target(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _target(context: click.Context, kwargs: dict[str, Any]) -> Target:
+def _target(context: click.Context, kwargs: dict[str, Any]) -> CommandTarget:
     """Take the shared options out of the arguments, and put them over those of a group."""
     own = {name: kwargs.pop(name) for name in SHARED}
-    above = context.obj.given if isinstance(context.obj, Target) else {}
-    target = Target({n: above.get(n) if own[n] is None else own[n] for n in SHARED})
+    above = context.obj.given if isinstance(context.obj, CommandTarget) else {}
+    target = CommandTarget({n: above.get(n) if own[n] is None else own[n] for n in SHARED})
     context.obj = target
     return target
 
 
 def with_target(command: click.Command) -> click.Command:
-    """A plugin's command with the options that name an application: its ``obj`` is the `Target`.
+    """Add the options that name an application to a plugin's command; ``obj`` is a `CommandTarget`.
 
     :raises ConfigurationError: it has one of these options itself.
     """
@@ -195,7 +195,7 @@ def _shared() -> list[click.Parameter]:
     return click.command()(on_target(lambda target: None)).params
 
 
-class Moment(click.ParamType[datetime]):
+class DatetimeType(click.ParamType[datetime]):
     """An aware moment in ISO 8601."""
 
     name = "moment"
@@ -218,4 +218,4 @@ class Moment(click.ParamType[datetime]):
             self.fail(f"{value!r} is in no year from 1 to 9999 of UTC", param, ctx)
 
 
-MOMENT = Moment()
+MOMENT = DatetimeType()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chancy.cli import output
-from chancy.cli.options import Target, as_json, on_target
+from chancy.cli.options import CommandTarget, as_json, on_target
 
 if TYPE_CHECKING:
     from chancy.plugin.plugin import Plugin
@@ -49,7 +49,7 @@ def plugins() -> None:
 @plugins.command("list")
 @on_target
 @as_json
-def list_(target: Target, json_: bool) -> None:
+def list_(target: CommandTarget, json_: bool) -> None:
     """List the plugins that the application uses, and those that it could.
 
     The application is --app, or one of the settings alone. Installed plugins are not imported
@@ -82,7 +82,7 @@ def list_(target: Target, json_: bool) -> None:
     )
 
 
-def _found(target: Target) -> list[Listed]:
+def _found(target: CommandTarget) -> list[Listed]:
     from chancy.app import default_plugins as composition
     from chancy.cli.extensions import commands
     from chancy.cli.main import COMMANDS

@@ -12,7 +12,7 @@ import click
 
 from chancy.cli import output
 from chancy.cli.exits import NO
-from chancy.cli.options import MOMENT, Target, as_json, on_target
+from chancy.cli.options import MOMENT, CommandTarget, as_json, on_target
 from chancy.errors import InvalidArguments
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.commands import Seconds
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--wait", type=Seconds(), metavar="S", help="Wait so many seconds for the result.")
 @as_json
 def push(
-    target: Target,
+    target: CommandTarget,
     func: str,
     single: tuple[str, ...],
     several: str | None,

@@ -14,7 +14,7 @@ from chancy.broker.values import QueueCounts, WorkerRecord
 from chancy.cli import bounds, facts, output
 from chancy.cli.counting import Counted, counted
 from chancy.cli.exits import AWAY, NO, complain
-from chancy.cli.options import MOMENT, Target, as_json, on_target
+from chancy.cli.options import MOMENT, CommandTarget, as_json, on_target
 from chancy.job.limits import Limit
 from chancy.plugin.commands import Seconds
 from chancy.queue.executor_options import EXECUTORS, ExecutorName, Options
@@ -42,7 +42,7 @@ def queue() -> None:
 @queue.command("list")
 @on_target
 @as_json
-def list_(target: Target, json_: bool) -> None:
+def list_(target: CommandTarget, json_: bool) -> None:
     """List queues with their settings and how many jobs they have.
 
     A count ends at 100,000+. Queues that have jobs but are not declared are listed, too; what is
@@ -171,7 +171,7 @@ async def _queues(chancy: Chancy) -> _Found:
 @click.option("--upsert", is_flag=True, help="Change the settings of a queue that is there.")
 @as_json
 def declare(
-    target: Target,
+    target: CommandTarget,
     name: str,
     executor: ExecutorName,
     concurrency: int | None,
@@ -226,7 +226,9 @@ def declare(
 @click.argument("name")
 @click.option("--resume-at", type=MOMENT, metavar="ISO", help="When it goes on by itself.")
 @click.option("--for", "for_s", type=Seconds(), metavar="S", help="Go on after so many seconds.")
-def pause(target: Target, name: str, resume_at: datetime | None, for_s: float | None) -> None:
+def pause(
+    target: CommandTarget, name: str, resume_at: datetime | None, for_s: float | None
+) -> None:
     """Let no more jobs of a queue be claimed. What runs goes on.
 
     \b
@@ -246,7 +248,7 @@ def pause(target: Target, name: str, resume_at: datetime | None, for_s: float | 
 @queue.command()
 @on_target
 @click.argument("name")
-def resume(target: Target, name: str) -> None:
+def resume(target: CommandTarget, name: str) -> None:
     """Let the jobs of a paused queue be claimed again.
 
     \b
@@ -259,7 +261,7 @@ def resume(target: Target, name: str) -> None:
 @queue.command()
 @on_target
 @click.argument("name")
-def delete(target: Target, name: str) -> None:
+def delete(target: CommandTarget, name: str) -> None:
     """Forget a queue. Its jobs stay, and run once it is declared again.
 
     \b
@@ -270,7 +272,7 @@ def delete(target: Target, name: str) -> None:
     _say(done, name, "is deleted; its jobs stay")
 
 
-async def _with(target: Target, act: Callable[[Chancy], Awaitable[T]]) -> T:
+async def _with(target: CommandTarget, act: Callable[[Chancy], Awaitable[T]]) -> T:
     async with target.opened() as chancy:
         return await act(chancy)
 

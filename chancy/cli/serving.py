@@ -26,7 +26,7 @@ HEARTBEAT_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class ServeOptions:
     """How a worker is to be run."""
 
     queues: tuple[str, ...] | None
@@ -59,7 +59,7 @@ class Orders:
         return [*found, f"--shutdown-timeout={self.shutdown_timeout}", "--processes=0"]
 
 
-def run(chancy: Chancy, orders: Orders) -> None:
+def run(chancy: Chancy, orders: ServeOptions) -> None:
     """Run a worker until it is told to stop, or with ``burst`` until its queues are empty.
 
     :raises ConfigurationError: no plugin has a processor that it is to run.
@@ -71,16 +71,16 @@ def run(chancy: Chancy, orders: Orders) -> None:
         sys.exit(code)
 
 
-async def _serve(chancy: Chancy, orders: Orders) -> None:
+async def _serve(chancy: Chancy, orders: ServeOptions) -> None:
     from chancy.executors.thread.loop_threads import LoopThreads
     from chancy.postgres.broker import PostgresBroker
-    from chancy.worker.supervisor.link import Line
+    from chancy.worker.supervisor.link import SupervisorLink
     from chancy.worker.worker import Worker
 
     # A call of a job of an `async` queue that hangs in one is not to hold up the end.
     asyncio.get_running_loop().set_default_executor(LoopThreads("chancy-helper"))
     broker = chancy.control
-    line = Line.take(
+    line = SupervisorLink.take(
         grace_s=orders.shutdown_timeout + 30.0,
         dsn=broker.dsn if isinstance(broker, PostgresBroker) else None,
         schema=chancy.schema,
@@ -122,7 +122,7 @@ def _choose(chancy: Chancy, processors: Collection[str]) -> None:
         )
 
 
-async def _tell(chancy: Chancy, worker: Worker, orders: Orders) -> None:
+async def _tell(chancy: Chancy, worker: Worker, orders: ServeOptions) -> None:
     """One line of status, once it is known whether notices arrive."""
     why = await worker.why_polling()
     logger.info(

@@ -11,8 +11,8 @@ import click
 
 from chancy.cli import logs, output
 from chancy.cli.exits import NO, complain
-from chancy.cli.options import Target, as_json, on_target
-from chancy.cli.serving import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, Orders, run
+from chancy.cli.options import CommandTarget, as_json, on_target
+from chancy.cli.serving import HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, ServeOptions, run
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.plugin.commands import Seconds
 from chancy.queue.queue import MAX_CONCURRENCY
@@ -108,7 +108,7 @@ if TYPE_CHECKING:
     help="Lines for people or for a collector.",
 )
 def worker(
-    target: Target,
+    target: CommandTarget,
     queues: str | None,
     processors: str | None,
     tags: tuple[str, ...],
@@ -137,7 +137,7 @@ def worker(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
-    orders = Orders(
+    orders = ServeOptions(
         queues=_names(queues, "--queues names no queue"),
         processors=_names(processors, "--processors names no processor"),
         tags=tags,
@@ -159,7 +159,7 @@ def worker(
 @worker.command("list")
 @on_target
 @as_json
-def list_(target: Target, json_: bool) -> None:
+def list_(target: CommandTarget, json_: bool) -> None:
     """List the workers that are registered, and when each last said that it lives.
 
     \b
@@ -219,7 +219,7 @@ def list_(target: Target, json_: bool) -> None:
     metavar="S",
     help="The last beat may be so many seconds ago.",
 )
-def health(target: Target, within: float) -> None:
+def health(target: CommandTarget, within: float) -> None:
     """Exit 0 if the database answers and a worker of this host lives, else 1 with the reason.
 
     For the health check of a container: HEALTHCHECK CMD ["chancy", "worker", "health"].
@@ -249,7 +249,7 @@ def health(target: Target, within: float) -> None:
     output.line(f"healthy: the database answers, {len(living)} of host {host()} live")
 
 
-def _supervise(target: Target, orders: Orders, processes: int) -> NoReturn:
+def _supervise(target: CommandTarget, orders: ServeOptions, processes: int) -> NoReturn:
     """Run workers in processes of their own."""
     from chancy.worker.supervisor.supervisor import Supervisor
 
@@ -268,7 +268,7 @@ def _names(text: str | None, none: str) -> tuple[str, ...] | None:
     return names
 
 
-def _application(target: Target) -> Chancy:
+def _application(target: CommandTarget) -> Chancy:
     """The application whose functions this worker knows."""
     from chancy.cli import application
 

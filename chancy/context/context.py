@@ -14,8 +14,8 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
 from chancy.attempt.outcome import Outcome
-from chancy.context.host import Attempt as Attempt
-from chancy.context.host import Completion, Outside, Receipt
+from chancy.context.host import AttemptHost, Completion, PendingWrite
+from chancy.context.host import AttemptInfo as AttemptInfo
 from chancy.context.host import Progress as Progress
 from chancy.context.steps import KEY, Steps
 from chancy.errors import ConfigurationError, Interrupted, LeaseLost, NoCurrentJob
@@ -62,8 +62,8 @@ class JobContext:
 
     def __init__(
         self,
-        attempt: Attempt,
-        outside: Outside,
+        attempt: AttemptInfo,
+        outside: AttemptHost,
         deadline: float | None = None,
         stack: AsyncExitStack | None = None,
     ) -> None:
@@ -233,7 +233,7 @@ class JobContext:
                     self._steps = Steps(self, self.meta.get(KEY), limit=limit)
         return self._steps
 
-    def keep(self, meta: str) -> Receipt:
+    def keep(self, meta: str) -> PendingWrite:
         """Have keys put over the job's meta."""
         return self._outside.keep(self._attempt, meta)
 
@@ -292,7 +292,7 @@ class JobContext:
 
     # For executors
 
-    def bind(self, attempt: Attempt, outside: Outside) -> bool:
+    def bind(self, attempt: AttemptInfo, outside: AttemptHost) -> bool:
         """Take over a context that was made for `around` hooks, and hear what is said in it. False
         if it is of another attempt."""
         if attempt is not self._attempt:

@@ -18,7 +18,7 @@ class Progress(NamedTuple):
     text: str = ""
 
 
-class Attempt(Protocol):
+class AttemptInfo(Protocol):
     """What of a claim its context shows."""
 
     @property
@@ -39,7 +39,7 @@ class Attempt(Protocol):
     def meta(self) -> str | None: ...
 
 
-class Receipt(Protocol):
+class PendingWrite(Protocol):
     """Something that is being stored. Waited for once."""
 
     def wait(self, check: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class Completion(Protocol):
     def sync_complete(self, tx: object, id: UUID, lease: UUID, result: str | None) -> bool: ...
 
 
-class CompletionPlace(NamedTuple):
+class CompletionRef(NamedTuple):
     """Where a `Completion` is found, in this process and in its children: the path of a class, and
     what to make it with."""
 
@@ -74,7 +74,7 @@ class CompletionPlace(NamedTuple):
         return cast("Completion", getattr(import_module(module), name)(self.schema))
 
 
-class Outside(Protocol):
+class AttemptHost(Protocol):
     """What the context of an attempt reaches of what runs it. Called from any thread."""
 
     @property
@@ -83,28 +83,28 @@ class Outside(Protocol):
         ...
 
     @property
-    def completion(self) -> CompletionPlace | None: ...
-    def say(self, attempt: Attempt, progress: Progress) -> None: ...
-    def keep(self, attempt: Attempt, meta: str) -> Receipt:
+    def completion(self) -> CompletionRef | None: ...
+    def say(self, attempt: AttemptInfo, progress: Progress) -> None: ...
+    def keep(self, attempt: AttemptInfo, meta: str) -> PendingWrite:
         """Put keys over the job's meta. Of two calls the first is stored first."""
         ...
 
-    def completing(self, attempt: Attempt) -> None:
+    def completing(self, attempt: AttemptInfo) -> None:
         """It is completed in a transaction of the job's, if that will be committed."""
         ...
 
 
-class Nowhere:
+class DetachedHost:
     """The outside of a context that no executor has taken over yet."""
 
     max_payload = DEFAULT_MAX_PAYLOAD
     completion = None
 
-    def say(self, attempt: Attempt, progress: Progress) -> None:
+    def say(self, attempt: AttemptInfo, progress: Progress) -> None:
         """Nobody hears it."""
 
-    def keep(self, attempt: Attempt, meta: str) -> Receipt:
+    def keep(self, attempt: AttemptInfo, meta: str) -> PendingWrite:
         raise JobError("steps belong into the function of a job: it does not run yet")
 
-    def completing(self, attempt: Attempt) -> None:
+    def completing(self, attempt: AttemptInfo) -> None:
         """It cannot be."""

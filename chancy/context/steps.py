@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from chancy.context.host import Receipt
+from chancy.context.host import PendingWrite
 from chancy.errors import InvalidStep, JobError, LeaseLost, PayloadTooLarge
 from chancy.serialization import codec
 from chancy.text import shown
@@ -23,7 +23,7 @@ MAX_STEPS = 1_000
 MAX_NAME = 200
 
 
-class Attempt(Protocol):
+class StepOwner(Protocol):
     """The attempt whose steps they are."""
 
     @property
@@ -35,7 +35,7 @@ class Attempt(Protocol):
         ...
 
     def ask_to_stop(self, why: str) -> None: ...
-    def keep(self, meta: str) -> Receipt:
+    def keep(self, meta: str) -> PendingWrite:
         """Have keys put over the job's meta, in the order of the calls."""
         ...
 
@@ -47,7 +47,7 @@ class Steps:
     :param limit: bytes that all that is kept may take.
     """
 
-    def __init__(self, attempt: Attempt, stored: object, *, limit: int) -> None:
+    def __init__(self, attempt: StepOwner, stored: object, *, limit: int) -> None:
         self._attempt = attempt
         self._func = attempt.func
         self._limit = limit
@@ -145,7 +145,7 @@ class Steps:
             self._begun.add(name)
             return self._kept.get(name)
 
-    def _end(self, name: str, value: object) -> tuple[str, Receipt]:
+    def _end(self, name: str, value: object) -> tuple[str, PendingWrite]:
         """Keep what a step gave. Returns the record as JSON text, and what tells when it is
         stored."""
         what = f"the value of step {name!r} of {self._func}"

@@ -26,7 +26,7 @@ from typing import TypedDict
 _GLANCE_SECONDS = 0.5
 
 
-class Orders(TypedDict):
+class WatchdogOptions(TypedDict):
     """What the parent asks for."""
 
     parent: int
@@ -37,7 +37,7 @@ class Orders(TypedDict):
     remove: str | None
 
 
-def watch(orders: Orders) -> int:
+def watch(orders: WatchdogOptions) -> int:
     """Run the server until it ends by itself or the parent is gone. Gives its exit code."""
     wakeup, bell = os.pipe()
     for end in (wakeup, bell):

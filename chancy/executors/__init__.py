@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TypedDict, assert_never
 
-from chancy.executors.base import NO_TIES, Executor, FindFunction, Ties
+from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, Executor, FindFunction
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.queue.executor_options import (
     AsyncOptions,
@@ -45,7 +45,7 @@ class _Terms(TypedDict):
     find: FindFunction
     max_payload: int
     limits: Limits
-    ties: Ties
+    ties: AttemptCallbacks
 
 
 def executor(
@@ -57,7 +57,7 @@ def executor(
     sys_path: Sequence[str] | None = None,
     options: Options | None = None,
     limits: Limits = NO_LIMITS,
-    ties: Ties = NO_TIES,
+    ties: AttemptCallbacks = NO_CALLBACKS,
 ) -> Executor:
     """Make an executor; it is to be started before it runs anything.
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
-from chancy.context.host import CompletionPlace, Progress
+from chancy.context.host import CompletionRef, Progress
 from chancy.errors import JobError
 
 #: Finds the function of a path, or raises `UnknownFunction`.
@@ -34,7 +34,7 @@ def no_completing(claim: Claim) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ties:
+class AttemptCallbacks:
     """What running jobs have to do with others than their executor.
 
     :param completing: told of a job that is completed in a transaction of its own, if that will be
@@ -45,10 +45,10 @@ class Ties:
     report: Report = no_report
     keep: Keep = no_keep
     completing: Callable[[Claim], None] = no_completing
-    completion: CompletionPlace | None = None
+    completion: CompletionRef | None = None
 
 
-NO_TIES = Ties()
+NO_CALLBACKS = AttemptCallbacks()
 
 
 class Executor(Protocol):

@@ -11,9 +11,9 @@ from typing import Any, cast
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.context.context import CURRENT, Attempt, JobContext, Progress
+from chancy.context.context import CURRENT, AttemptInfo, JobContext, Progress
 from chancy.errors import BrokerUnavailable, JobError
-from chancy.executors.base import Ties
+from chancy.executors.base import AttemptCallbacks
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _LOOK_S = 0.5
 _Run = tuple[UUID, UUID]
 
 
-class _Line:
+class _JobReport:
     """What one job has said and nobody has heard yet: the last word only."""
 
     __slots__ = ("busy", "claim", "last")
@@ -38,8 +38,8 @@ class _Line:
         self.busy = False
 
 
-class Kept:
-    """Something that the worker stores, for a job in any thread; see `Receipt`.
+class WorkerWrite:
+    """Something that the worker stores, for a job in any thread; see `PendingWrite`.
 
     :param thread: that of the worker's loop.
     """
@@ -71,8 +71,8 @@ class Kept:
 
 
 class Reporter:
-    """Hands what the jobs of one executor say to the worker, in its loop: the `Outside` of their
-    contexts.
+    """The `AttemptHost` of the contexts of one executor: hands reports of its jobs to the worker,
+    in its loop.
 
     Of the progress it keeps one word for each running job, however fast they come: the last one,
     which is never lost.
@@ -81,7 +81,7 @@ class Reporter:
     :param max_payload: bytes that an encoded result, and all steps together, may have.
     """
 
-    def __init__(self, ties: Ties, max_payload: int) -> None:
+    def __init__(self, ties: AttemptCallbacks, max_payload: int) -> None:
         self._report = ties.report
         self._keep = ties.keep
         self._completing = ties.completing
@@ -92,7 +92,7 @@ class Reporter:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         #: The jobs that have said something lately; empty if there is nothing to `end`.
-        self.lines: dict[_Run, _Line] = {}
+        self.lines: dict[_Run, _JobReport] = {}
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Say which loop the worker has. Called in it, before any job runs."""
@@ -106,29 +106,29 @@ class Reporter:
             job = JobContext(claim, self)
         return job
 
-    def say(self, attempt: Attempt, progress: Progress) -> None:
+    def say(self, attempt: AttemptInfo, progress: Progress) -> None:
         """Take a word. From any thread."""
         claim = cast("Claim", attempt)
         run = claim.id, claim.lease
         with self._lock:
             line = self.lines.get(run)
             if line is None:
-                line = self.lines[run] = _Line(claim)
+                line = self.lines[run] = _JobReport(claim)
             line.last = progress
             waits, line.busy = line.busy, True
         if not waits and not self._in_loop(self._tell, line):
             with self._lock:  # nobody listens any more
                 self.lines.pop(run, None)
 
-    def keep(self, attempt: Attempt, meta: str) -> Kept:
-        """See `Outside.keep`. From any thread."""
-        kept = Kept(self._thread)
+    def keep(self, attempt: AttemptInfo, meta: str) -> WorkerWrite:
+        """See `AttemptHost.keep`. From any thread."""
+        kept = WorkerWrite(self._thread)
         if not self._in_loop(self._begin_to_keep, cast("Claim", attempt), meta, kept):
             kept.settle(BrokerUnavailable("the worker has stopped: the step was not stored"))
         return kept
 
-    def completing(self, attempt: Attempt) -> None:
-        """See `Outside.completing`. From any thread."""
+    def completing(self, attempt: AttemptInfo) -> None:
+        """See `AttemptHost.completing`. From any thread."""
         self._in_loop(self._completing, cast("Claim", attempt))
 
     def _in_loop(self, call: Callable[..., object], *args: object) -> bool:
@@ -143,13 +143,13 @@ class Reporter:
             return False
         return self._loop is not None
 
-    def _begin_to_keep(self, claim: Claim, meta: str, kept: Kept) -> None:
+    def _begin_to_keep(self, claim: Claim, meta: str, kept: WorkerWrite) -> None:
         assert self._loop is not None
         task = self._loop.create_task(self._keep_it(claim, meta, kept), name="chancy step")
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
 
-    async def _keep_it(self, claim: Claim, meta: str, kept: Kept) -> None:
+    async def _keep_it(self, claim: Claim, meta: str, kept: WorkerWrite) -> None:
         try:
             await self._keep(claim, meta)
         except asyncio.CancelledError:
@@ -170,7 +170,7 @@ class Reporter:
         if last is not None:
             self._hand_on(claim, last)
 
-    def _tell(self, line: _Line) -> None:
+    def _tell(self, line: _JobReport) -> None:
         with self._lock:
             last, line.last = line.last, None
             if last is None:

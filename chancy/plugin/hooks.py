@@ -11,14 +11,14 @@ from chancy.attempt.judge import judge
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
-from chancy.broker.transaction import Inside
+from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Capability
 from chancy.checks import check_broker_name
 from chancy.context.context import JobContext
 from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.plugin.leader import LeaderGate, Unelected
-from chancy.plugin.plugin import Plugin, Surrounding
+from chancy.plugin.plugin import AroundContext, Plugin
 from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
 from chancy.postgres.schema.component import ordered
 from chancy.queue.queue import DEFAULT_BROKER, Queue
@@ -30,7 +30,7 @@ logger = logging.getLogger("chancy.hooks")
 _EXPLAIN_S, _MOST_SAID = 5.0, 500
 
 Judging = Callable[[Claim, Outcome, Settlement], Settlement]
-Around = Callable[[JobContext], Surrounding]
+Around = Callable[[JobContext], AroundContext]
 Settled = Callable[[Sequence[Settlement]], None]
 
 
@@ -132,7 +132,7 @@ class Hooks:
                 owners[name], made[name] = where, make
         return made
 
-    def inside(self, broker: Broker) -> tuple[Inside, ...]:
+    def inside(self, broker: Broker) -> tuple[TransactionHook, ...]:
         """What plugins write in the settling transactions of this broker."""
         return self._inside if Capability.SETTLING in broker.capabilities else ()
 
@@ -186,13 +186,13 @@ class Hooks:
         return verdict
 
 
-def _inside(plugins: Iterable[Plugin]) -> Iterable[Inside]:
+def _inside(plugins: Iterable[Plugin]) -> Iterable[TransactionHook]:
     for plugin in plugins:
         if type(plugin).settling is not Plugin.settling:
             chooses = type(plugin).settling_concerns is not Plugin.settling_concerns
             concerns = plugin.settling_concerns if chooses else None
             identifier, states = plugin.get_identifier(), plugin.settling_states
-            yield Inside(identifier, states, plugin.settling, concerns)
+            yield TransactionHook(identifier, states, plugin.settling, concerns)
 
 
 def _listed(capabilities: frozenset[str]) -> str:

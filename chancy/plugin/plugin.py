@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 #: What is open around a run; what entering it gives is not used.
-Surrounding = AbstractAsyncContextManager[object] | AbstractContextManager[object]
+AroundContext = AbstractAsyncContextManager[object] | AbstractContextManager[object]
 
 
 class Plugin:
@@ -104,7 +104,7 @@ class Plugin:
         """
         return None
 
-    def around(self, context: JobContext) -> Surrounding:
+    def around(self, context: JobContext) -> AroundContext:
         """Give a context manager, sync or async, to be open around one run. In the worker's loop.
 
         Those of all plugins are entered in their order, left in reverse, within 30 s. The job sees

@@ -26,20 +26,20 @@ BATCH = 500
 GONE_S = 15.0
 
 
-class Ended(Protocol):
+class FoundOutcome(Protocol):
     """How a job has ended."""
 
     @property
     def job(self) -> UUID: ...
 
 
-E = TypeVar("E", bound=Ended)
+E = TypeVar("E", bound=FoundOutcome)
 #: Where a row is in the order of a table: its batch or workflow, and its job.
 Spot = tuple[UUID | None, UUID | None]
 _START: Spot = (None, None)
 
 
-class Untold(Generic[E]):
+class PendingOutcomes(Generic[E]):
     """The ends that another broker has stored, and that this process has yet to tell.
 
     As it is told once it is stored, it is told in batches that grow with the load. Who dies before
@@ -111,7 +111,7 @@ class Untold(Generic[E]):
             raise
 
 
-class Absences:
+class MissingJobs:
     """Jobs that walks over a table found nowhere, and since when.
 
     It remembers those of one walk and of the one before: whoever is there again is forgotten.
@@ -146,7 +146,7 @@ class Absences:
         self._before, self._since = self._since, {}
 
 
-class Search(Generic[E]):
+class OutcomeSearch(Generic[E]):
     """Asks the other broker what became of jobs whose ends nobody has told, of a part of them in
     each turn. It looks at each part twice before it goes on to the next one: what had ended at the
     first look, and is not told at the second, nobody else is about to tell. Where jobs are gone it

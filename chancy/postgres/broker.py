@@ -11,16 +11,16 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.notices import Topic
-from chancy.broker.transaction import Inside
+from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
     MOST_RUNNING,
     Cancellation,
     Capability,
     JobFilter,
-    Place,
     PreparedJob,
     Promotion,
     QueueCounts,
+    QueuePosition,
     WorkerRecord,
 )
 from chancy.checks import number
@@ -29,16 +29,16 @@ from chancy.errors import BrokerUnavailable, ConfigurationError, NotOpen
 from chancy.job.definition import QueuedJob
 from chancy.postgres import rows
 from chancy.postgres.catalog import Catalog
-from chancy.postgres.claim.claims import Claims
-from chancy.postgres.connections.dedicated import Link
-from chancy.postgres.connections.heartbeat import PostgresPulse
+from chancy.postgres.claim.claims import PostgresClaims
+from chancy.postgres.connections.dedicated import DedicatedSession
+from chancy.postgres.connections.heartbeat import PostgresHeartbeat
 from chancy.postgres.connections.listen import PostgresSubscription
 from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Pool, Row
 from chancy.postgres.dsn import redacted
 from chancy.postgres.push import missing_tables as mismatch
 from chancy.postgres.push.bulk import pieces, store_all
-from chancy.postgres.push.coalescing import Pushes
+from chancy.postgres.push.coalescing import PushCoalescer
 from chancy.postgres.push.statement import insertion, stand_ins
 from chancy.postgres.settle.settlements import Settlements
 from chancy.postgres.statements import Statements
@@ -78,9 +78,9 @@ class PostgresBroker:
         self._claim_link = self._link("claims")
         self._settle_link = self._link("settlements")
         self._upkeep_link = self._link("upkeep")
-        self._claims = Claims(self._claim_link, self.sql)
+        self._claims = PostgresClaims(self._claim_link, self.sql)
         self._settlements = Settlements(self._settle_link, self.sql)
-        self._pushes = Pushes(self.fetch, self.transaction, self.sql)
+        self._pushes = PushCoalescer(self.fetch, self.transaction, self.sql)
         self._catalog = Catalog(self.fetch, self.sql)
         self._upkeep = Catalog(self._upkeep_link.fetch, self.sql)
 
@@ -91,8 +91,8 @@ class PostgresBroker:
     def schema(self) -> str:
         return self.sql.schema
 
-    def _link(self, purpose: str) -> Link:
-        return Link(self._driver, self.dsn, application_name=f"chancy {purpose}")
+    def _link(self, purpose: str) -> DedicatedSession:
+        return DedicatedSession(self._driver, self.dsn, application_name=f"chancy {purpose}")
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -188,7 +188,7 @@ class PostgresBroker:
         )
 
     async def settle(
-        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+        self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
         return await self._settlements.settle(settlements, inside)
 
@@ -224,7 +224,7 @@ class PostgresBroker:
     async def forget(self, ids: Sequence[UUID]) -> None:
         await self.fetch(self.sql.forget, list(set(ids)))
 
-    async def place(self, id: UUID) -> Place | None:
+    async def place(self, id: UUID) -> QueuePosition | None:
         found = await self.fetch(self.sql.place, id)
         return rows.place(found[0]) if found else None
 
@@ -279,8 +279,8 @@ class PostgresBroker:
         found = await self._upkeep_link.fetch(self.sql.orphans, silent_s, limit)
         return [rows.orphan(row) for row in found]
 
-    def pulse(self, worker_id: UUID) -> PostgresPulse:
-        return PostgresPulse(self.dsn, self.sql, worker_id)
+    def pulse(self, worker_id: UUID) -> PostgresHeartbeat:
+        return PostgresHeartbeat(self.dsn, self.sql, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> PostgresSubscription:
         name = _LISTENERS[topic]

@@ -49,7 +49,7 @@ _REASONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class DsnHost:
     """One server of a DSN: a name, an address or the directory of a Unix socket."""
 
     name: str
@@ -65,7 +65,7 @@ class Dsn:
     """A parsed DSN. The parameters have libpq's names and may hold a password."""
 
     parameters: Mapping[str, str] = field(repr=False)
-    hosts: tuple[Host, ...]
+    hosts: tuple[DsnHost, ...]
     connect_timeout_s: float | None
 
     @property
@@ -156,7 +156,7 @@ def _explain(message: str) -> str:
     return f"the DSN cannot be read: {reason}; {hint}"
 
 
-def _hosts(parameters: Mapping[str, str]) -> tuple[Host, ...]:
+def _hosts(parameters: Mapping[str, str]) -> tuple[DsnHost, ...]:
     names = _listed(parameters, "host", "PGHOST") or _listed(parameters, "hostaddr", "PGHOSTADDR")
     ports = [_port(port) for port in _listed(parameters, "port", "PGPORT")]
     if any("@" in name[1:] and name[0] != "/" for name in names):
@@ -167,7 +167,7 @@ def _hosts(parameters: Mapping[str, str]) -> tuple[Host, ...]:
         )
     default = ports[0] if len(ports) == 1 else None
     paired = ports if len(ports) == len(names) else [default] * len(names)
-    return tuple(Host(name=name, port=port) for name, port in zip(names, paired, strict=True))
+    return tuple(DsnHost(name=name, port=port) for name, port in zip(names, paired, strict=True))
 
 
 def _listed(parameters: Mapping[str, str], name: str, variable: str) -> list[str]:

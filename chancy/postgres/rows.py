@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.broker.values import Holder, Place, QueueCounts, WorkerRecord
+from chancy.broker.values import Holder, QueueCounts, QueuePosition, WorkerRecord
 from chancy.checks import check_broker_name
 from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
@@ -100,13 +100,13 @@ def queued_job(row: Row) -> QueuedJob:
     )
 
 
-def place(row: Row) -> Place:
+def place(row: Row) -> QueuePosition:
     ahead, running, due_s, claimed_s, waited_s, holders = row
     found = [
         Holder(UUID(id), func, None if worker_id is None else UUID(worker_id), since_s or 0.0)
         for id, func, worker_id, since_s in _json(holders) or ()
     ]
-    return Place(ahead, running, due_s, claimed_s, waited_s, found)
+    return QueuePosition(ahead, running, due_s, claimed_s, waited_s, found)
 
 
 def queue(row: Row) -> tuple[Queue, list[str]]:

@@ -19,8 +19,8 @@ _END_S = 5.0
 T = TypeVar("T")
 
 
-class Finishes(Protocol):
-    """What waits for jobs; see `chancy.results.waiter.Finishes`."""
+class JobWaiter(Protocol):
+    """What waits for jobs; see `chancy.results.waiter.CompletionWaiter`."""
 
     async def wait(self, id: UUID, timeout_s: float | None) -> QueuedJob: ...
     async def close(self) -> None: ...
@@ -42,7 +42,7 @@ class _Beside(Generic[B]):
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.pid = os.getpid()
-        self.made: tuple[B, Finishes] | None = None
+        self.made: tuple[B, JobWaiter] | None = None
         self.closing = False
         self.thread = threading.Thread(
             target=self.loop.run_forever, name="chancy waiting", daemon=True
@@ -56,7 +56,7 @@ class Background(Generic[B]):
     :param make: makes the broker and what waits for its jobs; called in the loop.
     """
 
-    def __init__(self, make: Callable[[], tuple[B, Finishes]]) -> None:
+    def __init__(self, make: Callable[[], tuple[B, JobWaiter]]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._beside: _Beside[B] | None = None
@@ -64,12 +64,12 @@ class Background(Generic[B]):
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
         """Begin to wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
 
-        async def work(broker: B, finishes: Finishes) -> QueuedJob:
+        async def work(broker: B, finishes: JobWaiter) -> QueuedJob:
             return await finishes.wait(id, timeout_s)
 
         return self._submit(work)
 
-    def run(self, work: Callable[[B, Finishes], Awaitable[T]]) -> T:
+    def run(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> T:
         """Have something done in the loop, and wait for it."""
         doing = self._submit(work)
         try:
@@ -78,7 +78,7 @@ class Background(Generic[B]):
             doing.cancel()
             raise
 
-    async def _run(self, beside: _Beside[B], work: Callable[[B, Finishes], Awaitable[T]]) -> T:
+    async def _run(self, beside: _Beside[B], work: Callable[[B, JobWaiter], Awaitable[T]]) -> T:
         try:
             if beside.made is None:
                 beside.made = self._make()
@@ -90,7 +90,7 @@ class Background(Generic[B]):
                 raise BrokerUnavailable("the application was closed during a wait") from None
             raise
 
-    def _submit(self, work: Callable[[B, Finishes], Awaitable[T]]) -> Future[T]:
+    def _submit(self, work: Callable[[B, JobWaiter], Awaitable[T]]) -> Future[T]:
         # Under the lock: what comes before a close is in its loop before the close is, which ends
         # it, and what comes after it gets a loop of its own.
         with self._lock:

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.notices import Kind, Topic
+from chancy.broker.notices import NoticeKind, Topic
 from chancy.clock import Backoff, Clock, told_to_end
 from chancy.errors import ChancyError, WaitTimeout
 
@@ -26,7 +26,7 @@ _PROBE_EVERY_S, _PROBE_TIMEOUT_S = 8.0, 4.0
 T = TypeVar("T")
 
 
-class Standing(NamedTuple, Generic[T]):
+class GroupStatus(NamedTuple, Generic[T]):
     """How something stands.
 
     :param label: its state in a word, for people.
@@ -38,7 +38,7 @@ class Standing(NamedTuple, Generic[T]):
     found: T
 
 
-class Endings(Generic[T]):
+class GroupWaiter(Generic[T]):
     """Those who wait, of one application and in one event loop, for what ends with a notice.
 
     One session listens for all of them, while there are any. Notices wake; a look now and then
@@ -53,7 +53,7 @@ class Endings(Generic[T]):
         broker: Broker,
         clock: Clock,
         what: str,
-        look: Callable[[UUID], Awaitable[Standing[T] | None]],
+        look: Callable[[UUID], Awaitable[GroupStatus[T] | None]],
     ) -> None:
         self._broker = broker
         self._clock = clock
@@ -131,7 +131,7 @@ class Endings(Generic[T]):
                     while True:
                         notices = await subscription.receive(_PROBE_EVERY_S)
                         for notice in notices or await subscription.probe(_PROBE_TIMEOUT_S):
-                            if notice.kind is Kind.FINISHED:
+                            if notice.kind is NoticeKind.FINISHED:
                                 with suppress(ValueError):  # anybody may send anything
                                     self._wake([UUID(notice.token)])
                 finally:

@@ -20,7 +20,7 @@ from chancy.text import shown
 R = TypeVar("R")
 
 
-class Source(Protocol):
+class ReferenceSource(Protocol):
     """Where handles look: the application, `chancy.app.Chancy`."""
 
     async def get_job(self, id: UUID) -> QueuedJob | None: ...
@@ -43,7 +43,7 @@ class Reference(Generic[R_co]):
     if not TYPE_CHECKING:  # as in `Job`
         __class_getitem__ = classmethod(GenericAlias)
 
-    def __init__(self, id: UUID, source: Source, *, created: bool = True) -> None:
+    def __init__(self, id: UUID, source: ReferenceSource, *, created: bool = True) -> None:
         self.id = id
         #: False: the push met a job with the same unique key, and this is that one.
         self.created = created
@@ -71,7 +71,7 @@ class Reference(Generic[R_co]):
     async def wait(self, timeout_s: float | None = None) -> QueuedJob:
         """Wait until the job is finished, and give it as it ended.
 
-        A notice wakes; see `chancy.results.waiter.Finishes`. However many wait in one application,
+        A notice wakes; see `CompletionWaiter`. However many wait in one application,
         they share one session. A job that is not there yet is waited for.
         :raises WaitTimeout: it was not finished within ``timeout_s`` seconds. It goes on.
         :raises JobError: it was there and is gone: its queue does not keep finished jobs.
@@ -106,7 +106,9 @@ class Reference(Generic[R_co]):
         return result
 
 
-def reference_to(id: UUID, stand_ins: Mapping[UUID, UUID], source: Source) -> Reference[Any]:
+def reference_to(
+    id: UUID, stand_ins: Mapping[UUID, UUID], source: ReferenceSource
+) -> Reference[Any]:
     """What the push of one job gives, by the answer of `Broker.push`."""
     return Reference(stand_ins.get(id, id), source, created=id not in stand_ins)
 
@@ -154,7 +156,7 @@ class References(Sequence[Reference[R_co]]):
     A million `Reference` objects would take about 200 MB.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ReferenceSource) -> None:
         self._ids = bytearray()
         self._met: set[int] = set()
         self._source = source

@@ -10,7 +10,7 @@ from itertools import islice
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.notices import Kind, Notice, Subscription, Topic
+from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
 from chancy.clock import Backoff, Clock, told_to_end
 from chancy.errors import (
     BrokerError,
@@ -44,7 +44,7 @@ class Gone(JobError):
     """A job is not there any more, and this broker has not kept what became of it."""
 
 
-class _Wanted:
+class _Wait:
     """A job that somebody waits for."""
 
     __slots__ = ("done", "due", "error", "found", "looked", "pause_s", "seen", "waiters")
@@ -63,7 +63,7 @@ class _Wanted:
         self.due: float | None = None
 
 
-class Finishes:
+class CompletionWaiter:
     """Tells when jobs are finished.
 
     However many wait, in any number of tasks of one event loop, there is one session that listens,
@@ -74,7 +74,7 @@ class Finishes:
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
-        self._wanted: dict[UUID, _Wanted] = {}
+        self._wanted: dict[UUID, _Wait] = {}
         # Ids that were not looked at yet, that a notice named, and that nobody waits for any more.
         self._new: dict[UUID, None] = {}
         self._told: dict[UUID, None] = {}
@@ -90,7 +90,7 @@ class Finishes:
         """Wait until a job is finished; see `chancy.results.reference.Reference.wait`."""
         wanted = self._wanted.get(id)
         if wanted is None:
-            wanted = self._wanted[id] = _Wanted()
+            wanted = self._wanted[id] = _Wait()
             self._new[id] = None
             self._stir.set()
             self._start()
@@ -300,7 +300,7 @@ class Finishes:
 
     def _heed(self, notices: Iterable[Notice]) -> None:
         for notice in notices:
-            if notice.kind is Kind.FINISHED:
+            if notice.kind is NoticeKind.FINISHED:
                 with contextlib.suppress(ValueError):  # anybody may send anything
                     id = UUID(notice.token)
                     if id in self._wanted:

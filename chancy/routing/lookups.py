@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.values import Cancellation, JobFilter, Place, QueueCounts
+from chancy.broker.values import Cancellation, JobFilter, QueueCounts, QueuePosition
 from chancy.job.definition import QueuedJob
-from chancy.routing.members import Planes, away
+from chancy.routing.members import BrokerSet, away
 
 _Got = Coroutine[Any, Any, Mapping[UUID, QueuedJob]]
 
@@ -17,14 +17,14 @@ _Got = Coroutine[Any, Any, Mapping[UUID, QueuedJob]]
 _COUNT_CAP = 100_001
 
 
-class Lookup:
+class JobLookups:
     """The calls of a `chancy.broker.contract.Broker` about jobs that exist, over several brokers.
 
     :raises BrokerUnavailable: from the calls about ids, if a broker is away that may have what
         the others do not.
     """
 
-    def __init__(self, planes: Planes) -> None:
+    def __init__(self, planes: BrokerSet) -> None:
         self.planes = planes
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
@@ -71,8 +71,8 @@ class Lookup:
             with away(name):
                 await broker.forget(ids)
 
-    async def place(self, id: UUID) -> Place | None:
-        found: list[Place] = []
+    async def place(self, id: UUID) -> QueuePosition | None:
+        found: list[QueuePosition] = []
 
         async def ask(broker: Broker, _: list[UUID]) -> Collection[UUID]:
             place = await broker.place(id)

@@ -22,7 +22,7 @@ _MOST_KNOWN = 10_000
 Ask = Callable[[Broker, list[UUID]], Coroutine[Any, Any, Collection[UUID]]]
 
 
-class Planes:
+class BrokerSet:
     """The control broker, `DEFAULT_BROKER`, and the planes beside it.
 
     A plane that is away holds up nobody who does not need it: it is opened by the next call that

@@ -47,7 +47,7 @@ def check_part(
                 )
 
 
-class Sorting:
+class PushPartitioning:
     """Takes the chunks of a bulk push apart, while the broker of the first job is storing.
 
     :param home: the name of the broker of a queue.

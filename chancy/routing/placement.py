@@ -12,7 +12,7 @@ from chancy.text import shown
 FRESH_S = 5.0
 
 
-class Homes:
+class QueuePlacement:
     """What a process knows of the brokers of queues.
 
     The row of a queue says it. For a queue without a row the application does, which will declare

@@ -11,23 +11,23 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
-from chancy.broker.contract import Broker, Pulse
+from chancy.broker.contract import Broker, Heartbeat
 from chancy.broker.notices import Subscription, Topic
 from chancy.broker.optional import SqlStore
-from chancy.broker.transaction import Inside
+from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Capability, PreparedJob, Promotion, WorkerRecord
 from chancy.clock import Clock
 from chancy.errors import BrokerError
 from chancy.queue.queue import DEFAULT_BROKER, Queue
-from chancy.routing.lookups import Lookup
-from chancy.routing.members import Planes, away
-from chancy.routing.partitioning import Sorting, check_part
-from chancy.routing.placement import Homes, check_move
+from chancy.routing.lookups import JobLookups
+from chancy.routing.members import BrokerSet, away
+from chancy.routing.partitioning import PushPartitioning, check_part
+from chancy.routing.placement import QueuePlacement, check_move
 
 logger = logging.getLogger("chancy.routing")
 
 
-class RoutedBroker(Lookup):
+class RoutedBroker(JobLookups):
     """A broker that keeps queues and workers, and others that keep the jobs of some queues.
 
     A call about a queue goes to the broker of that queue. A call about a job goes to the control
@@ -48,11 +48,11 @@ class RoutedBroker(Lookup):
         queues: Iterable[Queue],
         check: Callable[[Queue, Broker], None],
     ) -> None:
-        super().__init__(Planes(control, planes))
+        super().__init__(BrokerSet(control, planes))
         self._check = check
         self.control = control
         self._clock = clock
-        self._homes = Homes(queues, planes)
+        self._homes = QueuePlacement(queues, planes)
         self._looking: asyncio.Task[Sequence[Queue]] | None = None
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ class RoutedBroker(Lookup):
         def check(name: str, part: Sequence[PreparedJob]) -> None:
             check_part(name, self.planes.all[name], part, within)
 
-        sorting = Sorting(chunks, self._homes.of, check, self._remember)
+        sorting = PushPartitioning(chunks, self._homes.of, check, self._remember)
         found: dict[UUID, UUID] = {}
         if (first := sorting.begin()) is not None:
             broker = await self.planes.ready(first)
@@ -175,7 +175,7 @@ class RoutedBroker(Lookup):
         return claims
 
     async def settle(
-        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+        self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
         """See `Broker.settle`. What is stale with the broker that is believed to have given the
         claim is tried with the others: the lease tells whose it is."""
@@ -283,7 +283,7 @@ class RoutedBroker(Lookup):
     async def workers(self) -> Sequence[WorkerRecord]:
         return await self.control.workers()
 
-    def pulse(self, worker_id: UUID) -> Pulse:
+    def pulse(self, worker_id: UUID) -> Heartbeat:
         return self.control.pulse(worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:

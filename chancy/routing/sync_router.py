@@ -14,8 +14,8 @@ from chancy.errors import BrokerError, PushError
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.results.background import Background
-from chancy.routing.partitioning import Sorting, check_part
-from chancy.routing.placement import Homes
+from chancy.routing.partitioning import PushPartitioning, check_part
+from chancy.routing.placement import QueuePlacement
 
 if TYPE_CHECKING:
     from chancy.postgres.sync import SyncPostgresBroker
@@ -33,7 +33,7 @@ class RoutedStore:
         control: SyncPostgresBroker,
         planes: Mapping[str, Broker],
         background: Background[Broker],
-        homes: Homes,
+        homes: QueuePlacement,
         clock: Clock,
     ) -> None:
         self._control = control
@@ -66,7 +66,7 @@ class RoutedStore:
         def check(name: str, part: Sequence[PreparedJob]) -> None:
             self._check(name, part, within)
 
-        sorting = Sorting(chunks, self._homes.of, check, lambda name, part: None)
+        sorting = PushPartitioning(chunks, self._homes.of, check, lambda name, part: None)
         found: dict[UUID, UUID] = {}
         if (first := sorting.begin()) is not None:
             found.update(self._push_to(first, sorting.stream(first), within))

@@ -12,8 +12,8 @@ from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.job.definition import QueuedJob
-from chancy.results.waiter import Finishes, Gone
-from chancy.routing.members import Planes
+from chancy.results.waiter import CompletionWaiter, Gone
+from chancy.routing.members import BrokerSet
 
 #: Seconds after which a broker that is away is asked again.
 _AGAIN_S = 1.0
@@ -24,14 +24,14 @@ _DOUBT_S, _LONGEST_DOUBT_S = 2.0, 64.0
 _MOST_ASKED = 1_000
 
 
-class Waits:
-    """Tells when jobs are finished: with one `Finishes` for each broker, so that the outage of one
-    leaves those who wait for jobs of another alone."""
+class RoutedWaiter:
+    """Waits for jobs with one `CompletionWaiter` for each broker, so that the outage of one broker
+    does not affect waits for jobs of another."""
 
-    def __init__(self, planes: Planes, clock: Clock) -> None:
+    def __init__(self, planes: BrokerSet, clock: Clock) -> None:
         self._planes = planes
         self._clock = clock
-        self._finishes = {name: Finishes(one, clock) for name, one in planes.all.items()}
+        self._finishes = {name: CompletionWaiter(one, clock) for name, one in planes.all.items()}
         self._asked: dict[UUID, asyncio.Future[str | None]] = {}
         self._looking: asyncio.Task[None] | None = None
 

@@ -45,7 +45,7 @@ class Unresolved:
         )
 
 
-class Misfit(Exception):
+class ValueMismatch(Exception):
     """A value does not fit its annotation, or does not come back from JSON as it is."""
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from chancy.serialization.annotations import Misfit
+from chancy.serialization.annotations import ValueMismatch
 from chancy.text import shown
 
 #: Errors that a message tells of.
 _TOLD = 3
 
 
-class Misfits:
+class MismatchMessages:
     """Makes them for the values of several names.
 
     :param call: how a parameter is called, for example ``parameter 'to'``.
@@ -25,10 +25,10 @@ class Misfits:
         self.call = call
         self._useless = useless
 
-    def of(self, error: Exception) -> Misfit:
+    def of(self, error: Exception) -> ValueMismatch:
         if isinstance(error, ValidationError):
-            return Misfit(self._told(error))
-        return Misfit(f"{type(error).__name__}: {error}")  # from a validator of the user's
+            return ValueMismatch(self._told(error))
+        return ValueMismatch(f"{type(error).__name__}: {error}")  # from a validator of the user's
 
     def _told(self, error: ValidationError) -> str:
         found = error.errors(include_url=False, include_context=False)

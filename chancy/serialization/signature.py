@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge
 from chancy.serialization import codec
-from chancy.serialization.annotations import ANYTHING, DEEPEST, Annotations, Misfit
+from chancy.serialization.annotations import ANYTHING, DEEPEST, Annotations, ValueMismatch
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 if TYPE_CHECKING:
-    from chancy.serialization.validation import Schemas
+    from chancy.serialization.validation import Validator
 
 #: The key of objects in another format than plain JSON. No parameter can be called so.
 FORMAT = "$chancy"
@@ -71,8 +71,8 @@ class Signature:
         self._result_kinds = annotations.result.kinds
         #: Whether a function that returns None may.
         self.none_fits = type(None) in self._result_kinds
-        self._arguments: Schemas | None = None
-        self._result: Schemas | None = None
+        self._arguments: Validator | None = None
+        self._result: Validator | None = None
 
     @classmethod
     def of(cls, function: Callable[..., Any], path: str) -> Signature:
@@ -132,7 +132,7 @@ class Signature:
             # Nothing else may be wrong with short text: 0.15 µs less.
             if doubts or len(text) > DEEPEST or not text.isascii():
                 schemas.verify(arguments, values, doubts, text)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise InvalidArguments(f"{self.path}: {misfit}") from misfit.__cause__
         return text
 
@@ -174,7 +174,7 @@ class Signature:
         schemas = self._arguments or self._argument_schemas()
         try:
             arguments = schemas.load(text)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             why = self._later("stored arguments") if f'"{FORMAT}"' in text else str(misfit)
             raise InvalidArguments(f"{self.path}: {why}") from misfit.__cause__
         if FORMAT in arguments:
@@ -219,7 +219,7 @@ class Signature:
                 text = codec.encode(dumped, what=self._what_result, limit=limit)
                 whole = f'{{"{_RESULT}":{text}}}'
             schemas.verify(given, values, doubts, whole)
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise InvalidResult(f"{self.path}: {misfit}") from misfit.__cause__
         return text
 
@@ -241,24 +241,24 @@ class Signature:
             return value
         try:
             return schemas.load(json.dumps({_RESULT: value}))[_RESULT]
-        except Misfit as misfit:
+        except ValueMismatch as misfit:
             raise InvalidResult(f"{self.path}: {misfit}") from misfit.__cause__
 
-    def _argument_schemas(self) -> Schemas:
-        from chancy.serialization.validation import Schemas
+    def _argument_schemas(self) -> Validator:
+        from chancy.serialization.validation import Validator
 
         with _lock:
             if self._arguments is None:
                 said = self._annotations
-                self._arguments = Schemas(said.parameters, said.rest, "parameter {!r}".format)
+                self._arguments = Validator(said.parameters, said.rest, "parameter {!r}".format)
             return self._arguments
 
-    def _result_schemas(self) -> Schemas:
-        from chancy.serialization.validation import Schemas
+    def _result_schemas(self) -> Validator:
+        from chancy.serialization.validation import Validator
 
         with _lock:
             if self._result is None:
-                made = Schemas([self._annotations.result], None, lambda _: "the result")
+                made = Validator([self._annotations.result], None, lambda _: "the result")
                 if made.useless:  # the job has run: what JSON's own rules allow is stored
                     self._result_kinds = ANYTHING
                 self._result = made

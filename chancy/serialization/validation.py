@@ -15,14 +15,14 @@ import typing_extensions
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import CoreConfig, SchemaSerializer
 
-from chancy.serialization.annotations import DEEPEST, Misfit, Parameter, Unresolved
-from chancy.serialization.messages import Misfits, cause
+from chancy.serialization.annotations import DEEPEST, Parameter, Unresolved, ValueMismatch
+from chancy.serialization.messages import MismatchMessages, cause
 from chancy.serialization.roundtrip.checks import NEVER, Look
-from chancy.serialization.roundtrip.compiler import Proofs, is_suspect, may_be_infinite
-from chancy.serialization.roundtrip.equality import Sameness, advice
+from chancy.serialization.roundtrip.compiler import RoundTripCompiler, is_suspect, may_be_infinite
+from chancy.serialization.roundtrip.equality import Equality, advice
 from chancy.serialization.roundtrip.schema_rules import (
-    Exactness,
     Schema,
+    SchemaRules,
     alters,
     mentions,
     named_types,
@@ -48,7 +48,7 @@ _NONE: tuple[str, ...] = ()
 _REST = "rest"
 
 
-class Schemas:
+class Validator:
     """The values of several names, for example the arguments of a function.
 
     :param rest: the type of further names; None if there may be none.
@@ -64,7 +64,7 @@ class Schemas:
             for one in parameters
             if isinstance(one.annotation, Unresolved)
         }
-        self._misfits = Misfits(call, self.useless)
+        self._misfits = MismatchMessages(call, self.useless)
         self._parameters = [one for one in parameters if one.name not in self.useless]
         self._free = {one.name for one in self._parameters if one.free}
         self._open = rest is not None
@@ -121,12 +121,15 @@ class Schemas:
         self._floats = mentions(parts, "float", "any")
         # Whether null is to be told from NaN by a look at the floats.
         self._finite = self._floats and mentions(parts, "nullable", "none")
-        exactness, proofs = Exactness(definitions), Proofs(definitions, finite=self._finite)
+        exactness, proofs = (
+            SchemaRules(definitions),
+            RoundTripCompiler(definitions, finite=self._finite),
+        )
         # What says whether values have to be read back, for names of which they may have to be;
         # and those whose values a validator of the user's may have changed.
         self._proofs: list[tuple[str, frozenset[type], Look | None]] = []
         self._altered: set[str] = set()
-        self._same: dict[str, Sameness] = {}
+        self._same: dict[str, Equality] = {}
         # pydantic reads 200 levels of lists and objects, and there may be more.
         self._deep = bool(self._free or definitions) or mentions(schema, "any")
         for name, field in schema["fields"].items():
@@ -138,10 +141,10 @@ class Schemas:
                 self._proofs.append((name, proof.types, proof.more))
             if alters(parts):
                 self._altered.add(name)
-            self._same[name] = Sameness(named_types(parts))
+            self._same[name] = Equality(named_types(parts))
 
     def check(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The values as their annotations have them. Raises `Misfit`."""
+        """The values as their annotations have them. Raises `ValueMismatch`."""
         try:
             found: dict[str, Any] = self._validator.validate_python(values)
         except Exception as error:
@@ -151,7 +154,7 @@ class Schemas:
         return found
 
     def load(self, text: str) -> dict[str, Any]:
-        """The values of JSON text. Raises `Misfit`."""
+        """The values of JSON text. Raises `ValueMismatch`."""
         try:
             found: dict[str, Any] = self._validator.validate_json(text)
         except Exception as error:
@@ -199,7 +202,7 @@ class Schemas:
         return text.decode()
 
     def dump(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Checked values as JSON has them; what nothing is said of stays. Raises `Misfit`."""
+        """Return checked values as JSON values; unannotated ones stay. Raises `ValueMismatch`."""
         if not (self._open or self._free):
             return self._dump(values)
         apart = self._more(values)
@@ -216,7 +219,7 @@ class Schemas:
             )
             return found
         except Exception as error:
-            raise Misfit(self._unwritable(values, error)) from None
+            raise ValueMismatch(self._unwritable(values, error)) from None
 
     def verify(
         self,
@@ -225,7 +228,7 @@ class Schemas:
         doubts: Collection[str],
         text: str,
     ) -> None:
-        """Raise `Misfit` if a value would come back from the text as another one.
+        """Raise `ValueMismatch` if a value would come back from the text as another one.
 
         :param given: the values before they were checked.
         """
@@ -235,12 +238,12 @@ class Schemas:
             return
         try:
             back = self.load(text)
-        except Misfit as misfit:
-            raise Misfit(f"{misfit}: this is what would come back from JSON") from None
+        except ValueMismatch as misfit:
+            raise ValueMismatch(f"{misfit}: this is what would come back from JSON") from None
         for name in doubts:
             value = values[name] if name in self._altered else given[name]
             if not self.same(name, value, back[name]):
-                raise Misfit(
+                raise ValueMismatch(
                     f"{self._misfits.call(name)}: {shown(value)} would come back from JSON as "
                     f"{shown(back[name])}: {advice(value)}"
                 )
@@ -270,8 +273,8 @@ def _brief(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _rest_of(rest: Parameter) -> Schemas:
+def _rest_of(rest: Parameter) -> Validator:
     """Of further keywords, which are all of one type."""
     of_all: Any = GenericAlias(dict, (str, rest.annotation))
     every = Parameter(_REST, of_all, True, frozenset())
-    return Schemas([every], None, lambda _: f"parameter **{rest.name}")
+    return Validator([every], None, lambda _: f"parameter **{rest.name}")

@@ -11,18 +11,18 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
-from chancy.broker.contract import Pulse
-from chancy.broker.notices import Kind, Subscription, Topic
-from chancy.broker.transaction import Inside
+from chancy.broker.contract import Heartbeat
+from chancy.broker.notices import NoticeKind, Subscription, Topic
+from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
     MOST_RUNNING,
     Cancellation,
     Capability,
     JobFilter,
-    Place,
     PreparedJob,
     Promotion,
     QueueCounts,
+    QueuePosition,
     WorkerRecord,
 )
 from chancy.errors import ConfigurationError
@@ -40,7 +40,7 @@ _COUNT_CAP = 100_001
 class MemoryBroker:
     """A `Broker` that keeps its jobs in this process and forgets them with it.
 
-    All calls come from one event loop, but for `Pulse.beat`.
+    All calls come from one event loop, but for `Heartbeat.beat`.
 
     :param clock: gives the time of the store; a `ManualClock` makes jobs due without waiting.
     :param store: shares the jobs of another `MemoryBroker`, as two connections share a database.
@@ -102,7 +102,7 @@ class MemoryBroker:
         return [row.claim() for row in claimed]
 
     async def settle(
-        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+        self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
         return frozenset(
             settlement.id for settlement in settlements if not self.store.settle(settlement)
@@ -140,7 +140,7 @@ class MemoryBroker:
             self.store.cancel(row)
             return Cancellation.CANCELLED
         row.stop_asked_at = row.stop_asked_at or self.store.clock.now()
-        self.store.tell(Kind.STOP, str(job_id))
+        self.store.tell(NoticeKind.STOP, str(job_id))
         return Cancellation.ASKED
 
     async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
@@ -161,7 +161,7 @@ class MemoryBroker:
     async def forget(self, ids: Sequence[UUID]) -> None:
         self.store.expected.difference_update(ids)
 
-    async def place(self, id: UUID) -> Place | None:
+    async def place(self, id: UUID) -> QueuePosition | None:
         return self.store.place(id)
 
     async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
@@ -216,12 +216,12 @@ class MemoryBroker:
 
     def _keep(self, queue: Queue) -> None:
         self.store.queues[queue.name] = queue
-        self.store.tell(Kind.QUEUES)
+        self.store.tell(NoticeKind.QUEUES)
 
     async def delete_queue(self, queue: str) -> bool:
         there = self.store.queues.pop(queue, None) is not None
         if there:
-            self.store.tell(Kind.QUEUES)
+            self.store.tell(NoticeKind.QUEUES)
         return there
 
     async def register(self, worker: WorkerRecord) -> None:
@@ -262,8 +262,8 @@ class MemoryBroker:
     def _silent_s(self, worker_id: UUID) -> float:
         return (self.store.clock.now() - self.store.beats[worker_id]).total_seconds()
 
-    def pulse(self, worker_id: UUID) -> Pulse:
-        return MemoryPulse(self.store, worker_id)
+    def pulse(self, worker_id: UUID) -> Heartbeat:
+        return MemoryHeartbeat(self.store, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
         subscription = MemorySubscription(self.store, topic)
@@ -272,7 +272,7 @@ class MemoryBroker:
 
     def _wake(self, rows: Sequence[Row]) -> None:
         for queue in dict.fromkeys(row.pushed.queue for row in rows):
-            self.store.tell(Kind.WAKE, queue)
+            self.store.tell(NoticeKind.WAKE, queue)
 
 
 def _matches(row: Row, wanted: JobFilter) -> bool:
@@ -285,7 +285,7 @@ def _matches(row: Row, wanted: JobFilter) -> bool:
     )
 
 
-class MemoryPulse:
+class MemoryHeartbeat:
     """The heartbeat of one worker."""
 
     def __init__(self, store: MemoryStore, worker_id: UUID) -> None:

@@ -21,7 +21,7 @@ from uuid import UUID
 from pydantic_core import to_jsonable_python
 
 from chancy.app.app import Chancy
-from chancy.app.wiring import StandIn
+from chancy.app.wiring import Substitute
 from chancy.attempt.claim import Claim
 from chancy.broker.values import WorkerRecord
 from chancy.errors import JobError, WaitTimeout
@@ -31,8 +31,8 @@ from chancy.results.reference import result_of
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
-from chancy.testing.stand_in import SandboxBroker, SandboxFinishes, SandboxStore, at_once
-from chancy.worker.middleware import Surroundings
+from chancy.testing.stand_in import SandboxBroker, SandboxStore, SandboxWaiter, at_once
+from chancy.worker.middleware import AroundHooks
 
 T = TypeVar("T")
 
@@ -70,10 +70,10 @@ class Sandbox:
         sync = SandboxStore(self.broker, self._finish)
         self._stack.enter_context(
             self.chancy.replaced(
-                StandIn(
+                Substitute(
                     broker=self.broker,
                     clock=self.clock,
-                    finishes=SandboxFinishes(self._finish),
+                    finishes=SandboxWaiter(self._finish),
                     store=sync,
                     waiting=sync,
                 )
@@ -214,7 +214,7 @@ class Sandbox:
     async def _run(self, claim: Claim) -> Sequence[QueuedJob]:
         app = self.chancy
         made = executor("async", concurrency=1, find=app.registry.find, max_payload=app.max_payload)
-        surrounded = Surroundings(made, app.hooks.around) if app.hooks.around else made
+        surrounded = AroundHooks(made, app.hooks.around) if app.hooks.around else made
         await surrounded.start()
         try:
             outcome = await surrounded.run(claim)

@@ -61,7 +61,7 @@ class SandboxBroker(MemoryBroker):
         return await self.push([job for chunk in chunks for job in chunk])
 
 
-class SandboxFinishes:
+class SandboxWaiter:
     """What the async calls wait with."""
 
     def __init__(self, finish: Finish) -> None:

@@ -15,8 +15,8 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
-from chancy.broker.notices import Kind, Notice
-from chancy.broker.values import Holder, Place, PreparedJob, WorkerRecord
+from chancy.broker.notices import Notice, NoticeKind
+from chancy.broker.values import Holder, PreparedJob, QueuePosition, WorkerRecord
 from chancy.errors import InvalidArguments, StatementFailed
 from chancy.job.definition import QueuedJob
 from chancy.job.limits import limits_from
@@ -119,7 +119,7 @@ class MemoryStore:
         self.listeners: list[Callable[[Notice], None]] = []
         self._positions = itertools.count(1)
 
-    def tell(self, kind: Kind, token: str = "") -> None:
+    def tell(self, kind: NoticeKind, token: str = "") -> None:
         for listener in tuple(self.listeners):
             listener(Notice(kind, token))
 
@@ -220,7 +220,7 @@ class MemoryStore:
         if state is State.SCHEDULED:
             row.run_at = run_at
         elif state is State.PENDING:
-            self.tell(Kind.REWIND, row.pushed.queue)
+            self.tell(NoticeKind.REWIND, row.pushed.queue)
 
     def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         """Make scheduled jobs pending at once; gives the ids of those that were."""
@@ -230,10 +230,10 @@ class MemoryStore:
             row.move(State.PENDING)
             row.position, row.run_at = self.next_position(), self.clock.now()
         for queue in {row.pushed.queue for row in rows}:
-            self.tell(Kind.WAKE, queue)
+            self.tell(NoticeKind.WAKE, queue)
         return frozenset(row.pushed.id for row in rows)
 
-    def place(self, id: UUID) -> Place | None:
+    def place(self, id: UUID) -> QueuePosition | None:
         """Where an unfinished job stands."""
         row = self.live.get(id)
         return None if row is None else place_of(row, self.live.values(), self.clock.now())
@@ -252,7 +252,7 @@ class MemoryStore:
         del self.live[row.pushed.id]
         self.free_key(row)
         if row.pushed.id in self.expected:
-            self.tell(Kind.FINISHED, str(row.pushed.id))
+            self.tell(NoticeKind.FINISHED, str(row.pushed.id))
         queue = self.queues.get(row.pushed.queue)
         if row.state is State.FAILED or queue is None or queue.keep_finished:
             self.finished[row.pushed.id] = row
@@ -294,7 +294,7 @@ def _refuse_constant(name: str) -> NoReturn:
 _HOLDERS = 5
 
 
-def place_of(row: Row, rows: Iterable[Row], now: datetime) -> Place:
+def place_of(row: Row, rows: Iterable[Row], now: datetime) -> QueuePosition:
     """The place of a row that has not ended.
 
     :param rows: all that have not.
@@ -311,7 +311,7 @@ def place_of(row: Row, rows: Iterable[Row], now: datetime) -> Place:
         key=lambda one: (one.claimed_at or now, one.pushed.id),
     )
     due, pending = row.run_at or row.pushed_at, row.state is State.PENDING
-    return Place(
+    return QueuePosition(
         ahead=len(ahead) if pending else 0,
         running=len(running),
         due_s=0.0 if row.run_at is None else (row.run_at - now).total_seconds(),

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from chancy.broker.notices import Kind, Notice, Topic
+from chancy.broker.notices import Notice, NoticeKind, Topic
 from chancy.errors import BrokerUnavailable
 from chancy.testing.store import MemoryStore
 
@@ -26,7 +26,7 @@ class MemorySubscription:
         store.listeners.append(self._hear)
 
     def _hear(self, notice: Notice) -> None:
-        if (notice.kind is Kind.FINISHED) == self._finished:
+        if (notice.kind is NoticeKind.FINISHED) == self._finished:
             self._heard.append(notice)
             self._event.set()
 

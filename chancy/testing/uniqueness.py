@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from chancy.broker.notices import Kind
+from chancy.broker.notices import NoticeKind
 from chancy.broker.values import PreparedJob
 from chancy.errors import DuplicateJob
 from chancy.states import State
@@ -95,4 +95,4 @@ def _take_over(store: MemoryStore, row: Row, job: PreparedJob, cap_s: float | No
     row.pushed = row.pushed._replace(arguments=job.arguments, priority=job.priority)
     row.run_at = run_at
     if row.state is State.PENDING:
-        store.tell(Kind.REWIND, row.pushed.queue)
+        store.tell(NoticeKind.REWIND, row.pushed.queue)

@@ -9,7 +9,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
 from chancy.broker.optional import Adopting
-from chancy.worker.broker_session import Plane
+from chancy.worker.broker_session import BrokerSession
 from chancy.worker.runner import Runner
 
 #: After a claim without an answer claims go on, also where nothing seems to be left: they find what
@@ -17,7 +17,7 @@ from chancy.worker.runner import Runner
 _UNSURE_FOR_S = 60.0
 
 
-class Strays:
+class QueueAdoption:
     """Has the broker of the queue take them over, runs what it leaves beside the others, and knows
     whose each claim is.
 
@@ -33,8 +33,8 @@ class Strays:
 
     def __init__(
         self,
-        control: Plane,
-        plane: Plane,
+        control: BrokerSession,
+        plane: BrokerSession,
         *,
         adopted: Callable[[], None],
         again: Callable[[], None],
@@ -80,7 +80,7 @@ class Strays:
 
         return give
 
-    def plane_of(self, claim: Claim) -> Plane:
+    def plane_of(self, claim: Claim) -> BrokerSession:
         return self._control if claim.lease in self._leases else self._plane
 
     def settle(self, settlement: Settlement) -> None:

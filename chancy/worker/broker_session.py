@@ -14,33 +14,33 @@ from chancy.broker.notices import Notice
 from chancy.clock import Clock
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
-from chancy.routing.members import Planes
+from chancy.routing.members import BrokerSet
 from chancy.worker.listener import Listener
-from chancy.worker.meta_writer import Notes
+from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.promoter import Promoter
-from chancy.worker.reconciler import Holdings
-from chancy.worker.registration import Presence
-from chancy.worker.services import Services
+from chancy.worker.reconciler import ClaimReconciler
+from chancy.worker.registration import Registration
+from chancy.worker.services import ServiceLoops
 from chancy.worker.settler import Settler
-from chancy.worker.supervisor.link import Line
+from chancy.worker.supervisor.link import SupervisorLink
 
 #: Seconds between looks at who was asked to stop: while notices arrive, and while they do not.
 _STOPS_EVERY_S, _STOPS_POLL_S = 5.0, 1.0
 
 
-class Member(NamedTuple):
+class BrokerSessionHost(NamedTuple):
     """What a worker gives to each of its planes."""
 
     clock: Clock
     heartbeat_timeout_s: float
     #: Told each notice.
-    heed: Callable[[Plane, Notice], None]
+    heed: Callable[[BrokerSession, Notice], None]
     #: Called when notices arrive again: what was said before is lost.
     resumed: Callable[[], None]
     #: Told the ids of settlements whose lease was gone.
     stale: Callable[[frozenset[UUID]], None]
     #: Called when the broker has forgotten the worker, which is registered anew then.
-    dead: Callable[[Plane], None]
+    dead: Callable[[BrokerSession], None]
 
 
 class Running(Protocol):
@@ -54,12 +54,12 @@ class Running(Protocol):
         """The jobs that run or wait to run here, of every broker."""
         ...
 
-    def put_off(self, plane: Plane, why: str) -> None:
+    def put_off(self, plane: BrokerSession, why: str) -> None:
         """Stop what can be stopped of what runs for a broker, to be run again."""
         ...
 
 
-class Plane:
+class BrokerSession:
     """Settles, notes, listens, promotes and beats with one broker.
 
     Each broker of a worker has its own, so that the outage of one leaves the queues of the others
@@ -73,11 +73,11 @@ class Plane:
         self,
         name: str,
         broker: Broker,
-        line: Line | None,
+        line: SupervisorLink | None,
         *,
-        member: Member,
+        member: BrokerSessionHost,
         hooks: Hooks,
-        services: Services,
+        services: ServiceLoops,
         tags: Iterable[str],
         heartbeat_s: float,
     ) -> None:
@@ -88,20 +88,20 @@ class Plane:
         self._services = services
         self._inside = hooks.inside(broker)
         self._after = hooks.after(broker)
-        self.notes = Notes(broker, clock)
+        self.notes = MetaWriter(broker, clock)
         self.settler = Settler(self.settle, clock, on_stale=member.stale, prepare=self.notes.joined)
         self.listener = Listener(
             broker, clock, heed=functools.partial(member.heed, self), resumed=member.resumed
         )
         self._promoter = Promoter(broker, clock)
-        self.presence = Presence(
+        self.presence = Registration(
             broker,
             tags=tags,
             heartbeat_s=heartbeat_s,
             line=line if self.control else None,
             declared_dead=self._declared_dead,
         )
-        self._holdings = Holdings(broker, self.presence, self.settler, clock)
+        self._holdings = ClaimReconciler(broker, self.presence, self.settler, clock)
 
     @property
     def control(self) -> bool:
@@ -122,7 +122,7 @@ class Plane:
     def join(
         self,
         worker_id: UUID,
-        planes: Planes,
+        planes: BrokerSet,
         running: Running,
     ) -> None:
         """Begin all of it beside the control broker, as soon as this one can be reached.
@@ -150,7 +150,7 @@ class Plane:
         )
 
     async def watch(self, running: Running) -> None:
-        """Look whether beats are answered, until cancelled; see `Presence.watch`."""
+        """Look whether beats are answered, until cancelled; see `Registration.watch`."""
         timeout_s = self._member.heartbeat_timeout_s
         await self.presence.watch(timeout_s, functools.partial(running.put_off, self))
 

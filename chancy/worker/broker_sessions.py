@@ -11,16 +11,16 @@ from chancy.broker.contract import Broker
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.router import RoutedBroker
-from chancy.worker.broker_session import Member, Plane, Running
-from chancy.worker.services import Services
+from chancy.worker.broker_session import BrokerSession, BrokerSessionHost, Running
+from chancy.worker.services import ServiceLoops
 from chancy.worker.shutdown import tear_down
-from chancy.worker.supervisor.link import Line
+from chancy.worker.supervisor.link import SupervisorLink
 
 #: Seconds for which the end of a worker waits for the stores to take the last settlements.
 _FLUSH_S = 15.0
 
 
-class Brokers:
+class BrokerSessions:
     """The control broker, and those that plugins supply, each with a plane of its own.
 
     :param broker: of the application.
@@ -29,19 +29,19 @@ class Brokers:
     def __init__(
         self,
         broker: Broker,
-        member: Member,
+        member: BrokerSessionHost,
         *,
         hooks: Hooks,
-        services: Services,
+        services: ServiceLoops,
         tags: Iterable[str],
         heartbeat_s: float,
-        line: Line | None,
+        line: SupervisorLink | None,
     ) -> None:
         self._broker = broker
         self._routed = broker if isinstance(broker, RoutedBroker) else None
         tags = tuple(tags)
         self._planes = {
-            name: Plane(
+            name: BrokerSession(
                 name,
                 one,
                 line,
@@ -57,7 +57,7 @@ class Brokers:
         }
         self.control = self._planes[DEFAULT_BROKER]
 
-    def of(self, queue: Queue) -> Plane:
+    def of(self, queue: Queue) -> BrokerSession:
         """Where a queue is served from. Raises `ConfigurationError` if that is not here."""
         self._broker.check_queue(queue)
         return self._planes.get(queue.broker, self.control)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from chancy.broker.contract import Pulse
+from chancy.broker.contract import Heartbeat
 from chancy.checks import number
 from chancy.clock import Backoff
 from chancy.errors import ChancyError, ConfigurationError
@@ -39,7 +39,7 @@ def check_times(shutdown_timeout_s: float, heartbeat_s: float, heartbeat_timeout
         )
 
 
-class Heartbeat:
+class HeartbeatThread:
     """Beats at an interval until stopped.
 
     What it cannot survive: a job that holds the interpreter's lock for longer than the heartbeat
@@ -50,7 +50,7 @@ class Heartbeat:
     """
 
     def __init__(
-        self, pulse: Pulse, *, interval_s: float, declared_dead: Callable[[], None]
+        self, pulse: Heartbeat, *, interval_s: float, declared_dead: Callable[[], None]
     ) -> None:
         self._pulse = pulse
         self._interval_s = interval_s

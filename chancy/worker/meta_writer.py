@@ -16,10 +16,10 @@ from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff, Clock
 from chancy.context.context import Progress
-from chancy.context.host import CompletionPlace
+from chancy.context.host import CompletionRef
 from chancy.errors import BrokerError
 from chancy.states import State
-from chancy.worker.step_writer import Keeper
+from chancy.worker.step_writer import StepWriter
 
 logger = logging.getLogger("chancy.worker")
 
@@ -34,7 +34,7 @@ _Key = tuple[UUID, UUID]
 Interrupt = Callable[[Claim, Outcome], object]
 
 
-class _Word(NamedTuple):
+class _MetaUpdate(NamedTuple):
     claim: Claim
     progress: Progress
     interrupt: Interrupt
@@ -46,7 +46,7 @@ class _Word(NamedTuple):
         return {"fraction": fraction, "text": text, "attempt": self.claim.attempt}
 
 
-class Notes:
+class MetaWriter:
     """Keeps the last word of each running attempt and writes them together; stores steps, and
     knows the attempts that have completed themselves.
 
@@ -57,20 +57,20 @@ class Notes:
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
-        self._waiting: dict[_Key, _Word] = {}
-        self._writing: dict[_Key, _Word] = {}
+        self._waiting: dict[_Key, _MetaUpdate] = {}
+        self._writing: dict[_Key, _MetaUpdate] = {}
         self._wake = asyncio.Event()
-        self._keeper = Keeper(broker, clock)
-        #: Puts the steps of a running job over its meta; see `Keeper.keep`.
+        self._keeper = StepWriter(broker, clock)
+        #: Puts the steps of a running job over its meta; see `StepWriter.keep`.
         self.keep = self._keeper.keep
         # Of attempts that are held by this worker.
         self._completing: dict[_Key, Claim] = {}
 
     @property
-    def completion(self) -> CompletionPlace | None:
+    def completion(self) -> CompletionRef | None:
         """What completes jobs; None if they are not in Postgres."""
         if isinstance(self._broker, SqlStore):
-            return CompletionPlace(_COMPLETION, self._broker.schema)
+            return CompletionRef(_COMPLETION, self._broker.schema)
         return None
 
     def completing(self, claim: Claim) -> None:
@@ -114,7 +114,7 @@ class Notes:
 
         :param interrupt: stops the attempt; called if its lease turns out to be lost.
         """
-        self._waiting[claim.id, claim.lease] = _Word(claim, progress, interrupt)
+        self._waiting[claim.id, claim.lease] = _MetaUpdate(claim, progress, interrupt)
         self._wake.set()
 
     def joined(self, settlements: list[Settlement]) -> list[Settlement]:
@@ -187,7 +187,7 @@ class Notes:
             if key not in self._completing:
                 self._tell(word)
 
-    def _tell(self, word: _Word) -> None:
+    def _tell(self, word: _MetaUpdate) -> None:
         claim = word.claim
         self._waiting.pop((claim.id, claim.lease), None)
         logger.warning("lease_lost job=%s func=%s: the job is told to stop", claim.id, claim.func)

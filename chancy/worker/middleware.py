@@ -13,10 +13,10 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Raised, Returned
 from chancy.context.context import CURRENT, JobContext
-from chancy.context.host import Nowhere
+from chancy.context.host import DetachedHost
 from chancy.executors.base import Executor
 from chancy.plugin.hooks import Around
-from chancy.plugin.plugin import Surrounding
+from chancy.plugin.plugin import AroundContext
 
 logger = logging.getLogger("chancy.worker")
 
@@ -26,7 +26,7 @@ LEAVE_S = 30.0
 _SWALLOWED_S = 1.0
 
 
-class SurroundedRun:
+class HookedRun:
     """One run in the middle of the hooks, in a task and a context of its own: what the hooks set
     there is seen by the job, and by no other.
 
@@ -46,7 +46,7 @@ class SurroundedRun:
         self._executor = executor
         self._leave_s = leave_s
         self._stack = AsyncExitStack()
-        self._job = JobContext(claim, Nowhere(), stack=self._stack)
+        self._job = JobContext(claim, DetachedHost(), stack=self._stack)
         self._entering = True
         self._given: Outcome | None = None
         self._end: asyncio.Future[Outcome] | None = None
@@ -94,7 +94,7 @@ class SurroundedRun:
         if self._end is not None and not self._end.done():
             self._end.set_result(outcome)
 
-    async def _enter(self, surrounding: Surrounding) -> None:
+    async def _enter(self, surrounding: AroundContext) -> None:
         if isinstance(surrounding, AbstractAsyncContextManager):
             await self._stack.enter_async_context(surrounding)
         else:
@@ -157,7 +157,7 @@ def _blamed(outcome: Outcome, error: BaseException) -> Outcome:
     return outcome
 
 
-class Surroundings:
+class AroundHooks:
     """An executor with hooks about each run; for a runner it is one like any other.
 
     :param hooks: in the order in which they are entered.
@@ -169,7 +169,7 @@ class Surroundings:
         self._executor = executor
         self._hooks = hooks
         self._leave_s = leave_s
-        self._runs: dict[tuple[UUID, UUID], SurroundedRun] = {}
+        self._runs: dict[tuple[UUID, UUID], HookedRun] = {}
 
     @property
     def slots(self) -> int:
@@ -183,7 +183,7 @@ class Surroundings:
         await self._executor.start()
 
     async def run(self, claim: Claim) -> Outcome:
-        run = SurroundedRun(claim, self._hooks, self._executor, self._leave_s)
+        run = HookedRun(claim, self._hooks, self._executor, self._leave_s)
         self._runs[claim.id, claim.lease] = run
         try:
             return await run.outcome()

@@ -31,7 +31,7 @@ IDLE_S = 60.0
 _Key = tuple[UUID, UUID]
 
 
-class Quarantine:
+class QuarantineExecutor:
     """An executor for claims that share the worker's process, and another for the suspects.
 
     A claim with a crash runs alone in a child: if it was the killer it kills only that, and if it

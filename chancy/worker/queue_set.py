@@ -16,10 +16,10 @@ from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import Queue
 from chancy.text import storable
-from chancy.worker.broker_session import Plane
-from chancy.worker.queue_worker import Serving, going
-from chancy.worker.services import Services
-from chancy.worker.worker_limits import Bounds
+from chancy.worker.broker_session import BrokerSession
+from chancy.worker.queue_worker import QueueWorker, going
+from chancy.worker.services import ServiceLoops
+from chancy.worker.worker_limits import WorkerLimits
 
 logger = logging.getLogger("chancy.worker")
 
@@ -32,7 +32,7 @@ _WARM_UP_S = 30.0
 MAX_WHY = 1_000
 
 
-class Application(Protocol):
+class WorkerApplication(Protocol):
     """What a worker needs of a `chancy.app.Chancy`."""
 
     @property
@@ -50,7 +50,7 @@ class Application(Protocol):
     async def check_tables(self) -> None: ...
 
 
-class Member(Protocol):
+class QueueSetHost(Protocol):
     """What the roster needs of the worker that it belongs to."""
 
     @property
@@ -62,7 +62,7 @@ class _Start(NamedTuple):
     task: asyncio.Task[None]
 
 
-class Roster:
+class QueueSet:
     """Starts and ends the serving of queues as they are declared, changed and deleted.
 
     They start beside each other, since the warm-up of one may take long.
@@ -72,12 +72,12 @@ class Roster:
 
     def __init__(
         self,
-        worker: Member,
-        app: Application,
-        services: Services,
-        plane_of: Callable[[Queue], Plane],
-        control: Plane,
-        bounds: Bounds,
+        worker: QueueSetHost,
+        app: WorkerApplication,
+        services: ServiceLoops,
+        plane_of: Callable[[Queue], BrokerSession],
+        control: BrokerSession,
+        bounds: WorkerLimits,
     ) -> None:
         self._worker = worker
         self._bounds = bounds
@@ -86,16 +86,16 @@ class Roster:
         self._plane_of = plane_of
         self._control = control
         self._wanted: dict[str, Queue] = {}
-        self._serving: dict[str, Serving] = {}
+        self._serving: dict[str, QueueWorker] = {}
         self._starting: dict[str, _Start] = {}
         #: Why a queue could not be started when that was tried last.
         self._failed: dict[str, str] = {}
         self._known_broken: dict[str, str] = {}
         #: Started, and not ended yet.
-        self._alive: set[Serving] = set()
+        self._alive: set[QueueWorker] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         # What has been served as it was before, the oldest first; set: it is to end soon.
-        self._former: dict[Serving, asyncio.Event] = {}
+        self._former: dict[QueueWorker, asyncio.Event] = {}
         #: Set when it may have changed which queues are served.
         self.changed = asyncio.Event()
         self._closed = False
@@ -215,7 +215,7 @@ class Roster:
         self._known_broken = now
         return now
 
-    def wake(self, name: str, plane: Plane, *, thorough: bool) -> None:
+    def wake(self, name: str, plane: BrokerSession, *, thorough: bool) -> None:
         serving = self._serving.get(name)
         if serving is not None:
             serving.wake(plane, thorough=thorough)
@@ -234,12 +234,12 @@ class Roster:
         outcome = Cancelled("somebody asked for it")
         return any(one.runner.ask_to_stop(job_id, outcome) for one in self._alive)
 
-    def interrupt(self, plane: Plane, why: str) -> None:
+    def interrupt(self, plane: BrokerSession, why: str) -> None:
         """Stop everything that runs for a broker; the serving goes on."""
         for serving in self._alive:
             serving.interrupt(why, plane)
 
-    def put_off(self, plane: Plane, why: str) -> None:
+    def put_off(self, plane: BrokerSession, why: str) -> None:
         """Stop what can be stopped of it, to be run again; the serving goes on."""
         for serving in self._alive:
             serving.put_off(why, plane)
@@ -265,7 +265,7 @@ class Roster:
             if isinstance(end, Exception):
                 raise end
 
-    async def _leave(self, serving: Serving) -> None:
+    async def _leave(self, serving: QueueWorker) -> None:
         """Let what runs come to its end, unless the worker ends, or the queue changes often."""
         soon = self._former[serving] = asyncio.Event()
         same = [one for one in self._former if one.queue.name == serving.queue.name]
@@ -281,13 +281,13 @@ class Roster:
             del self._former[serving]
         await self._end(serving)
 
-    async def _end(self, serving: Serving) -> None:
+    async def _end(self, serving: QueueWorker) -> None:
         try:
             await self._stop(serving)
         finally:
             self._alive.discard(serving)
 
-    async def _stop(self, serving: Serving) -> None:
+    async def _stop(self, serving: QueueWorker) -> None:
         """In good time, or at once when that is asked for."""
         stopping = asyncio.create_task(serving.stop(grace_s=self._worker.shutdown_timeout_s))
         hurry = asyncio.create_task(self.hurry.wait())
@@ -299,8 +299,8 @@ class Roster:
             await asyncio.wait([stopping], timeout=0.05)
         await stopping
 
-    def _serve(self, queue: Queue) -> Serving:
-        return Serving(
+    def _serve(self, queue: Queue) -> QueueWorker:
+        return QueueWorker(
             queue,
             plane=self._plane_of(queue),
             control=self._control,

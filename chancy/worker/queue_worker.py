@@ -14,7 +14,7 @@ from chancy.attempt.outcome import Outcome, Released, Snoozed
 from chancy.clock import Clock
 from chancy.context.context import Progress
 from chancy.executors import executor
-from chancy.executors.base import Executor, Ties
+from chancy.executors.base import AttemptCallbacks, Executor
 from chancy.job.limits import Limits
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
@@ -27,35 +27,35 @@ from chancy.queue.executor_options import (
     default_options,
 )
 from chancy.queue.queue import Queue
-from chancy.worker.adoption import Strays
-from chancy.worker.broker_session import Plane
-from chancy.worker.meta_writer import Notes
-from chancy.worker.middleware import Surroundings
+from chancy.worker.adoption import QueueAdoption
+from chancy.worker.broker_session import BrokerSession
+from chancy.worker.meta_writer import MetaWriter
+from chancy.worker.middleware import AroundHooks
 from chancy.worker.puller import Claiming, Puller
-from chancy.worker.quarantine import CHILDREN, Quarantine
+from chancy.worker.quarantine import CHILDREN, QuarantineExecutor
 from chancy.worker.runner import Runner
-from chancy.worker.services import Services
-from chancy.worker.worker_limits import Bounds
+from chancy.worker.services import ServiceLoops
+from chancy.worker.worker_limits import WorkerLimits
 
 #: A queue that is changed is served anew while the old serving still comes to its end.
 _numbers = itertools.count(1)
 
 
-class Serving:
+class QueueWorker:
     """Starts, wakes and ends what serves a queue. A changed queue gets a new one."""
 
     def __init__(
         self,
         queue: Queue,
         *,
-        plane: Plane,
-        control: Plane,
+        plane: BrokerSession,
+        control: BrokerSession,
         registry: Registry,
         hooks: Hooks,
-        services: Services,
+        services: ServiceLoops,
         clock: Clock,
         max_payload: int,
-        bounds: Bounds,
+        bounds: WorkerLimits,
     ) -> None:
         self.queue = queue
         self._concurrency = bounds.concurrency or queue.concurrency
@@ -66,7 +66,7 @@ class Serving:
         self._plane = plane
         self._strays = None if plane is control else self._make_strays(control, plane)
         made = self._make_executor()
-        self._executor = Surroundings(made, hooks.around) if hooks.around else made
+        self._executor = AroundHooks(made, hooks.around) if hooks.around else made
         settle = self._strays.settle if self._strays else plane.settler.add
         self.runner = Runner(self._executor, hooks.judge, settle, clock, bounds.most_ahead)
         self.puller = self._puller(plane, plane.broker.claim, self.runner.give)
@@ -77,8 +77,8 @@ class Serving:
         self._name = f"puller {queue.name} {next(_numbers)}"
         self._ended = asyncio.Event()
 
-    def _make_strays(self, control: Plane, plane: Plane) -> Strays:
-        return Strays(
+    def _make_strays(self, control: BrokerSession, plane: BrokerSession) -> QueueAdoption:
+        return QueueAdoption(
             control,
             plane,
             adopted=self._look_again,
@@ -86,7 +86,7 @@ class Serving:
         )
 
     def _puller(
-        self, plane: Plane, claim: Claiming, give: Callable[[Sequence[Claim]], None]
+        self, plane: BrokerSession, claim: Claiming, give: Callable[[Sequence[Claim]], None]
     ) -> Puller:
         return Puller(
             self.queue,
@@ -130,7 +130,7 @@ class Serving:
                 apart = ProcessOptions()
             case _:
                 assert_never(options)
-        return Quarantine(made, lambda: self._executor_of("process", CHILDREN, apart))
+        return QuarantineExecutor(made, lambda: self._executor_of("process", CHILDREN, apart))
 
     def _executor_of(
         self, name: ExecutorName, concurrency: int | None, options: Options
@@ -142,7 +142,7 @@ class Serving:
             max_payload=self._max_payload,
             options=options,
             limits=Limits.of(self.queue.limits),
-            ties=Ties(
+            ties=AttemptCallbacks(
                 report=self._report,
                 keep=self._keep if self._strays else self._plane.notes.keep,
                 completing=self._plane.notes.completing,
@@ -150,7 +150,7 @@ class Serving:
             ),
         )
 
-    def _notes(self, claim: Claim) -> Notes:
+    def _notes(self, claim: Claim) -> MetaWriter:
         return self._strays.plane_of(claim).notes if self._strays else self._plane.notes
 
     def _report(self, claim: Claim, progress: Progress) -> None:
@@ -199,7 +199,7 @@ class Serving:
         """Whether the last look at it found nothing."""
         return all(puller.drained.is_set() for puller in self._pullers.values())
 
-    def wake(self, plane: Plane | None, *, thorough: bool) -> None:
+    def wake(self, plane: BrokerSession | None, *, thorough: bool) -> None:
         """Look now at what one broker has of the queue, or at all of it."""
         for one, puller in self._pullers.items():
             if plane is None or plane is one:
@@ -233,11 +233,11 @@ class Serving:
         await self.runner.close()
         await self._executor.stop()
 
-    def interrupt(self, why: str, plane: Plane | None = None) -> None:
+    def interrupt(self, why: str, plane: BrokerSession | None = None) -> None:
         """Stop everything that runs or waits here, of one broker or of all, and give it back."""
         self._stop(why, Released(why), plane)
 
-    def put_off(self, why: str, plane: Plane) -> None:
+    def put_off(self, why: str, plane: BrokerSession) -> None:
         """Give back what waits, and stop what can be stopped, to be run again without an attempt.
 
         What heeds nothing goes on, and ends as what it returns: a plain function in a thread does
@@ -245,7 +245,7 @@ class Serving:
         """
         self._stop(why, Snoozed(timedelta(0)), plane)
 
-    def _stop(self, why: str, outcome: Outcome, plane: Plane | None) -> None:
+    def _stop(self, why: str, outcome: Outcome, plane: BrokerSession | None) -> None:
         strays = self._strays
 
         def its(claim: Claim) -> bool:

@@ -15,7 +15,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.states import State
-from chancy.worker.registration import Presence
+from chancy.worker.registration import Registration
 from chancy.worker.settler import Settler
 
 logger = logging.getLogger("chancy.worker")
@@ -25,11 +25,13 @@ logger = logging.getLogger("chancy.worker")
 EVERY_S = 10.0
 
 
-class Holdings:
+class ClaimReconciler:
     """Compares what one broker says that the worker runs with what it does, and gives back the
     difference, at no cost to the jobs."""
 
-    def __init__(self, broker: Broker, presence: Presence, settler: Settler, clock: Clock) -> None:
+    def __init__(
+        self, broker: Broker, presence: Registration, settler: Settler, clock: Clock
+    ) -> None:
         self._broker = broker
         self._presence = presence
         self._settler = settler

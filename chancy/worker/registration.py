@@ -13,8 +13,8 @@ from importlib.metadata import version
 from chancy.broker.contract import Broker
 from chancy.broker.values import WorkerRecord
 from chancy.errors import BrokerError
-from chancy.worker.heartbeat import Heartbeat
-from chancy.worker.supervisor.link import Line
+from chancy.worker.heartbeat import HeartbeatThread
+from chancy.worker.supervisor.link import SupervisorLink
 from chancy.worker.tags import host, worker_tags
 
 logger = logging.getLogger("chancy.worker")
@@ -23,7 +23,7 @@ logger = logging.getLogger("chancy.worker")
 _HELD_UP_S = 0.2
 
 
-class Presence:
+class Registration:
     """Registers a worker, beats for it, and tells others and the supervisor what it serves.
 
     :param line: the line to the supervisor, if there is one.
@@ -37,7 +37,7 @@ class Presence:
         *,
         tags: Iterable[str],
         heartbeat_s: float,
-        line: Line | None,
+        line: SupervisorLink | None,
         declared_dead: Callable[[], None],
     ) -> None:
         self.worker_id = uuid.uuid4()
@@ -46,7 +46,7 @@ class Presence:
         self._heartbeat_s = heartbeat_s
         self._line = line
         self._tell_death = declared_dead
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: HeartbeatThread | None = None
         self._announced: tuple[tuple[str, ...], dict[str, str]] | None = None
 
     @property
@@ -67,7 +67,7 @@ class Presence:
         )
         self._announced = None
         if self._heartbeat is None:
-            self._heartbeat = Heartbeat(
+            self._heartbeat = HeartbeatThread(
                 self._broker.pulse(self.worker_id),
                 interval_s=self._heartbeat_s,
                 declared_dead=self._declared_dead,

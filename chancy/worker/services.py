@@ -21,7 +21,7 @@ _LONGEST_S = 10.0
 _RECOVERED_AFTER_S = _LONGEST_S
 
 
-class Services:
+class ServiceLoops:
     """Runs loops beside each other until they are stopped.
 
     A loop that raises is started again after a back-off. One that returns is done.

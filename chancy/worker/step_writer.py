@@ -17,7 +17,7 @@ logger = logging.getLogger("chancy.worker")
 _Key = tuple[UUID, UUID]
 
 
-class _Waiting:
+class _PendingMeta:
     """The last meta of one attempt, and who waits for it to be stored."""
 
     __slots__ = ("ends", "meta")
@@ -34,7 +34,7 @@ class _Waiting:
                 end.set_exception(error)
 
 
-class Keeper:
+class StepWriter:
     """Stores what comes in during one write together with the next, as the settler does.
 
     While the store is away those who wait go on waiting. Of each attempt the last meta is stored
@@ -44,7 +44,7 @@ class Keeper:
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
-        self._waiting: dict[_Key, _Waiting] = {}
+        self._waiting: dict[_Key, _PendingMeta] = {}
         self._wake = asyncio.Event()
         self._ended = False
 
@@ -57,7 +57,7 @@ class Keeper:
         """
         if self._ended:
             raise _ended()
-        waiting = self._waiting.setdefault((claim.id, claim.lease), _Waiting())
+        waiting = self._waiting.setdefault((claim.id, claim.lease), _PendingMeta())
         waiting.meta = meta
         end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.ends.append(end)
@@ -110,10 +110,10 @@ class Keeper:
             else:
                 one.settle(None)
 
-    def _take(self) -> dict[_Key, _Waiting]:
+    def _take(self) -> dict[_Key, _PendingMeta]:
         """What waits, of each job one attempt: an answer tells only the job's id."""
         ids: set[UUID] = set()
-        taken: dict[_Key, _Waiting] = {}
+        taken: dict[_Key, _PendingMeta] = {}
         for key in list(self._waiting):
             if key[0] in ids:
                 self._wake.set()
@@ -122,7 +122,7 @@ class Keeper:
                 taken[key] = self._waiting.pop(key)
         return taken
 
-    def _put_back(self, writing: dict[_Key, _Waiting]) -> None:
+    def _put_back(self, writing: dict[_Key, _PendingMeta]) -> None:
         for key, one in writing.items():
             later = self._waiting.setdefault(key, one)
             if later is not one:

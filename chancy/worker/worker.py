@@ -13,19 +13,19 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
-from chancy.broker.notices import Kind, Notice
+from chancy.broker.notices import Notice, NoticeKind
 from chancy.checks import several
 from chancy.errors import ConfigurationError
 from chancy.text import shown
-from chancy.worker.broker_session import Member, Plane
-from chancy.worker.broker_sessions import Brokers
+from chancy.worker.broker_session import BrokerSession, BrokerSessionHost
+from chancy.worker.broker_sessions import BrokerSessions
 from chancy.worker.heartbeat import check_times
-from chancy.worker.queue_set import Application, Roster
-from chancy.worker.services import Services
+from chancy.worker.queue_set import QueueSet, WorkerApplication
+from chancy.worker.services import ServiceLoops
 from chancy.worker.shutdown import tear_down
 from chancy.worker.signals import Signals
-from chancy.worker.supervisor.link import Line
-from chancy.worker.worker_limits import Bounds
+from chancy.worker.supervisor.link import SupervisorLink
+from chancy.worker.worker_limits import WorkerLimits
 
 logger = logging.getLogger("chancy.worker")
 
@@ -59,7 +59,7 @@ class Worker:
 
     def __init__(
         self,
-        chancy: Application,
+        chancy: WorkerApplication,
         *,
         tags: Iterable[str] = (),
         queues: Collection[str] | None = None,
@@ -69,7 +69,7 @@ class Worker:
         heartbeat_s: float = 5.0,
         heartbeat_timeout_s: float = 15.0,
         burst: bool = False,
-        supervisor: Line | None = None,
+        supervisor: SupervisorLink | None = None,
     ) -> None:
         if not hasattr(chancy, "broker"):
             raise ConfigurationError(f"{shown(chancy)} is not a Chancy: give the application")
@@ -77,7 +77,7 @@ class Worker:
         if queues is not None:
             queues = several(queues, str, "queues", "give the names of queues, which are texts")
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
-        bounds = Bounds(concurrency=concurrency, most_ahead=most_ahead)
+        bounds = WorkerLimits(concurrency=concurrency, most_ahead=most_ahead)
         self._app = chancy
         self.broker = chancy.broker
         self.clock = chancy.clock
@@ -85,8 +85,8 @@ class Worker:
         self._only = None if queues is None else frozenset(queues)
         self.shutdown_timeout_s = shutdown_timeout_s
         self._burst = burst
-        self._services = Services(self.clock)
-        self._brokers = Brokers(
+        self._services = ServiceLoops(self.clock)
+        self._brokers = BrokerSessions(
             self.broker,
             self._member(),
             hooks=chancy.hooks,
@@ -98,7 +98,9 @@ class Worker:
         self._control = self._brokers.control
         self._presence = self._control.presence
         self._signals = Signals(self._asked_to_stop, self.stop)
-        self._roster = Roster(self, chancy, self._services, self._brokers.of, self._control, bounds)
+        self._roster = QueueSet(
+            self, chancy, self._services, self._brokers.of, self._control, bounds
+        )
         self.leader = chancy.hooks.gate(self)
         self._queues_changed = asyncio.Event()
         #: Set when the worker begins to end; see `Runtime.ending`.
@@ -107,8 +109,8 @@ class Worker:
         #: Settlements that were refused because the lease was gone.
         self.stale = 0
 
-    def _member(self) -> Member:
-        return Member(
+    def _member(self) -> BrokerSessionHost:
+        return BrokerSessionHost(
             self.clock,
             self.heartbeat_timeout_s,
             self._heed,
@@ -240,7 +242,7 @@ class Worker:
 
     # Who this worker is
 
-    def _declared_dead(self, plane: Plane) -> None:
+    def _declared_dead(self, plane: BrokerSession) -> None:
         """Others run our jobs now: stop ours, whose settlements are refused."""
         self._roster.interrupt(plane, "the worker was declared dead")
 
@@ -289,18 +291,18 @@ class Worker:
 
     # Notices
 
-    def _heed(self, plane: Plane, notice: Notice) -> None:
+    def _heed(self, plane: BrokerSession, notice: Notice) -> None:
         match notice.kind:
-            case Kind.WAKE | Kind.REWIND:
-                self._roster.wake(notice.token, plane, thorough=notice.kind is Kind.REWIND)
-            case Kind.QUEUES:
+            case NoticeKind.WAKE | NoticeKind.REWIND:
+                self._roster.wake(notice.token, plane, thorough=notice.kind is NoticeKind.REWIND)
+            case NoticeKind.QUEUES:
                 self._queues_changed.set()
-            case Kind.STOP:
+            case NoticeKind.STOP:
                 with contextlib.suppress(ValueError):  # anybody may send anything
                     self._roster.stop_job(UUID(notice.token))
-            case Kind.LEADER:
+            case NoticeKind.LEADER:
                 self.leader.vacant()
-            case Kind.PROBE | Kind.FINISHED:
+            case NoticeKind.PROBE | NoticeKind.FINISHED:
                 pass
 
     def _look_at_everything(self) -> None:

@@ -10,7 +10,7 @@ from chancy.text import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class WorkerLimits:
     """Of each queue that the worker serves.
 
     :param concurrency: jobs that it runs at a time; None: as the queue says.

@@ -19,23 +19,23 @@ from chancy.errors import ConfigurationError
 from chancy.job.definition import Job
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
-from chancy.plugin.tracking import Untold
-from chancy.plugins.batch.calls import Calls
+from chancy.plugin.tracking import PendingOutcomes
+from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.description import Batch
-from chancy.plugins.batch.ends import End, Notes, place_of, settling
-from chancy.plugins.batch.pushing import Addition, Here, Push, Pushing, SyncPushing
+from chancy.plugins.batch.ends import BatchJobOutcome, BatchOutcomes, place_of, settling
+from chancy.plugins.batch.pushing import Addition, BatchContext, Push, Pushing, SyncPushing
 from chancy.plugins.batch.record import (
     BatchFilter,
+    BatchProgress,
     BatchRecord,
     BatchState,
     CallbackRecord,
     On,
-    Progress,
 )
 from chancy.plugins.batch.reference import BatchReference
-from chancy.plugins.batch.sweep import Sweep
+from chancy.plugins.batch.sweep import BatchSweep
 from chancy.plugins.batch.waiting import Waiting, waiting_for
-from chancy.postgres.schema.component import Kind, Migrations
+from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.postgres.settle.finals import finals
 from chancy.states import State
 from chancy.text import shown
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "BatchFilter",
+    "BatchProgress",
     "BatchRecord",
     "BatchReference",
     "BatchState",
     "Batches",
     "CallbackRecord",
     "On",
-    "Progress",
 ]
 
 #: Turns of the leader for one of a worker that does not lead.
@@ -84,8 +84,8 @@ class Batches(Plugin):
             raise ConfigurationError(f"sweep_s={shown(sweep_s)} must be from 0.05 s to a day")
         self.keep_days = keep_days
         self.sweep_s = sweep_s
-        self._notes = Notes()
-        self._untold: Untold[End] = Untold("batches", most=100_000)
+        self._notes = BatchOutcomes()
+        self._untold: PendingOutcomes[BatchJobOutcome] = PendingOutcomes("batches", most=100_000)
         # While somebody waits: it holds its broker.
         self._waiting: WeakValueDictionary[Broker, Waiting] = WeakValueDictionary()
 
@@ -100,7 +100,7 @@ class Batches(Plugin):
             head="0001",
             core="0008",
             grants={
-                Kind.PRODUCER: {
+                RoleKind.PRODUCER: {
                     "batches": "select, insert, update",
                     "batches_jobs": "select, insert",
                     "batches_shards": "select, insert, update",
@@ -108,7 +108,7 @@ class Batches(Plugin):
                     "batches_callbacks": "select, insert, update",
                 }
             },
-            core_grants={Kind.PRODUCER: {"queues": "select (name, broker)"}},
+            core_grants={RoleKind.PRODUCER: {"queues": "select (name, broker)"}},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -151,16 +151,16 @@ class Batches(Plugin):
         if not isinstance(broker, SqlStore):
             return
         telling = asyncio.create_task(
-            self._untold.tell(Calls(broker).settle, clock), name="chancy batches elsewhere"
+            self._untold.tell(BatchCalls(broker).settle, clock), name="chancy batches elsewhere"
         )
         try:
-            sweep = Sweep(broker, clock, self._notes, keep_days=self.keep_days)
+            sweep = BatchSweep(broker, clock, self._notes, keep_days=self.keep_days)
             await self._sweep(runtime, sweep)
         finally:
             telling.cancel()
             await asyncio.wait([telling])
 
-    async def _sweep(self, runtime: Runtime, sweep: Sweep) -> None:
+    async def _sweep(self, runtime: Runtime, sweep: BatchSweep) -> None:
         clock = runtime.clock
         ask_at = turn_at = retain_at = clock.monotonic()
         while True:
@@ -232,7 +232,7 @@ class Batches(Plugin):
             yours is to be undone.
         :raises LeaseLost: another worker has the job, or it has ended.
         """
-        here = Here.now()
+        here = BatchContext.now()
         addition = Addition(chancy, here.batch, here, jobs)
         return await addition.add(chancy, within, validate=validate)
 
@@ -245,7 +245,7 @@ class Batches(Plugin):
         validate: bool = True,
     ) -> int:
         """`add` for plain functions, in a transaction of theirs."""
-        here = Here.now()
+        here = BatchContext.now()
         addition = Addition(chancy, here.batch, here, jobs)
         return addition.add_sync(chancy, within, validate=validate)
 
@@ -264,11 +264,11 @@ class Batches(Plugin):
         self, chancy: Application, wanted: BatchFilter | None = None
     ) -> Sequence[BatchRecord]:
         """Batches by a filter, newest first."""
-        return await Calls(chancy.broker).find(wanted or BatchFilter())
+        return await BatchCalls(chancy.broker).find(wanted or BatchFilter())
 
 
 async def _rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
-    found = await Calls(chancy.broker).find(BatchFilter(limit=100))
+    found = await BatchCalls(chancy.broker).find(BatchFilter(limit=100))
     return [
         {
             "id": str(one.id),

@@ -10,7 +10,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import ConfigurationError
 from chancy.plugin.tracking import supplied
-from chancy.plugins.batch.ends import End, Place, settling
+from chancy.plugins.batch.ends import BatchJobOutcome, BatchRef, settling
 from chancy.plugins.batch.record import (
     BatchFilter,
     BatchRecord,
@@ -29,7 +29,7 @@ MAX_FOUND = 1_000
 _BATCH, _ROUNDS = 500, 5
 
 
-class Calls:
+class BatchCalls:
     """The batches of one application.
 
     :raises ConfigurationError: its broker keeps no tables.
@@ -101,7 +101,9 @@ class Calls:
     async def _cancel_elsewhere(self, id: UUID) -> None:
         """What waits in the outbox of the other broker never comes to it."""
         while rows := await self._fetch("take_back", id, 10 * _BATCH):
-            back = [End(Place(id, None), row[0], int(State.CANCELLED)) for row in rows]
+            back = [
+                BatchJobOutcome(BatchRef(id, None), row[0], int(State.CANCELLED)) for row in rows
+            ]
             await self.settle(back)
         after = UUID(int=0)
         while rows := await self._fetch("away", id, after, _BATCH):
@@ -117,13 +119,13 @@ class Calls:
         batches = {job: batch for batch, job in jobs}
         became = await self._broker.cancel(list(batches))
         await self.settle(
-            End(Place(batches[job], None), job, int(State.CANCELLED))
+            BatchJobOutcome(BatchRef(batches[job], None), job, int(State.CANCELLED))
             for job, what in became.items()
             if what is Cancellation.CANCELLED
         )
         return len(became) < len(batches)
 
-    async def settle(self, ends: Iterable[End]) -> None:
+    async def settle(self, ends: Iterable[BatchJobOutcome]) -> None:
         """Take ends that no settlement has told."""
         those = list(ends)
         if those:

@@ -11,7 +11,7 @@ import click
 
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
-from chancy.plugins.batch.calls import MAX_FOUND, Calls
+from chancy.plugins.batch.calls import MAX_FOUND, BatchCalls
 from chancy.plugins.batch.record import BatchFilter, BatchRecord, BatchState, CallbackRecord
 from chancy.states import State
 
@@ -64,7 +64,7 @@ def list_(
         before=before,
         limit=limit,
     )
-    found = line.run(lambda chancy: Calls(chancy.broker).find(wanted))
+    found = line.run(lambda chancy: BatchCalls(chancy.broker).find(wanted))
     if json_:
         line.script([_facts(one) for one in found])
         return
@@ -146,7 +146,7 @@ def cancel(line: CommandLine, id: UUID, json_: bool) -> None:
     Example:
       chancy batch cancel 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
-    done = line.run(lambda chancy: Calls(chancy.broker).cancel(id))
+    done = line.run(lambda chancy: BatchCalls(chancy.broker).cancel(id))
     if json_:
         line.script({"cancelled": done})
     if not done:
@@ -158,7 +158,7 @@ def cancel(line: CommandLine, id: UUID, json_: bool) -> None:
 async def _whole(
     chancy: Application, id: UUID
 ) -> tuple[BatchRecord | None, Sequence[CallbackRecord], Sequence[tuple[UUID, State]]]:
-    calls = Calls(chancy.broker)
+    calls = BatchCalls(chancy.broker)
     return await calls.get(id), await calls.callbacks(id), await calls.bad(id, None, _BAD)
 
 

@@ -11,9 +11,9 @@ from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.errors import BrokerUnavailable
 from chancy.job.definition import QueuedJob
-from chancy.plugin.tracking import BATCH, Search
-from chancy.plugins.batch.calls import Calls
-from chancy.plugins.batch.ends import End, Place
+from chancy.plugin.tracking import BATCH, OutcomeSearch
+from chancy.plugins.batch.calls import BatchCalls
+from chancy.plugins.batch.ends import BatchJobOutcome, BatchRef
 from chancy.plugins.batch.store import statement, store_of
 from chancy.states import State
 
@@ -23,13 +23,13 @@ logger = logging.getLogger("chancy.batches")
 LOOKED_AT = 2_500
 
 
-class Elsewhere:
+class BatchTracking:
     """Walks over them, some in each turn, and begins at the front when it has come to the end."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._store = store_of(broker)
-        self._calls = Calls(broker)
-        self._search: Search[End] = Search(broker, self._unsent, clock)
+        self._calls = BatchCalls(broker)
+        self._search: OutcomeSearch[BatchJobOutcome] = OutcomeSearch(broker, self._unsent, clock)
 
     async def turn(self) -> int:
         """Tell of those that had ended in the turn before, too, or are gone for 15 s, and stop
@@ -58,7 +58,7 @@ class Elsewhere:
         stopping = {job for _, job, stops in rows if stops}
         found = await self._search.find(list(batches))
         ends = [
-            End(Place(batches[id], None), id, state)
+            BatchJobOutcome(BatchRef(batches[id], None), id, state)
             for id, job in found.items()
             if (state := _state(job, id in stopping)) is not None
         ]

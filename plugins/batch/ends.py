@@ -27,7 +27,7 @@ MAX_TOLD = 2_000
 _WELL = int(State.SUCCEEDED)
 
 
-class Place(NamedTuple):
+class BatchRef(NamedTuple):
     """In which batch a job is.
 
     :param root: it is the replay of the dead letter of this job.
@@ -37,35 +37,35 @@ class Place(NamedTuple):
     root: UUID | None
 
 
-class End(NamedTuple):
+class BatchJobOutcome(NamedTuple):
     """How a job of a batch ended.
 
     :param state: a final one.
     """
 
-    place: Place
+    place: BatchRef
     job: UUID
     state: int
 
 
 @lru_cache(maxsize=1_000)
-def _first(text: str) -> Place:
-    return Place(UUID(text), None)
+def _first(text: str) -> BatchRef:
+    return BatchRef(UUID(text), None)
 
 
-def place_of(meta: str | None) -> Place | None:
+def place_of(meta: str | None) -> BatchRef | None:
     """In which batch the job with this meta is; None if in none, or if that says nonsense."""
     if meta is None or (_MARK not in meta and _DENSE not in meta):
         return None
     return _plain(meta) if len(meta) == _PLAIN else _parsed(meta)
 
 
-def _parsed(meta: str) -> Place | None:
+def _parsed(meta: str) -> BatchRef | None:
     try:
         data = json.loads(meta)
         batch, letters = data[KEY]["id"], data.get("dead_letters")
         if isinstance(letters, dict):
-            return Place(UUID(batch), UUID(letters["replay_of"]))
+            return BatchRef(UUID(batch), UUID(letters["replay_of"]))
         return _first(batch)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -75,7 +75,7 @@ def _parsed(meta: str) -> Place | None:
 _plain = lru_cache(maxsize=1_000)(_parsed)
 
 
-class Notes:
+class BatchOutcomes:
     """The jobs of batches whose attempts have ended in this process, until they are settled.
 
     A settlement does not say in which batch its job is, and the claim does. So plain jobs cost a
@@ -84,22 +84,22 @@ class Notes:
     """
 
     def __init__(self) -> None:
-        self._noted: dict[UUID, Place] = {}
+        self._noted: dict[UUID, BatchRef] = {}
         # Those that were there when the service looked last.
-        self._aged: dict[UUID, Place] = {}
+        self._aged: dict[UUID, BatchRef] = {}
         # Those that were told last, and before: a batch is told again if its answer was lost.
         # Whole generations are given up: to take one by one from the front of a dict takes 4 µs.
-        self._told: dict[UUID, Place] = {}
-        self._before: dict[UUID, Place] = {}
+        self._told: dict[UUID, BatchRef] = {}
+        self._before: dict[UUID, BatchRef] = {}
         # Those that were asked after and are in no table: another broker is about to settle them.
-        self._away: dict[UUID, Place] = {}
+        self._away: dict[UUID, BatchRef] = {}
         #: How those were to be settled of which the hook failed to tell.
         self.failed: dict[UUID, int] = {}
 
     def __len__(self) -> int:
         return len(self._noted) + len(self._aged)
 
-    def note(self, id: UUID, place: Place) -> None:
+    def note(self, id: UUID, place: BatchRef) -> None:
         """Take note of an attempt that has ended. When there are too many, the older ones are
         given up: the sweep finds them."""
         self._noted[id] = place
@@ -115,21 +115,21 @@ class Notes:
             or (self._before and id in self._before)
         )
 
-    def _place(self, id: UUID) -> Place | None:
+    def _place(self, id: UUID) -> BatchRef | None:
         return (
             self._noted.get(id) or self._aged.get(id) or self._told.get(id) or self._before.get(id)
         )
 
-    def ends(self, batch: Iterable[Settlement]) -> list[End]:
+    def ends(self, batch: Iterable[Settlement]) -> list[BatchJobOutcome]:
         """The ends of jobs of batches among settlements."""
         place_of = self._place
         return [
-            _end(End, (place, one.id, int(one.state)))
+            _end(BatchJobOutcome, (place, one.id, int(one.state)))
             for one in batch
             if (place := place_of(one.id)) is not None
         ]
 
-    def told(self, ends: Iterable[End]) -> None:
+    def told(self, ends: Iterable[BatchJobOutcome]) -> None:
         """These were written, if their transaction is committed."""
         noted, aged, told = self._noted, self._aged, self._told
         for place, id, _ in ends:
@@ -141,7 +141,7 @@ class Notes:
         if len(told) > MAX_TOLD:
             self._before, self._told = told, {}
 
-    def not_told(self, ends: Iterable[End]) -> None:
+    def not_told(self, ends: Iterable[BatchJobOutcome]) -> None:
         """These could not be written; whether they were settled is to be seen."""
         noted, aged = self._noted, self._aged
         for _, id, state in ends:
@@ -152,10 +152,10 @@ class Notes:
             if id in noted or id in aged:
                 self.failed[id] = state
 
-    def settled(self, batch: Iterable[Settlement]) -> list[End]:
+    def settled(self, batch: Iterable[Settlement]) -> list[BatchJobOutcome]:
         """The ends of jobs of batches among settlements that were stored, and that the hook has not
         told: of those that another broker has stored."""
-        found: list[End] = []
+        found: list[BatchJobOutcome] = []
         if not (self._noted or self._aged or self._away):
             return found
         for one in batch:
@@ -163,7 +163,7 @@ class Notes:
             if place is None:
                 continue
             if one.state.final:
-                found.append(End(place, one.id, int(one.state)))
+                found.append(BatchJobOutcome(place, one.id, int(one.state)))
                 self.forget([one.id])
             # Otherwise it goes on. What is asked after is forgotten then.
             self._away.pop(one.id, None)
@@ -184,7 +184,7 @@ class Notes:
             self._aged.pop(id, None)
             self.failed.pop(id, None)
 
-    def age(self, most: int) -> dict[UUID, Place]:
+    def age(self, most: int) -> dict[UUID, BatchRef]:
         """Up to so many of those that were noted before this was called last, those that were given
         the longest ago first.
 
@@ -203,11 +203,11 @@ class Notes:
 _end = tuple.__new__
 
 
-def _order(end: End) -> tuple[int, int]:
+def _order(end: BatchJobOutcome) -> tuple[int, int]:
     return end.place.batch.int, end.job.int
 
 
-def settling(schema: str, ends: Sequence[End]) -> tuple[Any, ...]:
+def settling(schema: str, ends: Sequence[BatchJobOutcome]) -> tuple[Any, ...]:
     """The statement, with its parameters, that takes ends, at least one."""
     place = ends[0].place
     # Jobs of one batch share the object, as long as it is remembered.

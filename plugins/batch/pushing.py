@@ -45,7 +45,7 @@ class SyncPushing(Application, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class BatchContext:
     """The job of a batch that runs here, under its lease."""
 
     batch: UUID
@@ -53,7 +53,7 @@ class Here:
     lease: UUID
 
     @classmethod
-    def now(cls) -> Here:
+    def now(cls) -> BatchContext:
         """Raises `PushError` if no job of a batch runs here, `NoCurrentJob` if none at all does."""
         context: JobContext = current_job()
         try:
@@ -137,7 +137,7 @@ class Addition:
     """Jobs to be added to a batch, by a job of it that runs here (``here``), or from outside."""
 
     def __init__(
-        self, chancy: Application, id: UUID, here: Here | None, jobs: Iterable[Job[Any]]
+        self, chancy: Application, id: UUID, here: BatchContext | None, jobs: Iterable[Job[Any]]
     ) -> None:
         self._schema = store_of(chancy.broker).schema
         self._id = id

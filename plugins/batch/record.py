@@ -54,7 +54,7 @@ class On(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class BatchProgress:
     """How many jobs of a batch there are, and what became of them. A job counts once, however often
     it was retried.
 
@@ -88,7 +88,7 @@ class BatchRecord:
     name: str
     state: BatchState
     open: bool
-    progress: Progress
+    progress: BatchProgress
     pushed_at: datetime
     stop_asked_at: datetime | None
     finished_at: datetime | None
@@ -136,7 +136,9 @@ def batch(row: Sequence[Any]) -> BatchRecord:
         name=name,
         state=BatchState(state),
         open=open_,
-        progress=Progress(pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled),
+        progress=BatchProgress(
+            pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled
+        ),
         pushed_at=pushed_at.replace(tzinfo=UTC),
         stop_asked_at=utc(stop_asked_at),
         finished_at=utc(finished_at),

@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from chancy.job.definition import Job
-from chancy.plugins.batch.calls import Calls
+from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.pushing import Addition, Pushing
-from chancy.plugins.batch.record import BatchRecord, BatchState, CallbackRecord, Progress
+from chancy.plugins.batch.record import BatchProgress, BatchRecord, BatchState, CallbackRecord
 from chancy.plugins.batch.waiting import Waiting
 from chancy.results.reference import checked
 from chancy.states import State
@@ -23,7 +23,7 @@ class BatchReference:
     def __init__(self, id: UUID, chancy: Pushing, waiting: Callable[[], Waiting]) -> None:
         self.id = checked(id, "batch")
         self._chancy = chancy
-        self._calls = Calls(chancy.broker)
+        self._calls = BatchCalls(chancy.broker)
         self._waiting = waiting
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class BatchReference:
         """The batch as it is now; None if there is none (not committed, or forgotten)."""
         return await self._calls.get(self.id)
 
-    async def progress(self) -> Progress | None:
+    async def progress(self) -> BatchProgress | None:
         """How many of its jobs have ended. It reads up to 16 rows, however many jobs there are."""
         found = await self.get()
         return None if found is None else found.progress

@@ -7,15 +7,15 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.plugins.batch.calls import Calls
-from chancy.plugins.batch.ends import End, Place
+from chancy.plugins.batch.calls import BatchCalls
+from chancy.plugins.batch.ends import BatchJobOutcome, BatchRef
 from chancy.plugins.batch.store import statement, store_of
 
 #: Jobs of one turn that did not go well.
 LOOKED_AT = 1_000
 
 
-class Replays:
+class BatchReplays:
     """Walks over the jobs that did not go well, some in each turn.
 
     A replay is a job of its own, which no table of batches knows before it has ended: so if the
@@ -24,7 +24,7 @@ class Replays:
 
     def __init__(self, broker: Broker) -> None:
         self._store = store_of(broker)
-        self._calls = Calls(broker)
+        self._calls = BatchCalls(broker)
         self._there = False
         self._after: tuple[UUID | None, UUID | None] = (None, None)
 
@@ -40,7 +40,7 @@ class Replays:
             return 0
         rows = await self._fetch("replayed", *self._after, LOOKED_AT)
         ends = [
-            End(Place(batch, root), job, state)
+            BatchJobOutcome(BatchRef(batch, root), job, state)
             for batch, root, job, state in rows
             if job is not None
         ]

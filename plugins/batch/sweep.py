@@ -9,11 +9,11 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.plugin.tracking import Absences
-from chancy.plugins.batch.calls import Calls
-from chancy.plugins.batch.elsewhere import Elsewhere
-from chancy.plugins.batch.ends import End, Notes, Place
-from chancy.plugins.batch.replays import Replays
+from chancy.plugin.tracking import MissingJobs
+from chancy.plugins.batch.calls import BatchCalls
+from chancy.plugins.batch.elsewhere import BatchTracking
+from chancy.plugins.batch.ends import BatchJobOutcome, BatchOutcomes, BatchRef
+from chancy.plugins.batch.replays import BatchReplays
 from chancy.plugins.batch.store import statement, store_of
 from chancy.states import State
 
@@ -32,7 +32,7 @@ BATCH = 500
 _MOST_BATCHES = 100
 
 
-class Sweep:
+class BatchSweep:
     """Repairs what a settlement could not tell.
 
     :param notes: the attempts that this process has seen end.
@@ -40,13 +40,13 @@ class Sweep:
     """
 
     def __init__(
-        self, broker: Broker, clock: Clock, notes: Notes, *, keep_days: float | None
+        self, broker: Broker, clock: Clock, notes: BatchOutcomes, *, keep_days: float | None
     ) -> None:
         self._store = store_of(broker)
-        self._calls = Calls(broker)
-        self._elsewhere = Elsewhere(broker, clock)
-        self._replays = Replays(broker)
-        self._absences = Absences(clock)
+        self._calls = BatchCalls(broker)
+        self._elsewhere = BatchTracking(broker, clock)
+        self._replays = BatchReplays(broker)
+        self._absences = MissingJobs(clock)
         self._notes = notes
         self._keep_days = keep_days
         self._after: tuple[UUID | None, UUID | None] = (None, None)
@@ -69,7 +69,7 @@ class Sweep:
             # A queue that keeps no finished jobs says nothing of those that succeeded.
             states = {id: found.get(id, self._notes.failed.get(id)) for id in some}
             ends = [
-                End(waiting[id], id, state)
+                BatchJobOutcome(waiting[id], id, state)
                 for id, state in states.items()
                 if state is not None and State(state).final
             ]
@@ -106,7 +106,7 @@ class Sweep:
         where it ran."""
         gone = self._absences.lasting([row[1] for row in rows if row[2] and row[3] is None])
         ends = [
-            End(Place(batch, None), job, _lost(stopped) if state is None else state)
+            BatchJobOutcome(BatchRef(batch, None), job, _lost(stopped) if state is None else state)
             for batch, job, missed, state, _, stopped in rows
             if missed and (state is not None or job in gone)
         ]

@@ -15,7 +15,7 @@ from chancy.errors import BrokerError, StatementFailed
 from chancy.job.ids import new_id
 from chancy.plugins.cron.entry import Overlap
 from chancy.plugins.cron.misfire import MAX_BACKFILL, Misfire, due
-from chancy.plugins.cron.store import Due, Entries
+from chancy.plugins.cron.store import DueEntry, Entries
 from chancy.schedule import Schedule, jitter_s
 from chancy.text import shown
 
@@ -51,7 +51,7 @@ _NO_TICKS: Sequence[Sequence[object]] = [[]] * len(Tick._fields)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FiringPlan:
     """What to do about an entry at one moment.
 
     :param passed_at: the newest tick that has passed; None: none has.
@@ -73,7 +73,7 @@ class Unreadable:
     problem: str
 
 
-def plan(row: Sequence[Any]) -> Plan | Unreadable:
+def plan(row: Sequence[Any]) -> FiringPlan | Unreadable:
     """What to do about an entry of a row of the statement ``due``. Never raises."""
     name, revision, *_ = row
     try:
@@ -95,7 +95,7 @@ def _plan(
     most_jitter_s: float,
     since: datetime,
     now: datetime,
-) -> Plan:
+) -> FiringPlan:
     since, now = since.replace(tzinfo=UTC), now.replace(tzinfo=UTC)
     Overlap(overlap)
     schedule = _schedule(expression, zone)
@@ -118,7 +118,7 @@ def _plan(
         ticks.append(Tick(name, passed_at, new_id(), None, found.dropped - 1, True))
     # A clock that went back is behind the last tick, which counts.
     following_at = schedule.next_after(max(found.last, now))
-    return Plan(name, revision, passed_at, following_at, ticks)
+    return FiringPlan(name, revision, passed_at, following_at, ticks)
 
 
 @lru_cache(maxsize=1_000)
@@ -126,9 +126,9 @@ def _schedule(expression: str, zone: str) -> Schedule:
     return Schedule(expression, zone)
 
 
-def batches(plans: Iterable[Plan]) -> Iterator[list[Plan]]:
+def batches(plans: Iterable[FiringPlan]) -> Iterator[list[FiringPlan]]:
     """Plans for one statement each: together at most `TICKS` ticks, or a single plan."""
-    batch: list[Plan] = []
+    batch: list[FiringPlan] = []
     count = 0
     for one in plans:
         if batch and count + len(one.ticks) > TICKS:
@@ -140,7 +140,7 @@ def batches(plans: Iterable[Plan]) -> Iterator[list[Plan]]:
         yield batch
 
 
-def columns(plans: Sequence[Plan], busy: Collection[str] = ()) -> list[list[object]]:
+def columns(plans: Sequence[FiringPlan], busy: Collection[str] = ()) -> list[list[object]]:
     """The parameters of the statement ``fire``.
 
     :param busy: entries of which another broker has a job that has not ended.
@@ -185,14 +185,16 @@ class Firing:
         for one in found:
             if isinstance(one, Unreadable):
                 await self._reject(one)
-        plans = [one for one in found if isinstance(one, Plan)]
+        plans = [one for one in found if isinstance(one, FiringPlan)]
         for batch in batches(plans):
             await self._fire(batch, busy)
         if noted := [one.name for one in plans if one.ticks]:
             await self._entries.prune(noted, self._keep)
         return _SHORTEST_S
 
-    async def _look(self, entries: Sequence[Due]) -> tuple[list[Sequence[Any]], frozenset[str]]:
+    async def _look(
+        self, entries: Sequence[DueEntry]
+    ) -> tuple[list[Sequence[Any]], frozenset[str]]:
         """Ask other brokers about the jobs of entries whose ticks must not overlap.
 
         Gives the rows of entries that can be fired, and the names of those that have a job which
@@ -213,7 +215,7 @@ class Firing:
         busy = frozenset(one.row[0] for one in asked if not live.isdisjoint(one.jobs))
         return [*rows, *(one.row for one in asked)], busy
 
-    async def _fire(self, plans: Sequence[Plan], busy: frozenset[str]) -> None:
+    async def _fire(self, plans: Sequence[FiringPlan], busy: frozenset[str]) -> None:
         try:
             rows = await self._entries.fire(*columns(plans, busy))
         except StatementFailed as error:

@@ -28,7 +28,7 @@ class Misfire(StrEnum):
     ALL = "all"
 
 
-class Due(NamedTuple):
+class DueTicks(NamedTuple):
     """What to do about the ticks since the last one.
 
     :param fire: the ticks to fire, oldest first.
@@ -49,7 +49,7 @@ def due(
     *,
     backfill_limit: int = 100,
     grace_s: float = 60.0,
-) -> Due:
+) -> DueTicks:
     """Which of the ticks after the last one and up to now to fire.
 
     A clock that goes back repeats none: what counts is the last tick.
@@ -68,12 +68,12 @@ def due(
     most = backfill_limit if policy is Misfire.ALL else 1
     ticks, dropped = _newest(schedule, last_tick, now, most)
     if not ticks:
-        return Due([], 0, last_tick)
+        return DueTicks([], 0, last_tick)
     match policy:
         case Misfire.SKIP if (now - ticks[-1]).total_seconds() > grace_s:
-            return Due([], min(dropped + 1, MAX_COUNTED), ticks[-1])
+            return DueTicks([], min(dropped + 1, MAX_COUNTED), ticks[-1])
         case Misfire.SKIP | Misfire.ONE | Misfire.ALL:
-            return Due(ticks, dropped, ticks[-1])
+            return DueTicks(ticks, dropped, ticks[-1])
         case _:
             assert_never(policy)
 

@@ -44,7 +44,7 @@ class Fired:
     missed: int
 
 
-class Due(NamedTuple):
+class DueEntry(NamedTuple):
     """An entry to look at.
 
     :param row: what `chancy.plugins.cron.firing.plan` takes.
@@ -151,13 +151,15 @@ class Entries:
 
     # What the firing of ticks needs
 
-    async def due(self, limit: int, names: Sequence[str] = ()) -> tuple[list[Due], float | None]:
+    async def due(
+        self, limit: int, names: Sequence[str] = ()
+    ) -> tuple[list[DueEntry], float | None]:
         """Entries to look at, and seconds until the next of the others; None: none.
 
         :param names: entries that are not looked at as lapsed.
         """
         rows = await self._fetch("due", limit, list(names))
-        found = [Due(row[:-2], row[-2] or []) for row in rows if row[0] is not None]
+        found = [DueEntry(row[:-2], row[-2] or []) for row in rows if row[0] is not None]
         return found, rows[0][-1]
 
     async def unfinished(self, ids: Collection[UUID]) -> frozenset[UUID]:

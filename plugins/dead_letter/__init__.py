@@ -17,9 +17,9 @@ from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter
-from chancy.plugins.dead_letter.replaying import Progress, Terms, Walk
+from chancy.plugins.dead_letter.replaying import Progress, ReplayOptions, Walk
 from chancy.plugins.dead_letter.store import Group, Letters, filing
-from chancy.plugins.dead_letter.sweep import Sweep
+from chancy.plugins.dead_letter.sweep import DeadLetterSweep
 from chancy.postgres.schema.component import Migrations
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.states import State
@@ -107,7 +107,7 @@ class DeadLetters(Plugin):
             queues = await broker.queues()
             return frozenset(one.name for one in queues if one.broker != DEFAULT_BROKER)
 
-        sweep = Sweep(
+        sweep = DeadLetterSweep(
             Letters(broker),
             clock,
             keep_days=self.keep_days,
@@ -167,7 +167,7 @@ class DeadLetters(Plugin):
         :param queue: another queue than the letter's.
         :param max_attempts: another number than the letter's.
         """
-        terms = Terms(force=force, queue=queue, max_attempts=max_attempts)
+        terms = ReplayOptions(force=force, queue=queue, max_attempts=max_attempts)
         walk = Walk(Letters(chancy.broker), LetterFilter(ids=[id]), None)
         async for found in walk.replay(terms):
             return found.get(id)
@@ -194,7 +194,7 @@ class DeadLetters(Plugin):
         :param limit: at most so many.
         :param progress: is told after each batch how many were replayed so far.
         """
-        terms = Terms(rate=rate, force=force, queue=queue, max_attempts=max_attempts)
+        terms = ReplayOptions(rate=rate, force=force, queue=queue, max_attempts=max_attempts)
         walk = Walk(Letters(chancy.broker), wanted, limit)
         return sum([len(found) async for found in walk.replay(terms, progress)])
 

@@ -13,7 +13,7 @@ from chancy.plugin.commands import NO, as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.dead_letter.ages import Rate, filtered, selected, state, wanted
 from chancy.plugins.dead_letter.letter import DeadLetter, LetterFilter, facts
-from chancy.plugins.dead_letter.replaying import MAX_ATTEMPTS, Progress, Terms, Walk
+from chancy.plugins.dead_letter.replaying import MAX_ATTEMPTS, Progress, ReplayOptions, Walk
 from chancy.plugins.dead_letter.store import BATCH, MAX_COUNT, MAX_FOUND, Letters
 
 
@@ -153,7 +153,7 @@ def replay(
     """
     by_filter = selected(ids, all_, given)
     asked = wanted(given) if by_filter else LetterFilter(ids=ids)
-    terms = Terms(rate=rate, force=force, queue=to_queue, max_attempts=max_attempts)
+    terms = ReplayOptions(rate=rate, force=force, queue=to_queue, max_attempts=max_attempts)
 
     async def main(chancy: Application) -> tuple[int, dict[UUID, UUID]]:
         count, jobs = 0, dict[UUID, UUID]()

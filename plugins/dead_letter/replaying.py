@@ -13,7 +13,7 @@ from chancy.clock import Backoff
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.job.ids import new_ids
 from chancy.plugins.dead_letter.letter import LetterFilter
-from chancy.plugins.dead_letter.store import BATCH, Chosen, Letters, Place
+from chancy.plugins.dead_letter.store import BATCH, Chosen, LetterPosition, Letters
 from chancy.text import shown
 
 #: Jobs a second that a replay may be held to.
@@ -30,7 +30,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ReplayOptions:
     """How letters are replayed.
 
     :param rate: jobs a second; None: all are due at once.
@@ -73,7 +73,7 @@ class Walk:
         self._limit = limit
 
     async def replay(
-        self, terms: Terms, progress: Progress | None = None
+        self, terms: ReplayOptions, progress: Progress | None = None
     ) -> AsyncIterator[Mapping[UUID, UUID]]:
         """Replay the letters; gives those of each batch, with the ids of their jobs.
 
@@ -102,7 +102,7 @@ class Walk:
             yield found
 
     async def _replayed(
-        self, ids: list[UUID], terms: Terms, delay_s: float, gap_s: float
+        self, ids: list[UUID], terms: ReplayOptions, delay_s: float, gap_s: float
     ) -> dict[UUID, UUID]:
         """Replay a batch. An answer that was lost is asked for again, under the same ids."""
         jobs = new_ids(len(ids))
@@ -135,8 +135,8 @@ class Walk:
                 progress(done)
         return done
 
-    async def _batches(self, chosen: Chosen) -> AsyncIterator[list[Place]]:
-        after: Place | None = None
+    async def _batches(self, chosen: Chosen) -> AsyncIterator[list[LetterPosition]]:
+        after: LetterPosition | None = None
         left = self._limit
         while left is None or left > 0:
             places = await self._letters.page(chosen, after, min(BATCH, left or BATCH))

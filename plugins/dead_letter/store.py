@@ -30,20 +30,20 @@ _COUNTED, _GROUPS = 100_000, 100
 _AT_ONCE_S = 3_600.0
 
 
-class Place(NamedTuple):
+class LetterPosition(NamedTuple):
     """A place in the order of deaths."""
 
     died_at: datetime
     id: UUID
 
 
-class Missing(NamedTuple):
+class UnfiledJob(NamedTuple):
     """A failed job that the sweep has come by.
 
     :param missing: whether it should be a letter and is none.
     """
 
-    place: Place
+    place: LetterPosition
     missing: bool
 
 
@@ -164,11 +164,13 @@ class Letters:
             )
         ]
 
-    async def page(self, chosen: Chosen, after: Place | None, limit: int) -> list[Place]:
+    async def page(
+        self, chosen: Chosen, after: LetterPosition | None, limit: int
+    ) -> list[LetterPosition]:
         """Where letters are, oldest first."""
         at, id = after or (None, None)
         rows = await self._fetch("page", *chosen, at, id, limit)
-        return [Place(died_at.replace(tzinfo=UTC), id) for id, died_at in rows]
+        return [LetterPosition(died_at.replace(tzinfo=UTC), id) for id, died_at in rows]
 
     async def replay(
         self,
@@ -198,11 +200,14 @@ class Letters:
         """Make letters of failed jobs of the history; gives the queue of each that was made."""
         return [queue for _, queue in await self._fetch("file", list(ids), WINDOW_S + _AT_ONCE_S)]
 
-    async def missing(self, after: Place | None, limit: int) -> list[Missing]:
+    async def missing(self, after: LetterPosition | None, limit: int) -> list[UnfiledJob]:
         """Failed jobs that are no letters, and the last one that was looked at."""
         at, id = after or (None, None)
         rows = await self._fetch("missing", at, id, WINDOW_S, limit)
-        return [Missing(Place(at.replace(tzinfo=UTC), id), missing) for id, at, missing in rows]
+        return [
+            UnfiledJob(LetterPosition(at.replace(tzinfo=UTC), id), missing)
+            for id, at, missing in rows
+        ]
 
     async def bounds(
         self, keep_days: float | None, most: int

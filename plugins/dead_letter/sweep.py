@@ -10,7 +10,7 @@ from uuid import UUID
 from chancy.clock import Clock
 from chancy.errors import StatementFailed
 from chancy.plugins.dead_letter.letter import EVERY
-from chancy.plugins.dead_letter.store import BATCH, Letters, Place
+from chancy.plugins.dead_letter.store import BATCH, LetterPosition, Letters
 
 logger = logging.getLogger("chancy.dead_letters")
 
@@ -25,7 +25,7 @@ _AGAIN_S, _RETENTION_S = 3600.0, 300.0
 _MOST_BATCHES = 200
 
 
-class Sweep:
+class DeadLetterSweep:
     """Files failed jobs that a failed hook has left out, and those of queues in other brokers, of
     which no hook tells here; purges what is not to be kept.
 
@@ -48,7 +48,7 @@ class Sweep:
         self._keep_days = keep_days
         self._max_letters = max_letters
         self._elsewhere = elsewhere
-        self._from: Place | None = None
+        self._from: LetterPosition | None = None
         self._again_at = self._retain_at = float("-inf")
 
     async def turn(self) -> None:
@@ -77,7 +77,7 @@ class Sweep:
                 break
             at = found[-1].place
         if at is not None and (self._from is None or at.died_at - _OVERLAP > self._from.died_at):
-            self._from = Place(at.died_at - _OVERLAP, UUID(int=0))
+            self._from = LetterPosition(at.died_at - _OVERLAP, UUID(int=0))
         if filed:
             await self._tell(filed)
         return len(filed)

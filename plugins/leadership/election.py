@@ -31,7 +31,7 @@ _REFUSED = 12
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
-class Moment:
+class ClockReading:
     """A moment by the clocks of this process, and how long ago it was."""
 
     def __init__(self, clock: Clock) -> None:
@@ -69,7 +69,7 @@ class Election:
         #: As whom it may have the lease: set before that is asked for.
         self._candidate: UUID | None = None
         self._term: int | None = None
-        self._renewed = Moment(runtime.clock)
+        self._renewed = ClockReading(runtime.clock)
         self._taken = asyncio.Event()
         self._vacant = asyncio.Event()
 
@@ -117,7 +117,7 @@ class Election:
             # It was declared dead, and is another now.
             self._set(None)
         self._candidate = holder
-        asked = Moment(self._runtime.clock)
+        asked = ClockReading(self._runtime.clock)
         try:
             rows = await self._store.fetch(self._elect, holder, self._lease_s)
         except BrokerError as error:

@@ -15,8 +15,8 @@ from chancy.plugin.leader import LeaderGate, elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.pruner.rule import Prune
-from chancy.plugins.pruner.sweep import Sweep, statement
-from chancy.postgres.schema.component import Kind, Migrations
+from chancy.plugins.pruner.sweep import PrunerSweep, statement
+from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.text import shown
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Pruner(Plugin):
             package="chancy.plugins.pruner.migrations",
             head="0001",
             core="0005",
-            core_grants={Kind.WORKER: {"finished_jobs": "delete"}} if self.rules else {},
+            core_grants={RoleKind.WORKER: {"finished_jobs": "delete"}} if self.rules else {},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -99,7 +99,7 @@ class Pruner(Plugin):
         broker, clock, leader = runtime.broker, runtime.clock, runtime.leader
         if not isinstance(broker, SqlStore):
             return
-        sweep = Sweep(broker, self.rules)
+        sweep = PrunerSweep(broker, self.rules)
         days, rules = True, bool(self.rules)
         while days or rules:
             rarely_s = _RARELY * self.every_s * random.uniform(0.8, 1.2)
@@ -127,7 +127,10 @@ class Pruner(Plugin):
         return True
 
     async def _try_rules(
-        self, sweep: Sweep, pause: Callable[[float], Awaitable[None]], goes_on: Callable[[], bool]
+        self,
+        sweep: PrunerSweep,
+        pause: Callable[[float], Awaitable[None]],
+        goes_on: Callable[[], bool],
     ) -> bool:
         """Apply the rules; returns whether this role may."""
         try:
@@ -186,6 +189,6 @@ class Pruner(Plugin):
             ((now,),) = await broker.fetch(statement("now", broker.schema))
             first = now.astimezone(UTC) - timedelta(days=self.keep_days)
             floor = first.replace(hour=0, minute=0, second=0, microsecond=0)
-        sweep = Sweep(broker, self.rules, remove=not dry_run, floor=floor)
+        sweep = PrunerSweep(broker, self.rules, remove=not dry_run, floor=floor)
         await sweep.turn(pause, lambda: True)
         return [sweep.removed.get(number, 0) for number in range(len(self.rules))]

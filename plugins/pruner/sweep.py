@@ -56,7 +56,7 @@ class _Walk:
 
 
 @dataclass(slots=True)
-class _Place:
+class _RuleProgress:
     """What is known of a rule in a queue.
 
     :param clean: of what finished before this, nothing is left for the rule. Rows of finished
@@ -67,7 +67,7 @@ class _Place:
     walk: _Walk | None = None
 
 
-class Sweep:
+class PrunerSweep:
     """Applies rules to the history of finished jobs.
 
     What it has looked at is memory of this process: another one begins at the beginning, which is
@@ -91,7 +91,7 @@ class Sweep:
         self._remove = remove
         self._floor = floor
         self._step = step
-        self._places: dict[tuple[int, str], _Place] = {}
+        self._places: dict[tuple[int, str], _RuleProgress] = {}
         self._stopped = (0, "")
         #: Jobs that each rule has removed, by its number; for whoever reads it to empty.
         self.removed: dict[int, int] = {}
@@ -140,7 +140,7 @@ class Sweep:
     async def _advance(self, number: int, queue: str, now: datetime) -> bool:
         """Make one step of a rule in a queue; returns whether its walk is over."""
         rule = self._rules[number]
-        place = self._places.setdefault((number, queue), _Place(self._floor))
+        place = self._places.setdefault((number, queue), _RuleProgress(self._floor))
         walk = place.walk
         if walk is None:
             walk = place.walk = _begun(rule, now)

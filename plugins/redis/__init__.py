@@ -22,15 +22,15 @@ from chancy.plugin.runtime import BrokerContext, Runtime
 from chancy.plugins.redis.jobs.broker import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.relay.archive import Archive
-from chancy.plugins.redis.relay.job_relay import Relay
+from chancy.plugins.redis.relay.job_relay import JobRelay
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.settings import History, RedisSettings
 from chancy.plugins.redis.streams.producing.relay import EventRelay
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.clients import checked
-from chancy.plugins.redis.transport.script_client import Link as StreamLink
+from chancy.plugins.redis.transport.script_client import ScriptClient as StreamLink
 from chancy.plugins.redis.transport.shard_client import linked
-from chancy.postgres.schema.component import Kind, Migrations
+from chancy.postgres.schema.component import Migrations, RoleKind
 
 if TYPE_CHECKING:
     import click
@@ -115,7 +115,7 @@ class RedisPlugin(Plugin):
             package="chancy.plugins.redis.migrations",
             head="0007",
             core="0007",
-            grants={Kind.PRODUCER: {"redis_outbox": "insert", "redis_events": "insert"}},
+            grants={RoleKind.PRODUCER: {"redis_outbox": "insert", "redis_events": "insert"}},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -153,7 +153,7 @@ class RedisPlugin(Plugin):
 
     async def _relay(self, store: SqlStore, runtime: Runtime) -> None:
         async with linked(self.settings) as link:
-            await Relay(link, store, runtime).serve()
+            await JobRelay(link, store, runtime).serve()
 
     async def _relay_events(self, store: SqlStore, runtime: Runtime) -> None:
         link = StreamLink(self.settings)

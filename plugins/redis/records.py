@@ -12,7 +12,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Settlement
-from chancy.broker.values import Place, PreparedJob
+from chancy.broker.values import PreparedJob, QueuePosition
 from chancy.errors import InvalidArguments, StatementFailed
 from chancy.job.definition import QueuedJob
 from chancy.job.limits import limits_from
@@ -250,12 +250,12 @@ def queued(id: bytes, record: bytes) -> QueuedJob:
     )
 
 
-def place(record: bytes, now: float, ahead: int, running: int) -> Place:
+def place(record: bytes, now: float, ahead: int, running: int) -> QueuePosition:
     """Where the job of a record stands, at a time of the server."""
     head = _HEAD.unpack_from(record)
     claimed, due, since = head[4], head[11], head[12]
     timed = due == due
-    return Place(
+    return QueuePosition(
         ahead=ahead,
         running=running,
         due_s=due - now if timed else 0.0,

@@ -40,7 +40,7 @@ __all__ = [
     "Linear",
     "Never",
     "Policy",
-    "Retry",
+    "Retries",
     "Rule",
 ]
 
@@ -93,7 +93,7 @@ class Rule:
         return f"{self.error.__module__}.{self.error.__qualname__}"
 
 
-class Retry(Plugin):
+class Retries(Plugin):
     """Runs a failed job again until its ``max_attempts`` are used up.
 
     What decides on the delay: the rule for the type of the error; without one, the policy that

@@ -20,17 +20,17 @@ from chancy.broker.transaction import Transaction
 from chancy.errors import ConfigurationError
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
-from chancy.plugin.tracking import Untold
+from chancy.plugin.tracking import PendingOutcomes
 from chancy.plugins.workflow.description import Workflow, chain, chord, group
-from chancy.plugins.workflow.ends import End, Notes, advancing, order
+from chancy.plugins.workflow.ends import StepOutcome, StepOutcomes, advancing, order
 from chancy.plugins.workflow.extension import Extension
-from chancy.plugins.workflow.flows import Flows, WorkflowFilter, push_within_sync
+from chancy.plugins.workflow.flows import WorkflowCalls, WorkflowFilter, push_within_sync
 from chancy.plugins.workflow.panel import rows
 from chancy.plugins.workflow.preparation import prepared
 from chancy.plugins.workflow.record import (
-    Progress,
     StepRecord,
     StepState,
+    WorkflowProgress,
     WorkflowRecord,
     WorkflowState,
 )
@@ -39,10 +39,10 @@ from chancy.plugins.workflow.sources import Each, From
 from chancy.plugins.workflow.starts import Starts
 from chancy.plugins.workflow.step import OnFailure, Step
 from chancy.plugins.workflow.store import store_of
-from chancy.plugins.workflow.sweep import Sweep
-from chancy.plugins.workflow.timers import Timers
+from chancy.plugins.workflow.sweep import WorkflowSweep
+from chancy.plugins.workflow.timers import SignalTimeouts
 from chancy.plugins.workflow.waiting import Waiting, waiting_for
-from chancy.postgres.schema.component import Kind, Migrations
+from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.postgres.settle.finals import finals
 from chancy.postgres.within import bind, bind_sync
 from chancy.states import State
@@ -55,13 +55,13 @@ __all__ = [
     "Each",
     "From",
     "OnFailure",
-    "Progress",
     "Step",
     "StepRecord",
     "StepState",
     "Workflow",
     "WorkflowFailed",
     "WorkflowFilter",
+    "WorkflowProgress",
     "WorkflowRecord",
     "WorkflowReference",
     "WorkflowState",
@@ -100,8 +100,8 @@ class Workflows(Plugin):
             raise ConfigurationError(f"sweep_s={shown(sweep_s)} must be from 0.05 s to a day")
         self.keep_days = keep_days
         self.sweep_s = sweep_s
-        self._notes = Notes()
-        self._untold: Untold[End] = Untold("workflows")
+        self._notes = StepOutcomes()
+        self._untold: PendingOutcomes[StepOutcome] = PendingOutcomes("workflows")
         self._starts = Starts()
         # While somebody waits: it holds its broker.
         self._waiting: WeakValueDictionary[Broker, Waiting] = WeakValueDictionary()
@@ -117,7 +117,7 @@ class Workflows(Plugin):
             head="0001",
             core="0007",
             grants={
-                Kind.PRODUCER: {
+                RoleKind.PRODUCER: {
                     "workflows": "select, insert, update",
                     "workflows_steps": "select, insert, update",
                     "workflows_joins": "select, insert, update",
@@ -127,7 +127,7 @@ class Workflows(Plugin):
                     "workflows_timers": "select, insert, update",
                 }
             },
-            core_grants={Kind.PRODUCER: {"queues": "select (name, broker)"}},
+            core_grants={RoleKind.PRODUCER: {"queues": "select (name, broker)"}},
         )
 
     def commands(self) -> Sequence[click.Command]:
@@ -171,10 +171,10 @@ class Workflows(Plugin):
         broker, clock = runtime.broker, runtime.clock
         if not isinstance(broker, SqlStore):
             return
-        sweep = Sweep(broker, clock, self._notes, keep_days=self.keep_days)
-        flows = Flows(broker)
+        sweep = WorkflowSweep(broker, clock, self._notes, keep_days=self.keep_days)
+        flows = WorkflowCalls(broker)
 
-        async def told(ends: list[End]) -> None:
+        async def told(ends: list[StepOutcome]) -> None:
             await flows.advance_each(sorted(ends, key=order), alone=False)
 
         telling = self._untold.tell(told, clock)
@@ -187,8 +187,8 @@ class Workflows(Plugin):
                 task.cancel()
             await asyncio.wait(beside)
 
-    async def _sweep(self, runtime: Runtime, sweep: Sweep) -> None:
-        clock, timers = runtime.clock, Timers(runtime.broker)
+    async def _sweep(self, runtime: Runtime, sweep: WorkflowSweep) -> None:
+        clock, timers = runtime.clock, SignalTimeouts(runtime.broker)
         turn_at = retain_at = clock.monotonic()
         while True:
             if len(self._notes):
@@ -224,7 +224,7 @@ class Workflows(Plugin):
         :raises PushError: it cannot run as it is; names the step. Nothing was written.
         """
         stored = prepared(chancy, workflow, validate=validate)
-        await Flows(chancy.broker).push(stored, within)
+        await WorkflowCalls(chancy.broker).push(stored, within)
         return self.reference(chancy, stored.id)
 
     def sync_push(
@@ -268,7 +268,7 @@ class Workflows(Plugin):
         self, chancy: Application, wanted: WorkflowFilter | None = None
     ) -> Sequence[WorkflowRecord]:
         """Workflows by a filter, newest first."""
-        return await Flows(chancy.broker).find(wanted or WorkflowFilter())
+        return await WorkflowCalls(chancy.broker).find(wanted or WorkflowFilter())
 
     async def extend(
         self,

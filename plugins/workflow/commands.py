@@ -16,8 +16,13 @@ from chancy.errors import PushError
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.workflow.drawing import dot, mermaid
-from chancy.plugins.workflow.flows import MAX_FOUND, Flows, WorkflowFilter
-from chancy.plugins.workflow.record import Progress, StepRecord, WorkflowRecord, WorkflowState
+from chancy.plugins.workflow.flows import MAX_FOUND, WorkflowCalls, WorkflowFilter
+from chancy.plugins.workflow.record import (
+    StepRecord,
+    WorkflowProgress,
+    WorkflowRecord,
+    WorkflowState,
+)
 from chancy.plugins.workflow.reference import WorkflowReference
 from chancy.plugins.workflow.waiting import waiting_for
 
@@ -70,7 +75,7 @@ def list_(
         before=before,
         limit=limit,
     )
-    found = line.run(lambda chancy: Flows(chancy.broker).find(wanted))
+    found = line.run(lambda chancy: WorkflowCalls(chancy.broker).find(wanted))
     if json_:
         line.script([_facts(one) for one in found])
         return
@@ -174,7 +179,7 @@ def cancel(line: CommandLine, id: UUID, json_: bool) -> None:
     Example:
       chancy workflow cancel 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
-    done = line.run(lambda chancy: Flows(chancy.broker).cancel(id))
+    done = line.run(lambda chancy: WorkflowCalls(chancy.broker).cancel(id))
     if json_:
         line.script({"cancelled": done})
     if not done:
@@ -248,12 +253,12 @@ def _reference(chancy: Application, id: UUID) -> WorkflowReference:
 
 async def _whole(
     chancy: Application, id: UUID
-) -> tuple[WorkflowRecord | None, list[StepRecord], Progress | None]:
-    flows = Flows(chancy.broker)
+) -> tuple[WorkflowRecord | None, list[StepRecord], WorkflowProgress | None]:
+    flows = WorkflowCalls(chancy.broker)
     return await flows.get(id), await flows.steps(id), await flows.progress(id)
 
 
-def _facts(one: WorkflowRecord | StepRecord | Progress) -> dict[str, Any]:
+def _facts(one: WorkflowRecord | StepRecord | WorkflowProgress) -> dict[str, Any]:
     return {field.name: _plain(getattr(one, field.name)) for field in fields(one)}
 
 

@@ -12,9 +12,9 @@ from chancy.broker.contract import Broker
 from chancy.clock import Clock
 from chancy.errors import BrokerUnavailable, InvalidArguments, PayloadTooLarge
 from chancy.job.definition import QueuedJob
-from chancy.plugin.tracking import BATCH, Search
-from chancy.plugins.workflow.ends import End, Place, end_of, gone
-from chancy.plugins.workflow.flows import Flows
+from chancy.plugin.tracking import BATCH, OutcomeSearch
+from chancy.plugins.workflow.ends import StepOutcome, StepRef, end_of, gone
+from chancy.plugins.workflow.flows import WorkflowCalls
 from chancy.plugins.workflow.record import WorkflowState
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.serialization.codec import encode
@@ -26,7 +26,7 @@ logger = logging.getLogger("chancy.workflows")
 LOOKED_AT = 2_500
 
 
-class Away(NamedTuple):
+class UntrackedStep(NamedTuple):
     """A row of ``sql/away.sql``.
 
     :param flow: the state of the workflow; None: it is forgotten.
@@ -41,18 +41,18 @@ class Away(NamedTuple):
     open: bool
 
     @property
-    def place(self) -> Place:
-        return Place(self.workflow, self.name, self.run, False)
+    def place(self) -> StepRef:
+        return StepRef(self.workflow, self.name, self.run, False)
 
 
-class Elsewhere:
+class StepTracking:
     """Walks over them, some in each turn, and begins at the front when it has come to the end."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._store = store_of(broker)
-        self._flows = Flows(broker)
-        self._search: Search[End] = Search(broker, self._unsent, clock)
+        self._flows = WorkflowCalls(broker)
+        self._search: OutcomeSearch[StepOutcome] = OutcomeSearch(broker, self._unsent, clock)
 
     async def turn(self) -> int:
         """Tell of those that had ended in the turn before, too, or are gone for 15 s, and stop
@@ -60,7 +60,9 @@ class Elsewhere:
         is away, or where it is not supplied."""
         if not self._search.possible():
             return 0
-        rows = [Away(*row) for row in await self._fetch("away", *self._search.after, LOOKED_AT)]
+        rows = [
+            UntrackedStep(*row) for row in await self._fetch("away", *self._search.after, LOOKED_AT)
+        ]
         try:
             told = await self._look(rows)
         except BrokerUnavailable as error:
@@ -73,7 +75,7 @@ class Elsewhere:
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
-    async def _look(self, rows: Sequence[Away]) -> int:
+    async def _look(self, rows: Sequence[UntrackedStep]) -> int:
         over = [row for row in rows if not row.open]
         if over:
             ids = [row.workflow for row in over], [row.job for row in over]
@@ -100,7 +102,7 @@ class Elsewhere:
         return {row[0] for row in await self._fetch("unsent", ids)}
 
 
-def _end(row: Away, job: QueuedJob | None) -> End | None:
+def _end(row: UntrackedStep, job: QueuedJob | None) -> StepOutcome | None:
     """How a step has ended whose job is there, or gone."""
     if job is None:
         if row.flow == WorkflowState.CANCELLED:

@@ -113,7 +113,7 @@ def _fill(column: list[T], count: int, usual: T) -> None:
     column.extend([usual] * (count - len(column)))
 
 
-class Encoding:
+class StepEncoding:
     """Checks and encodes the jobs of steps.
 
     :param types: the annotations of their functions; None: they are not looked at.

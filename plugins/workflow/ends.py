@@ -42,7 +42,7 @@ MAX_TOLD = 2_000
 MAX_UNTOLD = 64 * 1024**2
 
 
-class Place(NamedTuple):
+class StepRef(NamedTuple):
     """Which step a job is.
 
     :param again: it is the replay of a dead letter.
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     again: bool
 
 
-class End(NamedTuple):
+class StepOutcome(NamedTuple):
     """How a step ended.
 
     :param state: a final one.
@@ -63,7 +63,7 @@ class End(NamedTuple):
     :param took_s: seconds for which its last attempt ran; None: it is not known.
     """
 
-    place: Place
+    place: StepRef
     job: UUID
     state: int
     result: str | None
@@ -71,7 +71,7 @@ class End(NamedTuple):
     took_s: float | None
 
 
-def place_of(meta: str | None) -> Place | None:
+def place_of(meta: str | None) -> StepRef | None:
     """The step that a job with this meta is; None if it is none, or says nonsense."""
     if meta is None or (_MARK not in meta and _DENSE not in meta):
         return None
@@ -79,12 +79,12 @@ def place_of(meta: str | None) -> Place | None:
     if (usual := _usual(head)) is not None and tail.endswith(_USUAL_END):
         step = tail[: -len(_USUAL_END)]
         if step and '"' not in step and "\\" not in step:
-            return Place(usual[0], step, usual[1], False)
+            return StepRef(usual[0], step, usual[1], False)
     try:
         data = json.loads(meta)
         said = data[KEY]
         replayed = isinstance(data.get("dead_letters"), dict)
-        return Place(UUID(said["id"]), str(said["step"]), int(said["run"]), replayed)
+        return StepRef(UUID(said["id"]), str(said["step"]), int(said["run"]), replayed)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -96,15 +96,15 @@ def _usual(head: str) -> tuple[UUID, int] | None:
     return None if found is None else (UUID(found[1]), int(found[2]))
 
 
-class Noted(NamedTuple):
+class RecordedAttempt(NamedTuple):
     """An attempt that has ended: when, by the clock of this process, and how long it took."""
 
-    place: Place
+    place: StepRef
     at: float
     took_s: float
 
 
-class Notes:
+class StepOutcomes:
     """The steps whose attempts have ended in this process, until they are settled.
 
     A settlement does not say which step its job is, and the claim does. So plain jobs cost a look
@@ -113,13 +113,13 @@ class Notes:
     """
 
     def __init__(self) -> None:
-        self._noted: dict[UUID, Noted] = {}
+        self._noted: dict[UUID, RecordedAttempt] = {}
         # Those that were told last, and before: a batch is told again if its answer was lost. By
         # turns, as the first key of a dict that others were taken from is found slowly.
-        self._told: dict[UUID, Noted] = {}
-        self._told_before: dict[UUID, Noted] = {}
+        self._told: dict[UUID, RecordedAttempt] = {}
+        self._told_before: dict[UUID, RecordedAttempt] = {}
         # How those were to end of which the hook failed to tell.
-        self._untold: dict[UUID, End] = {}
+        self._untold: dict[UUID, StepOutcome] = {}
         self._untold_size = 0
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class Notes:
         the sweep finds it."""
         place = place_of(claim.meta)
         if place is not None:
-            self._noted[claim.id] = Noted(place, at, outcome.elapsed_s)
+            self._noted[claim.id] = RecordedAttempt(place, at, outcome.elapsed_s)
             if len(self._noted) > MAX_NOTED:
                 self._noted.pop(next(iter(self._noted)), None)
 
@@ -138,9 +138,9 @@ class Notes:
         """Whether a job is a step whose attempt has ended here a while ago at most."""
         return id in self._noted or id in self._told or id in self._told_before
 
-    def ends(self, batch: Iterable[Settlement]) -> list[End]:
+    def ends(self, batch: Iterable[Settlement]) -> list[StepOutcome]:
         """The ends of steps among settlements."""
-        found: list[End] = []
+        found: list[StepOutcome] = []
         for one in batch:
             id = one.id
             noted = self._noted.get(id) or self._told.get(id) or self._told_before.get(id)
@@ -149,7 +149,7 @@ class Notes:
         found.sort(key=order)
         return found
 
-    def told(self, ends: Iterable[End]) -> None:
+    def told(self, ends: Iterable[StepOutcome]) -> None:
         """These were written, if their transaction is committed."""
         if len(self._told) >= MAX_TOLD // 2:
             self._told, self._told_before = {}, self._told
@@ -161,7 +161,7 @@ class Notes:
             if self._untold:
                 self._tell(job)
 
-    def not_told(self, ends: Iterable[End]) -> None:
+    def not_told(self, ends: Iterable[StepOutcome]) -> None:
         """These could not be written; whether they were settled is to be seen. A queue that keeps
         no finished jobs says nothing then of those that succeeded."""
         for end in ends:
@@ -179,7 +179,7 @@ class Notes:
         while self._untold_size > MAX_UNTOLD or len(self._untold) > MAX_NOTED:
             self._tell(next(iter(self._untold)))
 
-    def untold(self, id: UUID) -> End | None:
+    def untold(self, id: UUID) -> StepOutcome | None:
         """How one was to end of which the hook failed to tell."""
         return self._untold.get(id)
 
@@ -188,10 +188,10 @@ class Notes:
         if end is not None:
             self._untold_size -= len(end.result or "")
 
-    def settled(self, batch: Iterable[Settlement]) -> list[End]:
+    def settled(self, batch: Iterable[Settlement]) -> list[StepOutcome]:
         """The ends of steps among settlements that were stored in no transaction. Those that go on
         are forgotten until they end again."""
-        found: list[End] = []
+        found: list[StepOutcome] = []
         for one in batch:
             noted = self._noted.pop(one.id, None)
             if noted is not None and one.state.final:
@@ -203,7 +203,7 @@ class Notes:
             self._noted.pop(id, None)
             self._tell(id)
 
-    def older(self, than: float, most: int) -> dict[UUID, Noted]:
+    def older(self, than: float, most: int) -> dict[UUID, RecordedAttempt]:
         """Up to so many of those that were noted before, those first that were given the longest
         ago. They stay until they are told or forgotten."""
         given = dict(islice(((id, one) for id, one in self._noted.items() if one.at < than), most))
@@ -213,13 +213,13 @@ class Notes:
 
 
 def end_of(
-    place: Place, job: UUID, state: int, result: str | None, message: str | None, kind: str | None
-) -> End:
+    place: StepRef, job: UUID, state: int, result: str | None, message: str | None, kind: str | None
+) -> StepOutcome:
     """The end of a step, of what its finished job says."""
     error = None
     if state != State.SUCCEEDED:
         error = _failure(kind or "", message or "")
-    return End(place, job, state, result, error, None)
+    return StepOutcome(place, job, state, result, error, None)
 
 
 def _failure(kind: str, message: str) -> str:
@@ -232,23 +232,23 @@ def refused(error: StatementFailed) -> str:
     return _failure(kind, str(error))
 
 
-def gone(place: Place, job: UUID) -> End:
+def gone(place: StepRef, job: UUID) -> StepOutcome:
     """The end of a step whose job is nowhere."""
     why = f"its job {job} is gone, so what became of it cannot be known"
     return end_of(place, job, int(State.FAILED), None, why, "chancy.JobGone")
 
 
 #: The order in which ends are taken, by everybody.
-order: Callable[[End], Any] = attrgetter("place.workflow.int", "place.step")
+order: Callable[[StepOutcome], Any] = attrgetter("place.workflow.int", "place.step")
 
 
-def _end(noted: Noted, settlement: Settlement) -> End:
+def _end(noted: RecordedAttempt, settlement: Settlement) -> StepOutcome:
     error = None
     if settlement.failure is not None and settlement.state is not State.SUCCEEDED:
         failure = settlement.failure
         kind = failure.types[0] if failure.types else ""
         error = _failure(kind, failure.message)
-    return End(
+    return StepOutcome(
         noted.place,
         settlement.id,
         int(settlement.state),
@@ -259,7 +259,7 @@ def _end(noted: Noted, settlement: Settlement) -> End:
 
 
 def advancing(
-    schema: str, ends: Sequence[End], *, alone: bool = False, most: int | None = None
+    schema: str, ends: Sequence[StepOutcome], *, alone: bool = False, most: int | None = None
 ) -> tuple[Any, ...]:
     """The statement, with its parameters, that takes ends and starts what they let go on.
 

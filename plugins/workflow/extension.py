@@ -21,7 +21,7 @@ from chancy.postgres.within.calls import Fetch, FetchSync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class StepContext:
     """The step that runs here, under its lease."""
 
     workflow: UUID
@@ -31,7 +31,7 @@ class Here:
     lease: UUID
 
     @classmethod
-    def now(cls) -> Here:
+    def now(cls) -> StepContext:
         """Raises `PushError` if no step of a workflow runs here, `NoCurrentJob` if no job does."""
         context: JobContext = current_job()
         try:
@@ -62,7 +62,7 @@ class Extension:
         *,
         validate: bool,
     ) -> None:
-        self._here = Here.now()
+        self._here = StepContext.now()
         self._more = more
         named = [before] if isinstance(before, str) else before
         # Each once: it waits for each of the last steps once.

@@ -12,12 +12,12 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError, StatementFailed
 from chancy.job.definition import QueuedJob
-from chancy.plugins.workflow.ends import End, Place, advancing, refused
+from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing, refused
 from chancy.plugins.workflow.payload import written
 from chancy.plugins.workflow.preparation import Prepared
 from chancy.plugins.workflow.record import (
-    Progress,
     StepRecord,
+    WorkflowProgress,
     WorkflowRecord,
     WorkflowState,
     step,
@@ -56,7 +56,7 @@ class WorkflowFilter:
     limit: int = 50
 
 
-class Flows:
+class WorkflowCalls:
     """The workflows of one application.
 
     :param max_payload: bytes that what comes with a signal may take.
@@ -120,11 +120,11 @@ class Flows:
             logger.warning("workflow_steps_unknown jobs=%d error=%s", len(jobs), error)
             return {}
 
-    async def progress(self, id: UUID) -> Progress | None:
+    async def progress(self, id: UUID) -> WorkflowProgress | None:
         counts: Mapping[int, int] = dict(await self._fetch("progress", id))  # type: ignore[arg-type]
         if not counts:
             return None
-        return Progress(
+        return WorkflowProgress(
             total=sum(counts.values()),
             succeeded=counts.get(4, 0),
             failed=counts.get(5, 0),
@@ -188,7 +188,7 @@ class Flows:
     async def _cancel(self, id: UUID, rows: Sequence[Sequence[Any]]) -> None:
         became = await self._broker.cancel([row[2] for row in rows])
         ends = [
-            End(Place(id, name, run, False), job, int(State.CANCELLED), None, None, None)
+            StepOutcome(StepRef(id, name, run, False), job, int(State.CANCELLED), None, None, None)
             for name, run, job in sorted(rows, key=_name)
             if became.get(job) is Cancellation.CANCELLED
         ]
@@ -196,7 +196,7 @@ class Flows:
             await self.advance(ends)
 
     async def advance(
-        self, ends: Sequence[End], *, alone: bool = True, apart: bool = False
+        self, ends: Sequence[StepOutcome], *, alone: bool = True, apart: bool = False
     ) -> None:
         """Take ends that no settlement has told, and start what they let go on, piece by piece.
 
@@ -213,7 +213,7 @@ class Flows:
                 break
             left -= started
 
-    async def lose(self, losses: Sequence[End]) -> int:
+    async def lose(self, losses: Sequence[StepOutcome]) -> int:
         """Fail steps that were seen without a job, those that have none yet; gives how many."""
         ((count,),) = await self._fetch(
             "lose",
@@ -226,7 +226,7 @@ class Flows:
             await start_pieces(self._store)
         return int(count)
 
-    async def advance_each(self, ends: Sequence[End], *, alone: bool = True) -> None:
+    async def advance_each(self, ends: Sequence[StepOutcome], *, alone: bool = True) -> None:
         """Take ends that were settled already. One that Postgres cannot store is a failure; a step
         behind it that cannot be pushed is one of that step."""
         try:
@@ -241,7 +241,7 @@ class Flows:
                 return
             await self._advance_apart(ends[0])
 
-    async def _advance_apart(self, end: End) -> None:
+    async def _advance_apart(self, end: StepOutcome) -> None:
         try:
             await self.advance([end], apart=True)
         except StatementFailed as error:

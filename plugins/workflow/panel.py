@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chancy.plugin.runtime import Application
-from chancy.plugins.workflow.flows import Flows, WorkflowFilter
+from chancy.plugins.workflow.flows import WorkflowCalls, WorkflowFilter
 
 
 async def rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
     """The newest ones."""
-    found = await Flows(chancy.broker).find(WorkflowFilter(limit=100))
+    found = await WorkflowCalls(chancy.broker).find(WorkflowFilter(limit=100))
     return [
         {
             "id": str(one.id),

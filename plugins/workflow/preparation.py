@@ -14,7 +14,7 @@ from chancy.job.ids import new_ids
 from chancy.job.registry import Registry
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Workflow
-from chancy.plugins.workflow.encoding import Columns, Encoding
+from chancy.plugins.workflow.encoding import Columns, StepEncoding
 from chancy.plugins.workflow.graph import order
 from chancy.plugins.workflow.results import Types
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, inside, sources_of
@@ -71,7 +71,7 @@ class Preparation:
         self._known = known
         self._where = f"workflow {workflow.name!r}"
         self._types = None if registry is None else Types(registry)
-        self._encoding = Encoding(self._types, max_payload)
+        self._encoding = StepEncoding(self._types, max_payload)
 
     def prepare(self) -> Prepared:
         """Raise `PushError` unless all of it can be stored and run."""

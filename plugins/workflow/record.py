@@ -131,7 +131,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class WorkflowProgress:
     """How many steps have ended, of how many; those that only undo others are not counted."""
 
     total: int

@@ -8,8 +8,13 @@ from uuid import UUID
 
 from chancy.errors import JobCancelled, JobError, PushError
 from chancy.plugin.runtime import Application
-from chancy.plugins.workflow.flows import Flows, refusal
-from chancy.plugins.workflow.record import Progress, StepRecord, WorkflowRecord, WorkflowState
+from chancy.plugins.workflow.flows import WorkflowCalls, refusal
+from chancy.plugins.workflow.record import (
+    StepRecord,
+    WorkflowProgress,
+    WorkflowRecord,
+    WorkflowState,
+)
 from chancy.plugins.workflow.waiting import Waiting
 from chancy.results.reference import checked
 from chancy.serialization.signature import Signature
@@ -40,7 +45,7 @@ class WorkflowReference:
     def __init__(self, id: UUID, chancy: Application, waiting: Callable[[], Waiting]) -> None:
         self.id = checked(id, "workflow")
         self._chancy = chancy
-        self._flows = Flows(chancy.broker, chancy.max_payload)
+        self._flows = WorkflowCalls(chancy.broker, chancy.max_payload)
         self._waiting = waiting
 
     def __repr__(self) -> str:
@@ -67,7 +72,7 @@ class WorkflowReference:
                 return one
         return None
 
-    async def progress(self) -> Progress | None:
+    async def progress(self) -> WorkflowProgress | None:
         """How many of its steps have ended."""
         return await self._flows.progress(self.id)
 

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.plugins.workflow.ends import Place, end_of
-from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.ends import StepRef, end_of
+from chancy.plugins.workflow.flows import WorkflowCalls
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.states import State
 
@@ -16,7 +16,7 @@ from chancy.states import State
 LOOKED_AT = 2_500
 
 
-class Replays:
+class WorkflowReplays:
     """Walks over the steps of failed workflows, some in each turn.
 
     A replay is a job of its own, which no table of workflows knows before it has ended: so if the
@@ -25,7 +25,7 @@ class Replays:
 
     def __init__(self, broker: Broker) -> None:
         self._store = store_of(broker)
-        self._flows = Flows(broker)
+        self._flows = WorkflowCalls(broker)
         self._there = False
         self._after: tuple[UUID | None, str | None] = (None, None)
 
@@ -41,7 +41,9 @@ class Replays:
             return 0
         rows = await self._fetch("replayed", *self._after, LOOKED_AT)
         ends = [
-            end_of(Place(workflow, name, run, True), job, int(State.SUCCEEDED), result, None, None)
+            end_of(
+                StepRef(workflow, name, run, True), job, int(State.SUCCEEDED), result, None, None
+            )
             for workflow, name, run, job, result in rows
             if job is not None
         ]

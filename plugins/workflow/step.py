@@ -18,13 +18,13 @@ from chancy.text import shown
 MAX_WAIT_S = 365_000 * 86_400.0
 
 
-class Missing(Enum):
+class Unset(Enum):
     """Stands for what was not given, where None could be."""
 
     MISSING = 0
 
 
-MISSING: Final = Missing.MISSING
+MISSING: Final = Unset.MISSING
 OnTimeout = Literal["fail", "cancel"]
 
 

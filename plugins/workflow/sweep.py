@@ -9,12 +9,12 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.plugin.tracking import Absences
+from chancy.plugin.tracking import MissingJobs
 from chancy.plugins.workflow import starts
-from chancy.plugins.workflow.elsewhere import Elsewhere
-from chancy.plugins.workflow.ends import End, Notes, Place, end_of, gone, order
-from chancy.plugins.workflow.flows import Flows
-from chancy.plugins.workflow.replays import Replays
+from chancy.plugins.workflow.elsewhere import StepTracking
+from chancy.plugins.workflow.ends import StepOutcome, StepOutcomes, StepRef, end_of, gone, order
+from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.replays import WorkflowReplays
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.states import State
 
@@ -43,7 +43,7 @@ _RUNNING = int(State.RUNNING)
 _FLOW, _LIVE, _MISSED, _STATE, _LOST = 4, 5, 6, 7, 11
 
 
-class Sweep:
+class WorkflowSweep:
     """Repairs what a settlement could not tell.
 
     :param notes: the attempts that this process has seen end.
@@ -51,17 +51,17 @@ class Sweep:
     """
 
     def __init__(
-        self, broker: Broker, clock: Clock, notes: Notes, *, keep_days: float | None
+        self, broker: Broker, clock: Clock, notes: StepOutcomes, *, keep_days: float | None
     ) -> None:
         self._broker = broker
         self._store = store_of(broker)
-        self._flows = Flows(broker)
+        self._flows = WorkflowCalls(broker)
         self._clock = clock
         self._notes = notes
         self._keep_days = keep_days
-        self._elsewhere = Elsewhere(broker, clock)
-        self._replays = Replays(broker)
-        self._absences = Absences(clock)
+        self._elsewhere = StepTracking(broker, clock)
+        self._replays = WorkflowReplays(broker)
+        self._absences = MissingJobs(clock)
         self._after: tuple[UUID | None, str | None] = (None, None)
         self._turned: UUID | None = None
         #: Whether the last turn has found more pieces than it starts.
@@ -83,7 +83,7 @@ class Sweep:
             some = ids[at : at + BATCH]
             rows = {row[0]: row for row in await self._fetch("settled", some)}
             over: list[UUID] = []
-            ends: list[End] = []
+            ends: list[StepOutcome] = []
             for id in some:
                 row, end = rows.get(id), self._notes.untold(id)
                 if row is not None and State(row[1]).final:
@@ -128,13 +128,13 @@ class Sweep:
     async def _repair(self, rows: Sequence[Sequence[Any]]) -> int:
         """Tell of steps that have ended. One whose job is nowhere may be about to be told where it
         ran."""
-        ends: list[End] = []
-        losses: list[End] = []
+        ends: list[StepOutcome] = []
+        losses: list[StepOutcome] = []
         gone_for_long = self._absences.lasting(
             [row[3] for row in rows if row[_STATE] is None and row[_LOST]]
         )
         for workflow, name, run, job, _, _, _, state, result, message, kind, lost in rows:
-            place = Place(workflow, name, run, False)
+            place = StepRef(workflow, name, run, False)
             if state is not None:
                 ends.append(end_of(place, job, state, result, message, kind))
             elif lost and job in gone_for_long:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.plugins.workflow.ends import End, Place, end_of
-from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.ends import StepOutcome, StepRef, end_of
+from chancy.plugins.workflow.flows import WorkflowCalls
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.states import State
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("chancy.workflows")
 BATCH, _MOST_BATCHES = 500, 20
 
 
-class Timer(NamedTuple):
+class SignalTimeout(NamedTuple):
     """A row of ``sql/due.sql``.
 
     :param job: None: its step has ended, or was retried since.
@@ -39,13 +39,13 @@ class Timer(NamedTuple):
     going: bool
 
 
-class Timers:
+class SignalTimeouts:
     """Whoever tells of it first, the signal or the timer, counts: a step ends once. A timer is
     deleted after its step has ended; who dies in between leaves it to be found again."""
 
     def __init__(self, broker: Broker) -> None:
         self._store = store_of(broker)
-        self._flows = Flows(broker)
+        self._flows = WorkflowCalls(broker)
 
     async def turn(self) -> int:
         """End the steps that are due; gives how many timers were.
@@ -54,7 +54,7 @@ class Timers:
         """
         found = 0
         for _ in range(_MOST_BATCHES):
-            due = [Timer(*row) for row in await self._fetch("due", BATCH)]
+            due = [SignalTimeout(*row) for row in await self._fetch("due", BATCH)]
             if due:
                 await self._ring(due)
             found += len(due)
@@ -65,8 +65,8 @@ class Timers:
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
-    async def _ring(self, due: Sequence[Timer]) -> None:
-        ends: list[End] = []
+    async def _ring(self, due: Sequence[SignalTimeout]) -> None:
+        ends: list[StepOutcome] = []
         for one in due:
             if one.job is None or not one.going:
                 continue
@@ -83,8 +83,8 @@ class Timers:
         await self._fetch("rung", list(ids), list(names), list(runs))
 
 
-def _end(timer: Timer, job: UUID, why: str) -> End:
-    place = Place(timer.workflow, timer.name, timer.run, False)
+def _end(timer: SignalTimeout, job: UUID, why: str) -> StepOutcome:
+    place = StepRef(timer.workflow, timer.name, timer.run, False)
     if timer.has_default:
         return end_of(place, job, int(State.SUCCEEDED), timer.default, None, None)
     return end_of(place, job, int(State.FAILED), None, why, "chancy.SignalTimeout")

@@ -17,7 +17,7 @@ from chancy import Chancy, JobFilter, Queue, State, StatementFailed, Worker
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from tests.docs.pages import page, rows_of
 from tests.docs.rehearsal import commands
 from tests.support import jobs
@@ -64,7 +64,7 @@ async def test_each_role_can_do_its_part_and_no_more(roles: Roles) -> None:
         with pytest.raises(StatementFailed, match="permission denied"):
             await producer.get_job(reference.id)
     queues = [Queue(name="async", executor="async")]
-    plugins = [Leadership(), Retry(), Recovery(), DeadLetters()]
+    plugins = [Leadership(), Retries(), Recovery(), DeadLetters()]
     async with Chancy(
         roles.worker, queues=queues, plugins=plugins, no_default_plugins=True, pool_size=1
     ) as chancy:

@@ -12,7 +12,7 @@ import pytest
 import chancy
 from chancy import State
 from chancy.attempt import outcome as attempt
-from chancy.broker.notices import Kind
+from chancy.broker.notices import NoticeKind
 from chancy.cli import settings
 from chancy.cli.options import SHARED
 from chancy.embedded import PostgresServer
@@ -257,7 +257,7 @@ def test_every_exit_code_is_listed() -> None:
 def test_every_notice_is_listed() -> None:
     rows = rows_of(page("docs/reference/notices.md").section("Payloads"))
     listed = {row[0].strip("`"): re.findall(r"`(\w):`", row[1])[0] for row in rows}
-    assert listed == {kind.name: kind.value for kind in Kind}
+    assert listed == {kind.name: kind.value for kind in NoticeKind}
 
 
 def test_every_table_column_and_function_is_listed(dsn: str) -> None:

@@ -20,7 +20,7 @@ from chancy.plugins.cron import Cron, Entry
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Constant, Jitter, Retry
+from chancy.plugins.retry import Constant, Jitter, Retries
 from chancy.postgres.broker import PostgresBroker
 from tests.faults import jobs, outbursts, payments
 from tests.faults.worker_process import WorkerSettings
@@ -58,7 +58,7 @@ def plugins(settings: WorkerSettings) -> list[Plugin]:
     """Those that it is to have."""
     made: list[Plugin] = [
         Recovery(sweep_s=settings.sweep_s),
-        Retry(Constant(settings.retry_base_s, jitter=Jitter.EQUAL)),
+        Retries(Constant(settings.retry_base_s, jitter=Jitter.EQUAL)),
     ]
     if settings.lease_s:
         made.append(Leadership(lease_s=settings.lease_s))

@@ -21,7 +21,7 @@ from chancy.broker.values import WorkerRecord
 from chancy.clock import SystemClock
 from chancy.job.ids import new_id
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Constant, Jitter, Retry
+from chancy.plugins.retry import Constant, Jitter, Retries
 from chancy.postgres.broker import PostgresBroker
 from tests.faults import tables
 from tests.faults.flaky_driver import Faults, FlakyDriver, Switchboard
@@ -69,7 +69,7 @@ class Scenario:
         self.app = Chancy(
             broker=self.broker,
             queues=[QUEUE],
-            plugins=[Recovery(sweep_s=1.0), Retry(Constant(0.02, jitter=Jitter.EQUAL))],
+            plugins=[Recovery(sweep_s=1.0), Retries(Constant(0.02, jitter=Jitter.EQUAL))],
             no_default_plugins=True,
             clock=QuickClock(),
         )

@@ -15,7 +15,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.values import WorkerRecord
 from chancy.job.definition import Job
 from chancy.job.ids import new_id
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name
 from tests.faults import jobs, oracles, tables
@@ -197,7 +197,7 @@ async def test_a_worker_whose_answers_are_lost_runs_each_job_once(
     app = Chancy(
         proxy.dsn(dsn),
         queues=[Queue(name="load", executor="async", concurrency=8, poll_interval_s=0.05)],
-        plugins=[Retry()],
+        plugins=[Retries()],
         no_default_plugins=True,
     )
     async with app, Worker(app, queues=["load"]) as worker:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from chancy import Chancy, Queue, job
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from tests.faults import book as books
 from tests.faults import jobs
 
@@ -23,8 +23,8 @@ _PR_SET_PDEATHSIG = 1
 JOBS = jobs
 
 
-def plugins() -> list[Recovery | Retry]:
-    return [Recovery(sweep_s=0.2), Retry()]
+def plugins() -> list[Recovery | Retries]:
+    return [Recovery(sweep_s=0.2), Retries()]
 
 
 def app() -> Chancy:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, Queue, QueuedJob, State, Worker
-from chancy.plugins.retry import Constant, Retry
+from chancy.plugins.retry import Constant, Retries
 from tests.integration import completion_jobs as completing
 from tests.support.waiting import eventually
 
@@ -29,7 +29,7 @@ FUNCTIONS = [
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     with psycopg.connect(dsn) as connection:
         connection.execute(completing.EFFECTS)
-    async with Chancy(dsn, queues=QUEUES, plugins=[Retry(Constant(0.05))], pool_size=3) as made:
+    async with Chancy(dsn, queues=QUEUES, plugins=[Retries(Constant(0.05))], pool_size=3) as made:
         await made.delete_queue("default")
         yield made
 

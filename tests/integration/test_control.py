@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chancy import Chancy, Job, QueuedJob, State, Worker
-from chancy.plugins.retry import Constant, Retry
+from chancy.plugins.retry import Constant, Retries
 from tests.integration import control_jobs as answering
 from tests.integration.test_progress import QUEUES
 
@@ -24,7 +24,7 @@ FEW = pytest.mark.parametrize(
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     # A policy that nothing here can wait for.
-    async with Chancy(dsn, queues=QUEUES, plugins=[Retry(Constant(3600))], pool_size=3) as made:
+    async with Chancy(dsn, queues=QUEUES, plugins=[Retries(Constant(3600))], pool_size=3) as made:
         await made.delete_queue("default")
         yield made
 

@@ -21,7 +21,7 @@ from chancy.plugins.cron import Cron
 from chancy.plugins.pruner import Prune, Pruner
 from chancy.postgres.schema import grants
 from chancy.postgres.schema import migrate as schema
-from chancy.postgres.schema.component import Component, Kind, Migrations
+from chancy.postgres.schema.component import Component, Migrations, RoleKind
 from tests.plugins.ledger import Ledger
 from tests.plugins.pruner.finished import fill
 from tests.support.command import inside
@@ -48,15 +48,15 @@ def access(dsn: str) -> list[Any]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [*Kind])
-def test_grants_bear_to_be_repeated_and_by_hand_are_the_same(cast: Cast, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [*RoleKind])
+def test_grants_bear_to_be_repeated_and_by_hand_are_the_same(cast: Cast, kind: RoleKind) -> None:
     schema.upgrade(cast.dsn, components=COMPONENTS)
     options = ("migrate", "grants", "--role", cast.names[kind], "--kind", kind.value,
                "--app", f"{__name__}:application")  # fmt: skip
     printed = inside(*options, dsn="postgresql://nowhere").out
     execute(cast.dsn, printed)
     first = access(cast.dsn)
-    assert cast.names[kind] in str(first) or kind is Kind.OWNER
+    assert cast.names[kind] in str(first) or kind is RoleKind.OWNER
     applied = inside(*options, "--apply", "--json", dsn=cast.dsn).json
     assert access(cast.dsn) == first
     assert (applied["role"], applied["kind"], applied["applied"]) == (
@@ -75,7 +75,7 @@ def test_the_owner_gets_what_others_have_made(cast: Cast) -> None:
     schema.upgrade(cast.dsn, components=COMPONENTS, component="ledger", revision="0001")
     execute(cast.dsn, "create type chancy.ledger_kind as enum ('a')")
     with pytest.raises(ConfigurationError, match="permission denied"):
-        schema.upgrade(cast.of(Kind.OWNER), components=COMPONENTS)
+        schema.upgrade(cast.of(RoleKind.OWNER), components=COMPONENTS)
     cast.grant()
     owners = execute(
         cast.dsn, "select distinct relowner::regrole::text from pg_class"
@@ -83,15 +83,15 @@ def test_the_owner_gets_what_others_have_made(cast: Cast) -> None:
         " from pg_proc where pronamespace = 'chancy'::regnamespace union"
         " select typowner::regrole::text from pg_type where typnamespace = 'chancy'::regnamespace",
     )  # fmt: skip
-    assert owners == [(cast.names[Kind.OWNER],)]
-    schema.downgrade(cast.of(Kind.OWNER), components=COMPONENTS)
-    schema.upgrade(cast.of(Kind.OWNER), components=COMPONENTS)
+    assert owners == [(cast.names[RoleKind.OWNER],)]
+    schema.downgrade(cast.of(RoleKind.OWNER), components=COMPONENTS)
+    schema.upgrade(cast.of(RoleKind.OWNER), components=COMPONENTS)
 
 
 async def test_tables_that_come_later_are_granted_by_another_run(cast: Cast) -> None:
     few = tuple(one for one in COMPONENTS if one.name != "ledger")
     cast.grant(few)
-    schema.upgrade(cast.of(Kind.OWNER), components=COMPONENTS)
+    schema.upgrade(cast.of(RoleKind.OWNER), components=COMPONENTS)
     read = "select from chancy.ledger_entries"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         execute(cast.of(W), read)
@@ -162,7 +162,7 @@ async def test_a_worker_whose_pruner_has_rules_may_apply_them(cast: Cast) -> Non
 @pytest.mark.parametrize(
     ("kind", "relation", "privileges", "said"),
     [
-        (Kind.OWNER, "a_x", "select", "kinds of roles"),
+        (RoleKind.OWNER, "a_x", "select", "kinds of roles"),
         ("boss", "a_x", "select", "'boss'"),
         (W, "jobs", "select", "whose name begins with a_"),
         (W, 'a_"x', "select", "whose name begins with a_"),
@@ -182,14 +182,14 @@ def test_grants_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("kind", "table", "privileges", "said"),
     [
-        (Kind.OWNER, "jobs", "select", "kinds of roles"),
+        (RoleKind.OWNER, "jobs", "select", "kinds of roles"),
         (W, "a_x", "select", "the tables of the core are jobs, "),
         (W, "core_version", "update", "the tables of the core are jobs, "),
         (W, "jobs", "truncate", "write privileges like"),
     ],
 )
 def test_needs_of_the_core_that_cannot_be_are_refused(
-    kind: Kind, table: str, privileges: str, said: str
+    kind: RoleKind, table: str, privileges: str, said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Migrations(name="a", package="p", head="1", core_grants={kind: {table: privileges}})
@@ -201,11 +201,15 @@ HOSTILE = 'we"ird; drop schema chancy cascade; -- $chancy$ $chancy_$ :x %s {role
 @pytest.mark.parametrize(
     "kind",
     [
-        Kind.WORKER,
-        *(pytest.param(one, marks=pytest.mark.chaos) for one in Kind if one is not Kind.WORKER),
+        RoleKind.WORKER,
+        *(
+            pytest.param(one, marks=pytest.mark.chaos)
+            for one in RoleKind
+            if one is not RoleKind.WORKER
+        ),
     ],
 )
-def test_a_hostile_name_of_a_role_is_a_name(empty_dsn: str, kind: Kind) -> None:
+def test_a_hostile_name_of_a_role_is_a_name(empty_dsn: str, kind: RoleKind) -> None:
     name = f"{HOSTILE[:-2]}{secrets.token_hex(3)[:4]}\\"[-63:]
     schema.upgrade(empty_dsn, components=COMPONENTS)
     psql = shutil.which("psql")

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from chancy import BrokerUnavailable, Chancy, NotOpen
-from chancy.app.lifetime import Opening
+from chancy.app.lifetime import Lifetime
 from chancy.errors import ConfigurationError
 from chancy.postgres.broker import PostgresBroker
 from tests.support import jobs
@@ -126,7 +126,7 @@ class Unwilling:
 
 async def test_what_cannot_be_closed_leaves_nothing_else_open(dsn: str) -> None:
     broker = PostgresBroker(dsn)
-    opening = Opening(broker, Unwilling())
+    opening = Lifetime(broker, Unwilling())
     await opening.enter()
     with pytest.raises(RuntimeError, match="does not end"):
         await opening.leave()

@@ -19,7 +19,7 @@ from chancy.job.definition import Job
 from chancy.job.ids import new_id
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.push.bulk import KEPT
-from chancy.postgres.push.coalescing import AT_ONCE, Pushes
+from chancy.postgres.push.coalescing import AT_ONCE, PushCoalescer
 from tests.support import jobs
 from tests.support.waiting import eventually
 
@@ -49,8 +49,8 @@ def statements(broker: PostgresBroker) -> Statements:
 
 
 @pytest.fixture
-def pushes(broker: PostgresBroker, statements: Statements) -> Pushes:
-    return Pushes(statements.fetch, broker.transaction, broker.sql)
+def pushes(broker: PostgresBroker, statements: Statements) -> PushCoalescer:
+    return PushCoalescer(statements.fetch, broker.transaction, broker.sql)
 
 
 @contextmanager
@@ -75,12 +75,12 @@ def stored(dsn: str) -> set[object]:
         return {row[0] for row in session.execute("select id from chancy.jobs")}
 
 
-def start(pushes: Pushes, wanted: Sequence[PreparedJob]) -> list[asyncio.Task[Any]]:
+def start(pushes: PushCoalescer, wanted: Sequence[PreparedJob]) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(pushes.push([job])) for job in wanted]
 
 
 async def test_pushes_of_one_moment_share_a_statement(
-    dsn: str, pushes: Pushes, statements: Statements
+    dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
     wanted = [prepared(queue=f"q{number % 3}") for number in range(100)]
     with locked(dsn):
@@ -92,7 +92,7 @@ async def test_pushes_of_one_moment_share_a_statement(
 
 
 async def test_one_push_after_the_other_never_waits(
-    dsn: str, pushes: Pushes, statements: Statements
+    dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
     wanted = [prepared() for _ in range(5)]
     for job in wanted:
@@ -102,7 +102,7 @@ async def test_one_push_after_the_other_never_waits(
 
 
 async def test_a_push_that_is_refused_is_refused_alone(
-    dsn: str, pushes: Pushes, statements: Statements
+    dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
     good = [prepared() for _ in range(10)]
     bad = prepared(arguments='{"a":')
@@ -116,7 +116,7 @@ async def test_a_push_that_is_refused_is_refused_alone(
 
 
 async def test_an_id_that_is_there_stays_one_job(
-    dsn: str, pushes: Pushes, statements: Statements
+    dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
     there, others = prepared(), [prepared() for _ in range(4)]
     await pushes.push([there])
@@ -131,7 +131,7 @@ async def test_an_id_that_is_there_stays_one_job(
 
 
 async def test_a_push_that_is_given_up_holds_nobody_up(
-    dsn: str, pushes: Pushes, statements: Statements, monkeypatch: pytest.MonkeyPatch
+    dsn: str, pushes: PushCoalescer, statements: Statements, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.postgres.push.coalescing._TURN_S", 60)
     wanted = [prepared() for _ in range(6)]
@@ -146,7 +146,7 @@ async def test_a_push_that_is_given_up_holds_nobody_up(
 
 
 async def test_pushes_that_wait_too_long_go_together(
-    dsn: str, pushes: Pushes, statements: Statements
+    dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
     wanted = [prepared() for _ in range(AT_ONCE + 50)]
     with locked(dsn):
@@ -158,7 +158,7 @@ async def test_pushes_that_wait_too_long_go_together(
 
 
 async def test_closing_waits_for_what_is_on_its_way(
-    dsn: str, pushes: Pushes, statements: Statements
+    dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
     wanted = [prepared() for _ in range(5)]
     with locked(dsn):

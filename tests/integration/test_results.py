@@ -30,7 +30,7 @@ from chancy import (
     sync_gather,
 )
 from chancy.errors import BrokerUnavailable, ConfigurationError
-from chancy.plugins.retry import Never, Retry
+from chancy.plugins.retry import Never, Retries
 from tests.support import jobs
 from tests.support.waiting import eventually, eventually_sync
 
@@ -44,7 +44,7 @@ where application_name = 'chancy waiting' and datname = current_database()
 
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
-    async with Chancy(dsn, queues=[SELDOM], plugins=[Retry(Never())]) as made:
+    async with Chancy(dsn, queues=[SELDOM], plugins=[Retries(Never())]) as made:
         yield made
 
 
@@ -189,7 +189,7 @@ def working(dsn: str) -> Generator[None]:
 
     def work() -> None:
         async def main() -> None:
-            app = Chancy(dsn, queues=[SELDOM], plugins=[Retry(Never())])
+            app = Chancy(dsn, queues=[SELDOM], plugins=[Retries(Never())])
             async with app as chancy, Worker(chancy):
                 ready.set()
                 await asyncio.to_thread(stop.wait)

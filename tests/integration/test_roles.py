@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from chancy.postgres.schema.component import Kind
+from chancy.postgres.schema.component import RoleKind
 from tests.support.command import alone, command, started
 from tests.support.roles import Cast, P, V, W, execute, roles
 from tests.support.sources import ROOT
@@ -76,7 +76,8 @@ def test_a_fleet_under_its_role_does_all_of_its_work(cast: Cast, tmp_path: Path)
                         " inhrelid::regclass::text ~ 'finished_jobs_[0-9]{8}$'")  # fmt: skip
     execute(cast.dsn, f"drop table {newest[0]}")
     worker, producer, viewer = (
-        {"CHANCY_DSN": cast.of(kind)} for kind in (Kind.WORKER, Kind.PRODUCER, Kind.VIEWER)
+        {"CHANCY_DSN": cast.of(kind)}
+        for kind in (RoleKind.WORKER, RoleKind.PRODUCER, RoleKind.VIEWER)
     )
 
     def push(function: str, *more: str) -> str:
@@ -122,10 +123,10 @@ def test_a_worker_that_is_a_member_of_the_owner_prunes(cast: Cast) -> None:
     cast.grant()
     make = "select chancy.make_days(12)"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        execute(cast.of(Kind.WORKER), make)
-    worker, owner = cast.names[Kind.WORKER], cast.names[Kind.OWNER]
+        execute(cast.of(RoleKind.WORKER), make)
+    worker, owner = cast.names[RoleKind.WORKER], cast.names[RoleKind.OWNER]
     execute(cast.dsn, f"grant {owner} to {worker}")
-    assert execute(cast.of(Kind.WORKER), make)[0][0] > 0
+    assert execute(cast.of(RoleKind.WORKER), make)[0][0] > 0
     execute(cast.dsn, f"revoke {owner} from {worker}")
     # What a member made belongs to itself; it works as the others do, by way of the parent.
     insert = (
@@ -133,12 +134,12 @@ def test_a_worker_that_is_a_member_of_the_owner_prunes(cast: Cast) -> None:
         " max_attempts, crashes, pushed_at, finished_at) values (gen_random_uuid(), 1, 4, 'q', 0,"
         " 'a.b', 1, 1, 0, now(), now() + interval '11 days')"
     )
-    execute(cast.of(Kind.WORKER), insert)
+    execute(cast.of(RoleKind.WORKER), insert)
     (table,) = execute(cast.dsn, "select tableoid::regclass::text from chancy.finished_jobs")[0]
     assert table != "chancy.finished_jobs_default"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        execute(cast.of(Kind.VIEWER), f"select from {table}")
-    assert execute(cast.of(Kind.VIEWER), "select queue from chancy.finished_jobs") == [("q",)]
+        execute(cast.of(RoleKind.VIEWER), f"select from {table}")
+    assert execute(cast.of(RoleKind.VIEWER), "select queue from chancy.finished_jobs") == [("q",)]
 
 
 JOB = (
@@ -148,7 +149,7 @@ JOB = (
 WORKER = "11111111-0000-4000-8000-000000000000"
 IDS = "array[gen_random_uuid()], array[gen_random_uuid()]"
 #: What somebody might try, and who of those that do not own the tables can.
-MATRIX: dict[str, set[Kind]] = {
+MATRIX: dict[str, set[RoleKind]] = {
     JOB: {W, P},
     "select id, queue, state from chancy.jobs": {W, P, V},
     "select arguments from chancy.jobs": {W, V},

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, State, Worker
-from chancy.plugins.retry import Constant, Retry
+from chancy.plugins.retry import Constant, Retries
 from tests.integration import completion_jobs as completing
 from tests.support.waiting import eventually
 
@@ -24,7 +24,7 @@ STEPS = ["step 1", "step 2", "step 3"]
 
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
-    async with Chancy(dsn, queues=QUEUES, plugins=[Retry(Constant(0.05))], pool_size=3) as made:
+    async with Chancy(dsn, queues=QUEUES, plugins=[Retries(Constant(0.05))], pool_size=3) as made:
         await made.delete_queue("default")
         yield made
 

@@ -11,7 +11,7 @@ import pytest
 
 from chancy import Chancy, Job, Queue, State, Worker
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Exponential, Retry
+from chancy.plugins.retry import Exponential, Retries
 from tests.support import jobs
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually
@@ -32,7 +32,7 @@ def two() -> TwoBrokers:
 async def chancy(dsn: str, two: TwoBrokers) -> AsyncIterator[Chancy]:
     jobs.noted.clear()
     jobs.started.clear()
-    plugins = [Retry(Exponential(base_s=0.05)), Recovery(sweep_s=0.2), two]
+    plugins = [Retries(Exponential(base_s=0.05)), Recovery(sweep_s=0.2), two]
     async with Chancy(dsn, queues=QUEUES, plugins=plugins, pool_size=3) as made:
         await made.delete_queue("default")
         yield made

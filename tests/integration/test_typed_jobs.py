@@ -16,7 +16,7 @@ import pytest
 from chancy import Chancy, JobFailed, Queue, Worker, as_completed, gather
 from chancy.errors import InvalidArguments, InvalidResult
 from chancy.job.definition import DECORATED
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from tests.support import typed_jobs
 from tests.support.command import inside
 from tests.support.typed_jobs import Bill, Color, Item
@@ -30,7 +30,7 @@ QUEUE = Queue(name="typed", executor="async", poll_interval_s=0.2)
 
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
-    async with Chancy(dsn, queues=[QUEUE], plugins=[Retry()]) as made:
+    async with Chancy(dsn, queues=[QUEUE], plugins=[Retries()]) as made:
         yield made
 
 

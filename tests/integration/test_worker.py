@@ -17,7 +17,7 @@ import pytest
 from chancy import Cancellation, Chancy, Job, Queue, State, Worker
 from chancy.errors import BrokerUnavailable, ConfigurationError, SchemaMismatch
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Exponential, Retry
+from chancy.plugins.retry import Exponential, Retries
 from tests.support import jobs
 from tests.support.waiting import eventually
 
@@ -28,7 +28,7 @@ QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     jobs.noted.clear()
     jobs.started.clear()
-    plugins = [Retry(Exponential(base_s=0.05)), Recovery(sweep_s=0.2)]
+    plugins = [Retries(Exponential(base_s=0.05)), Recovery(sweep_s=0.2)]
     async with Chancy(dsn, queues=QUEUES, plugins=plugins, pool_size=3) as made:
         # Its children take most of a second to start, and only one test needs them.
         await made.delete_queue("default")

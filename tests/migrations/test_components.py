@@ -17,7 +17,7 @@ from chancy.errors import ConfigurationError
 from chancy.postgres.schema import component as parts
 from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema.component import Component, Migrations
-from chancy.postgres.schema.status import State
+from chancy.postgres.schema.status import SchemaState
 from chancy.testing.structure import structure
 from tests.plugins.auditor import Auditor, Clerk
 from tests.plugins.ledger import Ledger
@@ -125,16 +125,16 @@ def test_a_removed_plugin_leaves_its_tables_and_strands_nobody(empty_dsn: str) -
     schema.upgrade(empty_dsn)
     schema.check(schema.revisions(empty_dsn), "chancy")
     core, ledger = schema.current(empty_dsn)
-    assert core.state is State.CURRENT
+    assert core.state is SchemaState.CURRENT
     assert (ledger.name, ledger.found, ledger.head) == ("ledger", "0001", None)
-    assert ledger.state is State.LEFT_BEHIND
+    assert ledger.state is SchemaState.LEFT_BEHIND
     with pytest.raises(ConfigurationError, match=r"'ledger'.*no plugin here.*ledger_version"):
         schema.downgrade(empty_dsn)
     schema.check(schema.revisions(empty_dsn), "chancy")
     schema.upgrade(empty_dsn, components=LEDGER)
     assert execute(empty_dsn, "select note from chancy.ledger_entries") == [("",)]
     found = [one.state for one in schema.current(empty_dsn, components=LEDGER)]
-    assert found == [State.CURRENT, State.CURRENT]
+    assert found == [SchemaState.CURRENT, SchemaState.CURRENT]
     execute(empty_dsn, "drop table chancy.ledger_entries, chancy.ledger_version")
     schema.downgrade(empty_dsn)
     assert schema.revisions(empty_dsn) == {}
@@ -142,7 +142,7 @@ def test_a_removed_plugin_leaves_its_tables_and_strands_nobody(empty_dsn: str) -
 
 def test_a_plugin_that_comes_later_is_missing_until_it_is_migrated(dsn: str) -> None:
     found = schema.revisions(dsn)
-    assert schema.current(dsn, components=LEDGER)[1].state is State.MISSING
+    assert schema.current(dsn, components=LEDGER)[1].state is SchemaState.MISSING
     said = r"component 'ledger' of the plugin 'tests.ledger' .* missing: run `chancy migrate"
     with pytest.raises(SchemaMismatch, match=said):
         schema.check(found, "chancy", LEDGER)
@@ -160,7 +160,7 @@ def test_tables_that_are_newer_than_the_code_are_left_alone(empty_dsn: str) -> N
             refused(empty_dsn, components=LEDGER)
     with pytest.raises(SchemaMismatch, match=message):
         schema.check(schema.revisions(empty_dsn), "chancy", LEDGER)
-    assert schema.current(empty_dsn, components=LEDGER)[1].state is State.AHEAD
+    assert schema.current(empty_dsn, components=LEDGER)[1].state is SchemaState.AHEAD
     assert structure(empty_dsn) == before
 
 

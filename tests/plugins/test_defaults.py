@@ -18,7 +18,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins import standard
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from chancy.postgres.broker import PostgresBroker
 from tests.support import jobs
 from tests.support.waiting import eventually
@@ -53,7 +53,7 @@ def test_without_plugins_a_failure_is_for_good() -> None:
 
 
 def test_a_plugin_replaces_the_default_one_of_its_identifier() -> None:
-    mine = Retry()
+    mine = Retries()
     chancy = Chancy("postgresql://nowhere/nothing", plugins=[mine])
     assert mine in chancy.hooks.plugins
     assert len(chancy.hooks.plugins) == len(standard())
@@ -65,9 +65,9 @@ def test_plugins_that_cannot_work_are_refused() -> None:
             return ["somebody.else"]
 
     for plugins, message in (
-        ([Retry(), Retry()], "two plugins are called 'chancy.retry'"),
+        ([Retries(), Retries()], "two plugins are called 'chancy.retry'"),
         ([Needy()], "needs 'somebody.else'"),
-        ([Retry], "not a Plugin"),
+        ([Retries], "not a Plugin"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             Chancy("postgresql://nowhere/nothing", plugins=plugins)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import psycopg
 from chancy import Chancy, Queue, Settlement, State, Worker
 from chancy.broker.transaction import Transaction
 from chancy.plugin.plugin import Plugin
-from chancy.plugins.retry import Never, Retry
+from chancy.plugins.retry import Never, Retries
 from tests.plugins.recovery.test_recovery import orphan
 from tests.support import jobs
 
@@ -44,7 +44,7 @@ def make_book(dsn: str) -> None:
 
 async def test_it_hears_of_every_final_settlement(dsn: str) -> None:
     make_book(dsn)
-    plugins = [Ledger(), Retry(Never())]
+    plugins = [Ledger(), Retries(Never())]
     async with Chancy(dsn, queues=[ASYNC], plugins=plugins) as chancy:
         good = await chancy.push(jobs.note.job("good"))
         bad = await chancy.push(jobs.fail.job())

@@ -15,11 +15,11 @@ from chancy import Chancy
 from chancy.plugins.cron import Cron
 from chancy.postgres.schema import grants
 from chancy.postgres.schema import migrate as schema
-from chancy.postgres.schema.component import Component, Kind
+from chancy.postgres.schema.component import Component, RoleKind
 from tests.plugins.ledger import Ledger
 
 COMPONENTS = Chancy("postgresql://nowhere", plugins=[Ledger(), Cron()]).hooks.components
-W, P, V = Kind.WORKER, Kind.PRODUCER, Kind.VIEWER
+W, P, V = RoleKind.WORKER, RoleKind.PRODUCER, RoleKind.VIEWER
 
 
 class Cast:
@@ -28,20 +28,20 @@ class Cast:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         run = secrets.token_hex(4)
-        self.names = {kind: f"{kind.value}_{run}" for kind in Kind}
+        self.names = {kind: f"{kind.value}_{run}" for kind in RoleKind}
 
-    def of(self, kind: Kind) -> str:
+    def of(self, kind: RoleKind) -> str:
         """The DSN of a role."""
         return make_conninfo(self.dsn, options=f"-c role={self.names[kind]}")
 
     def grant(self, components: Sequence[Component] = COMPONENTS) -> None:
         """Make the owner the owner, let it migrate, and let it grant what the others need."""
-        owner = self.names[Kind.OWNER]
-        grants.apply(self.dsn, "chancy", grants.statements(Kind.OWNER, owner))
-        schema.upgrade(self.of(Kind.OWNER), components=components)
-        for kind in (Kind.WORKER, Kind.PRODUCER, Kind.VIEWER):
+        owner = self.names[RoleKind.OWNER]
+        grants.apply(self.dsn, "chancy", grants.statements(RoleKind.OWNER, owner))
+        schema.upgrade(self.of(RoleKind.OWNER), components=components)
+        for kind in (RoleKind.WORKER, RoleKind.PRODUCER, RoleKind.VIEWER):
             made = grants.statements(kind, self.names[kind], "chancy", components)
-            grants.apply(self.of(Kind.OWNER), "chancy", made)
+            grants.apply(self.of(RoleKind.OWNER), "chancy", made)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from chancy import Chancy, Job, Queue, State
 from chancy.broker.values import JobFilter
 from chancy.checks import check_function_path, check_queue_name, check_schema_name
 from chancy.errors import ConfigurationError, PushError
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from chancy.testing.memory import MemoryBroker
 from chancy.text import shown
 from chancy.worker.worker import Worker
@@ -34,8 +34,8 @@ def app(**given: Any) -> Chancy:
         (lambda: app(queues="mail"), "queues='mail' must be a list of Queue: give Queue("),
         (lambda: app(queues=MAIL), "queues=Queue(name='mail'"),
         (lambda: app(plugins=[object()]), "is not a Plugin: pass instances"),
-        (lambda: app(plugins=[Retry]), "is not a Plugin: pass instances"),
-        (lambda: app(plugins=Retry()), "must be a list of Plugin: pass instances"),
+        (lambda: app(plugins=[Retries]), "is not a Plugin: pass instances"),
+        (lambda: app(plugins=Retries()), "must be a list of Plugin: pass instances"),
         (lambda: app(allow="shop.*"), "allow='shop.*' must be a list of str: give patterns"),
         (lambda: app(allow=[1]), "allow: 1 is not a str: give patterns"),
         (lambda: app(max_payload="1"), "max_payload='1' must be a whole number"),

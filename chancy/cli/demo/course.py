@@ -17,7 +17,7 @@ from chancy.cli.demo import jobs
 from chancy.cli.demo.progress import shown
 from chancy.errors import WaitTimeout
 from chancy.job.definition import Job, QueuedJob
-from chancy.plugins.retry import Exponential, Retry
+from chancy.plugins.retry import Exponential, Retries
 from chancy.queue.queue import Queue
 from chancy.worker.worker import Worker
 
@@ -34,7 +34,7 @@ _PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DemoRun:
     """What came of it."""
 
     finished: dict[UUID, QueuedJob]
@@ -60,9 +60,9 @@ def plan(modules: Sequence[Path], scratch: Path) -> list[Job]:
     return planned
 
 
-async def run(dsn: str, planned: Sequence[Job]) -> Run:
+async def run(dsn: str, planned: Sequence[Job]) -> DemoRun:
     """Run the jobs on a server, in a schema of the demo's own."""
-    chancy = Chancy(dsn, schema=SCHEMA, plugins=[Retry(Exponential(base_s=0.2))])
+    chancy = Chancy(dsn, schema=SCHEMA, plugins=[Retries(Exponential(base_s=0.2))])
     async with chancy:
         await chancy.migrate()
         for queue in QUEUES:
@@ -75,7 +75,7 @@ async def run(dsn: str, planned: Sequence[Job]) -> Run:
             took = time.monotonic() - began
             click.echo(f"pushed {len(planned):,} jobs in one transaction, in {took:.2f} s")
             finished = await _finished(chancy, [reference.id for reference in references], planned)
-            return Run(finished=finished, elapsed_s=time.monotonic() - began)
+            return DemoRun(finished=finished, elapsed_s=time.monotonic() - began)
 
 
 async def _finished(

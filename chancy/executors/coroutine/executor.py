@@ -3,9 +3,9 @@
 A coroutine needs a task of its own: `asyncio.timeout`, task groups and cancel scopes keep hold of
 the task they began in, and a job must be stoppable without stopping the consumer that awaits it.
 But a task per job costs 4.2 µs, more than all the rest. So the first step of a coroutine is made
-in place, with a waiting task (a `Host`) standing in as the current one (0.7 µs; an eager task of
-Python 3.12 takes the same): a job that never waits ends there, and the host is used again; one
-that waits is taken over by the host for good.
+in place, with a waiting task (a `CoroutineHost`) standing in as the current one (0.7 µs; an
+eager task of Python 3.12 takes the same): a job that never waits ends there, and the host is used
+again; one that waits is taken over by the host for good.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from chancy.attempt.outcome import Outcome, TimedOut
 from chancy.context.context import CURRENT, JobContext
 from chancy.errors import Interrupted, UnsupportedLimit
 from chancy.executors import forks
-from chancy.executors.base import NO_TIES, FindFunction, Ties
+from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
 from chancy.executors.coroutine.stall_watch import LoopWatch
-from chancy.executors.coroutine.task_host import Host
+from chancy.executors.coroutine.task_host import CoroutineHost
 from chancy.executors.invocation import (
     Callee,
     awaited,
@@ -76,7 +76,7 @@ class AsyncExecutor:
         max_payload: int,
         options: AsyncOptions | None = None,
         limits: Limits = NO_LIMITS,
-        ties: Ties = NO_TIES,
+        ties: AttemptCallbacks = NO_CALLBACKS,
     ) -> None:
         self._concurrency = concurrency
         self._find = find
@@ -89,8 +89,8 @@ class AsyncExecutor:
         self._callees: dict[str, Callee] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: LoopWatch | None = None
-        self._spare: Host | None = None
-        self._hosts: dict[_Run, tuple[Host, JobContext]] = {}
+        self._spare: CoroutineHost | None = None
+        self._hosts: dict[_Run, tuple[CoroutineHost, JobContext]] = {}
         self._abandoned: set[asyncio.Task[None]] = set()
         self._plain = plain.PlainFunctions(min(concurrency, MAX_THREADS), max_payload)
 
@@ -154,7 +154,7 @@ class AsyncExecutor:
         # Asking for the running loop asks the system for the process id: 0.16 µs each time.
         loop = self._loop or self._find_loop()
         consumer = cast("asyncio.Task[Any]", current_task(loop))
-        host, self._spare = self._spare or Host(loop), None
+        host, self._spare = self._spare or CoroutineHost(loop), None
         work: Any = None
         outcome: Outcome | None = None
         generation = forks.generation
@@ -192,7 +192,7 @@ class AsyncExecutor:
         return outcome
 
     async def _follow(
-        self, claim: Claim, called: Callee, job: JobContext, host: Host, began: float
+        self, claim: Claim, called: Callee, job: JobContext, host: CoroutineHost, began: float
     ) -> Outcome:
         """Wait for a job that its host runs on."""
         run = claim.id, claim.lease
@@ -224,14 +224,14 @@ class AsyncExecutor:
             return raised(error, began)
         return returned(called, value, self._max_payload, began)
 
-    def _set_timer(self, claim: Claim, job: JobContext, host: Host) -> asyncio.TimerHandle:
+    def _set_timer(self, claim: Claim, job: JobContext, host: CoroutineHost) -> asyncio.TimerHandle:
         limit_s = decode_limits(claim.limits).over(self._limits).time_s or 0.0
         timed_out = TimedOut(limit_s, limit_s)
         left_s = job.seconds_left or 0.0
         loop = asyncio.get_running_loop()
         return loop.call_later(left_s, self._interrupt_host, claim, job, host, timed_out)
 
-    def _abandon(self, claim: Claim, host: Host) -> None:
+    def _abandon(self, claim: Claim, host: CoroutineHost) -> None:
         if host.task.done():
             return
         logger.error(
@@ -273,7 +273,9 @@ class AsyncExecutor:
             return self._interrupt_host(claim, job, host, outcome)
         return self._plain.interrupt(run, outcome)
 
-    def _interrupt_host(self, claim: Claim, job: JobContext, host: Host, outcome: Outcome) -> bool:
+    def _interrupt_host(
+        self, claim: Claim, job: JobContext, host: CoroutineHost, outcome: Outcome
+    ) -> bool:
         if host.end.done():
             return False
         if host.given is None:

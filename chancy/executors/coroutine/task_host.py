@@ -12,7 +12,7 @@ from chancy.attempt.outcome import Outcome
 from chancy.executors import forks
 
 
-class Host:
+class CoroutineHost:
     """A task that waits for a coroutine which has made its first step, and runs it on.
 
     The task is made of a coroutine that already stands inside its ``try``: a task that is

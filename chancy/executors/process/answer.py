@@ -16,8 +16,8 @@ from chancy.attempt.outcome import (
     TimedOut,
 )
 from chancy.errors import BrokerError, LeaseLost
-from chancy.executors.process.attempt import Attempt
-from chancy.executors.process.call import Call
+from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.call import ChildCall
 from chancy.executors.process.protocol import (
     AGAIN,
     CANCELLED,
@@ -33,7 +33,7 @@ from chancy.executors.process.protocol import (
 )
 
 
-def outcome_of(frame: Frame, attempt: Attempt) -> Outcome | None:
+def outcome_of(frame: Frame, attempt: ProcessAttempt) -> Outcome | None:
     """The outcome that a frame gives an attempt; None if it is no answer.
 
     Raises KeyError, TypeError or ValueError for what no child of ours says.
@@ -61,7 +61,7 @@ def outcome_of(frame: Frame, attempt: Attempt) -> Outcome | None:
     return None
 
 
-def answer(call: Call, outcome: Outcome) -> bytes:
+def answer(call: ChildCall, outcome: Outcome) -> bytes:
     """The frame that answers a call which has ended by itself."""
     match outcome:
         case Returned(None, elapsed_s):
@@ -84,7 +84,7 @@ def answer(call: Call, outcome: Outcome) -> bytes:
             raise TypeError(f"a call cannot end as {outcome!r}")
 
 
-def stopped(call: Call, elapsed_s: float, why: str, at_limit: bool) -> bytes:
+def stopped(call: ChildCall, elapsed_s: float, why: str, at_limit: bool) -> bytes:
     """The frame that answers a call which was stopped."""
     kind = TIMED_OUT if at_limit else STOPPED
     return packed(kind, call.number, elapsed_s, why.encode(errors="replace"))

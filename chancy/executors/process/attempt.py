@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 class AttemptHolder(Protocol):
     """The child that holds an attempt, as far as the executor stops it there."""
 
-    def interrupt(self, attempt: Attempt, outcome: Outcome, now: float) -> None: ...
+    def interrupt(self, attempt: ProcessAttempt, outcome: Outcome, now: float) -> None: ...
 
 
-class Attempt:
+class ProcessAttempt:
     """A claim on its way through the executor.
 
     ``child``: in whose hand it is.

@@ -27,14 +27,14 @@ HEAD_SIZE = _HEAD.size
 _NUMBER = struct.Struct("!Q")
 
 
-class Packed(NamedTuple):
+class PackedCall(NamedTuple):
     """A call on its way: what goes to the child at once, and what when it asks."""
 
     message: bytes
     body: bytes | None
 
 
-def pack(number: int, claim: Claim, limits: Limits) -> Packed:
+def pack(number: int, claim: Claim, limits: Limits) -> PackedCall:
     """Pack a call. Raises UnicodeEncodeError for arguments that are not text."""
     function, queue, names = _names(claim.func, claim.queue)
     meta = claim.meta.encode() if claim.meta else b""
@@ -55,8 +55,8 @@ def pack(number: int, claim: Claim, limits: Limits) -> Packed:
         len(meta),
     )
     if whole:
-        return Packed(head + names + body, None)
-    return Packed(head + names, body)
+        return PackedCall(head + names + body, None)
+    return PackedCall(head + names, body)
 
 
 @lru_cache(maxsize=1_000)
@@ -71,7 +71,7 @@ def number_of(message: bytes) -> int:
     return number
 
 
-class Call:
+class ChildCall:
     """A call as a child has it. What few jobs ask for is decoded when they do."""
 
     __slots__ = (

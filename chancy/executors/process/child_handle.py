@@ -12,17 +12,17 @@ from typing import Protocol
 
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Lost, MemoryExceeded, Outcome, Released, Returned, TimedOut
-from chancy.context.host import CompletionPlace
+from chancy.context.host import CompletionRef
 from chancy.errors import LeaseLost
 from chancy.executors.invocation import reason_of
 from chancy.executors.process import answer as answers
 from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
-from chancy.executors.process.attempt import Attempt
-from chancy.executors.process.prefetch import LATE_S, Hand
+from chancy.executors.process.attempt import ProcessAttempt
+from chancy.executors.process.prefetch import LATE_S, Prefetch
 from chancy.executors.process.protocol import Frame, GarbledFrame, packed
-from chancy.executors.process.spawn import Program
-from chancy.executors.process.terms import Terms
+from chancy.executors.process.spawn import ChildSpawn
+from chancy.executors.process.terms import ChildSettings
 from chancy.queue.executor_options import ProcessOptions
 
 #: Seconds between two looks at what a child holds whose job has a memory limit.
@@ -38,20 +38,20 @@ STOPPED = "was killed to stop its job"
 RECYCLED = "was recycled"
 
 
-class Owner(Protocol):
+class ChildOwner(Protocol):
     """Who a child tells how it is. None of it raises."""
 
     def changed(self, child: ChildProcess) -> None:
         """It has answered, or takes no more: there may be other room."""
 
-    def bounced(self, attempts: Sequence[Attempt]) -> None:
+    def bounced(self, attempts: Sequence[ProcessAttempt]) -> None:
         """These have not begun in a child, and never will in this one."""
 
-    def heard(self, attempt: Attempt | None, frame: Frame) -> None:
+    def heard(self, attempt: ProcessAttempt | None, frame: Frame) -> None:
         """A job said something."""
 
     def asked_to_keep(
-        self, child: ChildProcess, attempt: Attempt, number: float, meta: str
+        self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
     ) -> None:
         """A job wants to have something stored: to be answered by `kept`."""
 
@@ -65,13 +65,13 @@ class ChildProcess:
     :param number: names it in messages; its successor has the same.
     """
 
-    def __init__(self, number: int, owner: Owner, options: ProcessOptions) -> None:
+    def __init__(self, number: int, owner: ChildOwner, options: ProcessOptions) -> None:
         self._loop = asyncio.get_running_loop()
         self.number = number
         self._owner = owner
         self._options = options
-        self._program = Program(self._receive, self._ended)
-        self._hand = Hand(options.jobs_per_child, options.max_jobs)
+        self._program = ChildSpawn(self._receive, self._ended)
+        self._hand = Prefetch(options.jobs_per_child, options.max_jobs)
         self._weighed_at = 0.0
         self._leaving = False
         #: Its depth when the slots were counted.
@@ -87,10 +87,10 @@ class ChildProcess:
         return f"child {self.number} (pid {self._program.pid})"
 
     def start(
-        self, max_payload: int, sys_path: Sequence[str], completion: CompletionPlace | None
+        self, max_payload: int, sys_path: Sequence[str], completion: CompletionRef | None
     ) -> None:
         """Start the process. Raises OSError if the system has no room for it."""
-        terms = Terms(
+        terms = ChildSettings(
             calls=self._hand.far,
             max_payload=max_payload,
             jobs=self._options.jobs_per_child,
@@ -131,7 +131,7 @@ class ChildProcess:
         """How many calls in a row it did not receive in time, although it had nothing to do."""
         return self._hand.missed
 
-    def give(self, attempt: Attempt, now: float) -> bool:
+    def give(self, attempt: ProcessAttempt, now: float) -> bool:
         """Hand a call over; False if it cannot take one now."""
         try:
             if not self._hand.give(attempt, now):
@@ -145,7 +145,7 @@ class ChildProcess:
             self.spend()
         return True
 
-    def interrupt(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def interrupt(self, attempt: ProcessAttempt, outcome: Outcome, now: float) -> None:
         """Stop an attempt that it has in hand. See `Executor.interrupt`."""
         if self._bounce(attempt):
             attempt.end(outcome)
@@ -174,7 +174,7 @@ class ChildProcess:
             due = min(due, self._hold(attempt, now))
         return due
 
-    def _hold(self, attempt: Attempt, now: float) -> float:
+    def _hold(self, attempt: ProcessAttempt, now: float) -> float:
         """Hold an attempt to its limits. Returns when to look again."""
         time_s, memory_bytes = attempt.limits
         due = math.inf if attempt.kill_at is None else attempt.kill_at
@@ -198,7 +198,7 @@ class ChildProcess:
             self.kill(STOPPED)
         return math.inf
 
-    def _bounce(self, attempt: Attempt) -> bool:
+    def _bounce(self, attempt: ProcessAttempt) -> bool:
         """Take back what it has not received. Whether this attempt was among it."""
         back = self._hand.take_back()
         self._owner.bounced(back)
@@ -270,7 +270,7 @@ class ChildProcess:
             self._leave_if_idle()
             self._owner.changed(self)
 
-    def _hear(self, frame: Frame, attempt: Attempt | None) -> Outcome | None:
+    def _hear(self, frame: Frame, attempt: ProcessAttempt | None) -> Outcome | None:
         """Take a frame; gives the outcome if it is an answer."""
         kind, number, _, body = frame
         if attempt is not None and (outcome := answers.outcome_of(frame, attempt)) is not None:

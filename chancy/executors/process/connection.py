@@ -7,13 +7,13 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from chancy.executors.process.protocol import Feed, Frame
+from chancy.executors.process.protocol import Frame, FrameReader
 
 #: Bytes taken from a line at a time, so that the loop gets round to the others.
 _READ = 256 * 1024
 
 
-class Line:
+class ParentConnection:
     """Reads in the loop as frames come, and writes without ever waiting.
 
     :param received: takes the frames that came together. What it raises ends the line, as garbled
@@ -31,7 +31,7 @@ class Line:
         self._socket = end
         self._received = received
         self._ended = ended
-        self._feed = Feed()
+        self._feed = FrameReader()
         self._unwritten = bytearray()
         #: Whether more may come.
         self.open = True

@@ -19,14 +19,14 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.outcome import Outcome, Released
 from chancy.context.context import Progress
-from chancy.executors.base import NO_TIES, FindFunction, Ties
+from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
 from chancy.executors.invocation import raised
 from chancy.executors.process import memory
 from chancy.executors.process import protocol as frames
-from chancy.executors.process.attempt import Attempt
+from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.child_handle import ChildProcess
-from chancy.executors.process.logs import Echo
-from chancy.executors.process.pool import Crew
+from chancy.executors.process.logs import LogRelay
+from chancy.executors.process.pool import ChildPool
 from chancy.executors.process.prefetch import LATE_S
 from chancy.executors.process.protocol import Frame
 from chancy.job.limits import NO_LIMITS, Limits, decode_limits
@@ -68,15 +68,15 @@ class ProcessExecutor:
         sys_path: Sequence[str] | None = None,
         options: ProcessOptions | None = None,
         limits: Limits = NO_LIMITS,
-        ties: Ties = NO_TIES,
+        ties: AttemptCallbacks = NO_CALLBACKS,
     ) -> None:
         self._find = find
         self._known: set[str] = set()
         self._options = options or ProcessOptions()
         self._limits = limits
         self._ties = ties
-        self._echo = Echo()
-        self._crew = Crew(
+        self._echo = LogRelay()
+        self._crew = ChildPool(
             concurrency,
             lambda number: ChildProcess(number, self, self._options),
             self._crew_changed,
@@ -87,8 +87,8 @@ class ProcessExecutor:
         self._numbers = itertools.count(1)
         self._slots = 0
         # By identity of the claim, which the attempt holds: its id is slow to hash.
-        self._attempts: dict[int, Attempt] = {}
-        self._waiting: deque[Attempt] = deque()
+        self._attempts: dict[int, ProcessAttempt] = {}
+        self._waiting: deque[ProcessAttempt] = deque()
         self._handing_out = False
         self._moved_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +125,7 @@ class ProcessExecutor:
             limits = (
                 decode_limits(claim.limits).over(self._limits) if claim.limits else self._limits
             )
-            attempt = Attempt(next(self._numbers), claim, limits, loop.create_future())
+            attempt = ProcessAttempt(next(self._numbers), claim, limits, loop.create_future())
         except BaseException as error:
             return raised(error, perf_counter())
         self._attempts[id(claim)] = attempt
@@ -149,7 +149,7 @@ class ProcessExecutor:
         self._interrupt(attempt, outcome)
         return True
 
-    def _interrupt(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _interrupt(self, attempt: ProcessAttempt, outcome: Outcome) -> None:
         if attempt.child is None:
             attempt.end(outcome)
         else:
@@ -237,7 +237,7 @@ class ProcessExecutor:
             self._count_slots()
         self._hand_out()
 
-    def bounced(self, attempts: Sequence[Attempt]) -> None:
+    def bounced(self, attempts: Sequence[ProcessAttempt]) -> None:
         for attempt in reversed(attempts):
             attempt.child = None
             if not attempt.future.done():
@@ -245,7 +245,7 @@ class ProcessExecutor:
         if self._waiting and not self._handing_out and self._loop is not None:
             self._hand_out_soon(self._loop)
 
-    def heard(self, attempt: Attempt | None, frame: Frame) -> None:
+    def heard(self, attempt: ProcessAttempt | None, frame: Frame) -> None:
         kind, _, number, body = frame
         claim = None if attempt is None else attempt.claim
         try:
@@ -259,14 +259,16 @@ class ProcessExecutor:
             logger.exception("report_failed job=%s", claim.id if claim else None)
 
     def asked_to_keep(
-        self, child: ChildProcess, attempt: Attempt, number: float, meta: str
+        self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
     ) -> None:
         assert self._loop is not None
         task = self._loop.create_task(self._keep(child, attempt, number, meta), name="chancy step")
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
 
-    async def _keep(self, child: ChildProcess, attempt: Attempt, number: float, meta: str) -> None:
+    async def _keep(
+        self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
+    ) -> None:
         error: BaseException | None = None
         try:
             await self._ties.keep(attempt.claim, meta)

@@ -23,7 +23,7 @@ MAX_NAMES = 1_000
 _fallback = logging.getLogger("chancy.job")
 
 
-class Recorder(logging.Handler):
+class ChildLogHandler(logging.Handler):
     """The handler of a child's root logger.
 
     :param say: sends a level and a body to the parent; False if that cannot be done, and what is
@@ -71,7 +71,7 @@ def _body(name: str, text: str) -> bytes:
     return storable(name, 200).encode() + b"\0" + text.encode()
 
 
-class Echo:
+class LogRelay:
     """Logs in the worker what a child has recorded."""
 
     def __init__(self) -> None:

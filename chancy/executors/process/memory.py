@@ -37,7 +37,7 @@ def _statm(pid: str, field: int) -> int | None:
         return None
 
 
-class Wall:
+class MemoryLimit:
     """Limits the data of this process, a little above the memory limit of the job that runs."""
 
     def __init__(self) -> None:

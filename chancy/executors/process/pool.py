@@ -22,7 +22,7 @@ BOOT_S = 60.0
 STOP_GRACE_S = 2.0
 
 
-class Crew:
+class ChildPool:
     """Starts children, replaces those that end, and relieves those that are spent.
 
     :param make: makes a child of a number, not started yet. Raises OSError if it cannot.

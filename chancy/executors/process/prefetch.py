@@ -15,7 +15,7 @@ import socket
 from collections.abc import Iterator
 
 from chancy.attempt.outcome import Outcome
-from chancy.executors.process.attempt import Attempt
+from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.call import HEAD_SIZE, number_of
 from chancy.executors.process.pace import Pace
 
@@ -68,7 +68,7 @@ class Channel:
         self._far.close()
 
 
-class Hand:
+class Prefetch:
     """What one child has been given and has not answered.
 
     :param jobs: coroutine jobs that the child runs at a time; 1: it runs calls one by one, in
@@ -82,7 +82,7 @@ class Hand:
         self._pace = Pace()
         self._channel = Channel()
         #: By number, in order.
-        self.attempts: dict[int, Attempt] = {}
+        self.attempts: dict[int, ProcessAttempt] = {}
         #: Calls given in all, without those taken back.
         self.given = 0
         #: Times in a row that the child did not even receive a call in time.
@@ -117,7 +117,7 @@ class Hand:
         """Whether it has had all the calls that it may be given."""
         return self.given >= self._most
 
-    def give(self, attempt: Attempt, now: float) -> bool:
+    def give(self, attempt: ProcessAttempt, now: float) -> bool:
         """Hand a call over; False if there is no room in the channel.
 
         :raises OSError: the child has broken the channel.
@@ -146,7 +146,7 @@ class Hand:
         if self._jobs == 1 and self.attempts:
             next(iter(self.attempts.values())).began = now
 
-    def begun(self) -> list[Attempt]:
+    def begun(self) -> list[ProcessAttempt]:
         """What runs, as far as is known here."""
         if self._jobs > 1:
             return list(self.attempts.values())
@@ -160,14 +160,14 @@ class Hand:
             return self._given_at + LATE_S
         return next(iter(self.attempts.values())).began + LATE_S
 
-    def fall_behind(self) -> list[Attempt]:
+    def fall_behind(self) -> list[ProcessAttempt]:
         """Take back what a late child has not received."""
         back = self.take_back()
         self._late = bool(self.attempts) and self._jobs == 1
         self.missed += bool(back) and not self.attempts
         return back
 
-    def take_back(self) -> list[Attempt]:
+    def take_back(self) -> list[ProcessAttempt]:
         """Take out what the child has not received, in order."""
         self._unread = False
         self._full = False
@@ -175,7 +175,7 @@ class Hand:
         self.given -= len(back)
         return back
 
-    def part(self) -> tuple[list[Attempt], list[Attempt]]:
+    def part(self) -> tuple[list[ProcessAttempt], list[ProcessAttempt]]:
         """The child is gone: what ran in it, and what it had not begun."""
         unread = self.take_back()
         left = list(self.attempts.values())

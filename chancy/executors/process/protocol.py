@@ -78,7 +78,7 @@ def packed(kind: bytes, call: int = 0, number: float = 0.0, body: bytes = b"") -
     return _HEADER.pack(kind, call, number, len(body)) + body
 
 
-class Feed:
+class FrameReader:
     """Puts frames together from the pieces in which a stream delivers them."""
 
     def __init__(self) -> None:

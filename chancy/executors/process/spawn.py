@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from chancy.executors.process.connection import Line
+from chancy.executors.process.connection import ParentConnection
 from chancy.executors.process.protocol import Frame
-from chancy.executors.process.terms import Terms
+from chancy.executors.process.terms import ChildSettings
 
 #: Seconds between the end of the line and the end of the process, before it is killed.
 _PARTING_S = 0.2
@@ -29,7 +29,7 @@ _BOOTSTRAP = (
 )
 
 
-class Program:
+class ChildSpawn:
     """The process of a child, and the line to it.
 
     :param received: takes the frames that came together.
@@ -54,7 +54,7 @@ class Program:
     def pid(self) -> int:
         return self._process.pid
 
-    def start(self, terms: Terms, sys_path: Sequence[str]) -> None:
+    def start(self, terms: ChildSettings, sys_path: Sequence[str]) -> None:
         """Start it. Raises OSError if the system has no room for it."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -64,7 +64,7 @@ class Program:
                 ours.close()
                 raise
         self.able = True
-        self._line = Line(ours, self._received, self._line_ended)
+        self._line = ParentConnection(ours, self._received, self._line_ended)
         self._sentinel = _sentinel(self._process.pid)
         if self._sentinel is not None:
             self._loop.add_reader(self._sentinel, self._process_ended)
@@ -127,7 +127,7 @@ class Program:
         self._ended(self._how or _ending(self._process.returncode))
 
 
-def _spawn(line: int, terms: Terms, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
+def _spawn(line: int, terms: ChildSettings, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start the program, with SIGINT and SIGTERM blocked until it can handle them."""
     arguments = [str(line), str(os.getpid()), json.dumps(asdict(terms)), *sys_path]
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

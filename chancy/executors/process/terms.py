@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ChildSettings:
     """What a child is told at its start.
 
     :param calls: descriptor of its end of the channel.
@@ -16,7 +16,7 @@ class Terms:
     :param jobs: coroutine jobs at a time.
     :param initializer: path of a function to be called first.
     :param log_level: the least level of records that the parent would log.
-    :param completion: the two of a `CompletionPlace`.
+    :param completion: the two of a `CompletionRef`.
     """
 
     calls: int

@@ -15,7 +15,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.context.context import CURRENT
-from chancy.executors.base import NO_TIES, FindFunction, Ties
+from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks, FindFunction
 from chancy.executors.invocation import (
     Callee,
     arguments_of,
@@ -57,7 +57,7 @@ class ThreadExecutor:
         max_payload: int,
         options: ThreadOptions | None = None,
         limits: Limits = NO_LIMITS,
-        ties: Ties = NO_TIES,
+        ties: AttemptCallbacks = NO_CALLBACKS,
     ) -> None:
         self._concurrency = concurrency
         self._find = find

@@ -26,7 +26,7 @@ PARTING_S = 5.0
 Result = TypeVar("Result")
 
 
-class Errand(Generic[Result]):
+class ThreadCall(Generic[Result]):
     """A call to be made by a thread, and the future of the loop that gets its result.
 
     ``late`` is called in the loop when the call ends although nobody waits for it any more.
@@ -80,14 +80,14 @@ class ThreadPool:
         self._size = size
         self._name = name
         self._farewell = farewell
-        self._errands: SimpleQueue[Errand[object] | None] = SimpleQueue()
+        self._errands: SimpleQueue[ThreadCall[object] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
 
-    def submit(self, call: Callable[[], Result]) -> Errand[Result]:
+    def submit(self, call: Callable[[], Result]) -> ThreadCall[Result]:
         """Have a thread make a call, in the order of submission."""
         loop = asyncio.get_running_loop()
-        errand: Errand[Result] = Errand(call, loop.create_future())
+        errand: ThreadCall[Result] = ThreadCall(call, loop.create_future())
         self._unfinished += 1
         if self._unfinished > len(self._threads) < self._size:
             self._threads.append(self._start(loop))
@@ -115,7 +115,7 @@ class ThreadPool:
             if not loop.is_closed():
                 raise
 
-    def _finish(self, errand: Errand[object], result: object) -> None:
+    def _finish(self, errand: ThreadCall[object], result: object) -> None:
         self._unfinished -= 1
         errand.finish(result)
 

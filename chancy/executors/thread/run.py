@@ -13,7 +13,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Raised, Released, TimedOut
 from chancy.context.context import JobContext
 from chancy.executors.invocation import reason_of
-from chancy.executors.thread.pool import Errand
+from chancy.executors.thread.pool import ThreadCall
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class ThreadRun:
         whether its end is near, since it is a coroutine that was cancelled.
     """
 
-    errand: Errand[Outcome | Awaitable[Any]]
+    errand: ThreadCall[Outcome | Awaitable[Any]]
 
     def __init__(
         self, claim: Claim, job: JobContext, left: Callable[[ThreadRun, bool], None]
@@ -48,7 +48,9 @@ class ThreadRun:
         self._asked = False
         self._cancelled = False
 
-    async def result(self, errand: Errand[Outcome | Awaitable[Any]]) -> Outcome | Awaitable[Any]:
+    async def result(
+        self, errand: ThreadCall[Outcome | Awaitable[Any]]
+    ) -> Outcome | Awaitable[Any]:
         """What the errand gives, or what it was interrupted with."""
         self.errand = errand
         try:

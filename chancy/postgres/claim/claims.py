@@ -12,8 +12,8 @@ from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
 from chancy.job.ids import new_ids
 from chancy.postgres import rows
-from chancy.postgres.claim.hints import Lanes
-from chancy.postgres.connections.dedicated import Link
+from chancy.postgres.claim.hints import ClaimHints
+from chancy.postgres.connections.dedicated import DedicatedSession
 from chancy.postgres.statements import Statements
 
 logger = logging.getLogger("chancy.postgres")
@@ -30,7 +30,7 @@ _LEASES = 64
 
 
 @dataclass(slots=True)
-class _Unknown:
+class _UnansweredClaim:
     """A claim whose answer was lost."""
 
     lease: UUID
@@ -42,17 +42,17 @@ class _Unknown:
 class _Side:
     """What is remembered for one worker and one queue."""
 
-    lanes: Lanes = field(default_factory=Lanes)
-    unknown: list[_Unknown] = field(default_factory=list)
+    lanes: ClaimHints = field(default_factory=ClaimHints)
+    unknown: list[_UnansweredClaim] = field(default_factory=list)
     #: Whether commits waited for a standby at the last look.
     unconfirmed: bool = False
     generation: int = 0
 
 
-class Claims:
+class PostgresClaims:
     """The claims of the workers of this process."""
 
-    def __init__(self, link: Link, statements: Statements) -> None:
+    def __init__(self, link: DedicatedSession, statements: Statements) -> None:
         self._link = link
         self._sql = statements
         self._leases: list[UUID] = []
@@ -79,7 +79,7 @@ class Claims:
                 return found
         if side.generation != self._link.generation:
             # Another session, perhaps another server, whose sequence may have gone back.
-            side.lanes = Lanes()
+            side.lanes = ClaimHints()
         if statement is not None:
             return await self._take(side, statement, worker_id, queue, limit)
         began = time.monotonic()
@@ -105,7 +105,7 @@ class Claims:
             )
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
-                side.unknown.append(_Unknown(lease, began))
+                side.unknown.append(_UnansweredClaim(lease, began))
             raise
         return rows.claims(found, lease=lease, worker_id=worker_id, queue=queue)
 

@@ -37,7 +37,7 @@ _FRONT: Final = -(2**63)
 Hints = tuple[list[int], list[int]]
 
 
-class Lanes:
+class ClaimHints:
     """The lanes (priorities) of one queue that hold jobs, and the last position seen in each."""
 
     def __init__(self) -> None:

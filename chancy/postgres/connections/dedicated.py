@@ -19,7 +19,7 @@ class Fetch(Protocol):
     ) -> Sequence[Row]: ...
 
 
-class Link:
+class DedicatedSession:
     """One session of the server for one kind of work, shared by the tasks that do it.
 
     A worker has one link for each kind of its own work, so that neither a slow caller nor a pool

@@ -60,7 +60,7 @@ class Register:
             connection.close()
 
 
-class PostgresPulse:
+class PostgresHeartbeat:
     """Beats for one worker, from a thread of its own."""
 
     def __init__(self, dsn: str, statements: Statements, worker_id: UUID) -> None:
@@ -68,7 +68,7 @@ class PostgresPulse:
         self._worker_id = worker_id
 
     def beat(self) -> bool:
-        """See `Pulse.beat`. Raises `BrokerUnavailable` if the server cannot be asked."""
+        """See `Heartbeat.beat`. Raises `BrokerUnavailable` if the server cannot be asked."""
         return self._register.beat(self._worker_id)
 
     def close(self) -> None:

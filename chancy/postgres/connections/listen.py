@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from functools import partial
 
-from chancy.broker.notices import Kind, Notice, Topic, channel, parse
+from chancy.broker.notices import Notice, NoticeKind, Topic, channel, parse
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.statements import Statements
@@ -46,13 +46,13 @@ class PostgresSubscription:
         await self._connection.fetch(
             self._sql.notify,
             self._channel,
-            Notice(Kind.PROBE, nonce).payload(),
+            Notice(NoticeKind.PROBE, nonce).payload(),
             deadline_s=timeout_s,
         )
         others: list[Notice] = []
         while (left := deadline - time.monotonic()) > 0:
             came = await self.receive(left)
-            others += [one for one in came if one.kind is not Kind.PROBE]
+            others += [one for one in came if one.kind is not NoticeKind.PROBE]
             if any(one.token == nonce for one in came):
                 return others
         self._connection.abort()

@@ -189,7 +189,7 @@ async def _open(dsn: dsns.Dsn, application_name: str) -> AsyncpgSession:
     raise BrokerUnavailable(text) from failures[-1]
 
 
-def arguments(dsn: dsns.Dsn, host: dsns.Host | None, application_name: str) -> dict[str, Any]:
+def arguments(dsn: dsns.Dsn, host: dsns.DsnHost | None, application_name: str) -> dict[str, Any]:
     """What `asyncpg.connect` takes, from the parameters of libpq."""
     given = dsn.parameters
     arguments: dict[str, Any] = {

@@ -33,14 +33,14 @@ _ALL_STORED: Mapping[UUID, UUID] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _WaitingPush:
     """A single push that waits for its turn. The answer: whether it was stored with others."""
 
     job: PreparedJob
     stored: asyncio.Future[bool]
 
 
-class Pushes:
+class PushCoalescer:
     """Stores the jobs of the callers of this process.
 
     A single push goes at once while few are on their way; a caller that pushes one job after the
@@ -54,7 +54,7 @@ class Pushes:
         self._transaction = transaction
         self._sql = statements
         self._flying = 0
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingPush] = []
         self._flights: set[asyncio.Task[None]] = set()
         self._impatience: asyncio.TimerHandle | None = None
 
@@ -180,7 +180,7 @@ class Pushes:
             loop = asyncio.get_running_loop()
             self._impatience = loop.call_later(_TURN_S, self._depart)
 
-    async def _fly(self, together: list[_Waiting]) -> None:
+    async def _fly(self, together: list[_WaitingPush]) -> None:
         stored = False
         try:
             await self._first_try([one.job for one in together])
@@ -195,7 +195,7 @@ class Pushes:
 
     async def _join(self, job: PreparedJob) -> bool:
         """Go with others; False if that failed."""
-        mine = _Waiting(job, asyncio.get_running_loop().create_future())
+        mine = _WaitingPush(job, asyncio.get_running_loop().create_future())
         self._waiting.append(mine)
         if self._impatience is None:
             self._watch()

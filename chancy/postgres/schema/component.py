@@ -32,7 +32,7 @@ _PRIVILEGE = r"(?:select|insert|update|delete|usage)(?: \([a-z0-9_]+(?:, [a-z0-9
 _PRIVILEGES = re.compile(rf"{_PRIVILEGE}(?:, {_PRIVILEGE})*")
 
 
-class Kind(StrEnum):
+class RoleKind(StrEnum):
     """What a role of the database is there for; see `chancy.postgres.schema.grants`."""
 
     OWNER = "owner"
@@ -68,8 +68,8 @@ class Migrations:
     package: str
     head: str
     core: str = "0001"
-    grants: Mapping[Kind, Privileges] = field(default_factory=dict, hash=False)
-    core_grants: Mapping[Kind, Privileges] = field(default_factory=dict, hash=False)
+    grants: Mapping[RoleKind, Privileges] = field(default_factory=dict, hash=False)
+    core_grants: Mapping[RoleKind, Privileges] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -84,7 +84,7 @@ class Migrations:
                     "32 of the characters A-Z a-z 0-9 _, such as 0001"
                 )
         for kind, privileges in (*self.grants.items(), *self.core_grants.items()):
-            if kind not in (Kind.WORKER, Kind.PRODUCER, Kind.VIEWER):
+            if kind not in (RoleKind.WORKER, RoleKind.PRODUCER, RoleKind.VIEWER):
                 raise ConfigurationError(
                     f"component {self.name!r} grants something to {shown(kind)}: the kinds of "
                     "roles that are granted something are worker, producer and viewer"

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.postgres.schema import sessions as maintenance
-from chancy.postgres.schema.component import CORE, CORE_TABLES, Component, Kind, Privileges
+from chancy.postgres.schema.component import CORE, CORE_TABLES, Component, Privileges, RoleKind
 from chancy.postgres.statements import quoted
 from chancy.text import shown
 
@@ -20,8 +20,8 @@ _ALL = "select, insert, update, delete"
 # A producer reads what the conflict of a push and its notice need, and no arguments. One that
 # waits for its jobs is a viewer too, and says so in `awaited`. To replace a job that waits takes
 # rights to change jobs, which it is not given: see docs/guides/unique-jobs.md.
-_CORE: Mapping[Kind, Privileges] = {
-    Kind.WORKER: {
+_CORE: Mapping[RoleKind, Privileges] = {
+    RoleKind.WORKER: {
         "jobs": _ALL,
         "finished_jobs": "select, insert",
         "workers": _ALL,
@@ -30,14 +30,14 @@ _CORE: Mapping[Kind, Privileges] = {
         "unique_periods": _ALL,
         "positions": "usage",
     },
-    Kind.PRODUCER: {
+    RoleKind.PRODUCER: {
         "jobs": "insert, select (id, queue, state, unique_key)",
         "finished_jobs": "select (id)",
         "awaited": _ALL,
         "unique_periods": "select, insert, update",
         "positions": "usage",
     },
-    Kind.VIEWER: {
+    RoleKind.VIEWER: {
         "jobs": "select",
         "finished_jobs": "select",
         "workers": "select",
@@ -47,14 +47,14 @@ _CORE: Mapping[Kind, Privileges] = {
     },
 }
 # For databases in which PUBLIC may not call functions.
-_FUNCTIONS: Mapping[Kind, str] = {
-    Kind.WORKER: "all functions in schema {schema}",
-    Kind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean), {schema}.push, "
+_FUNCTIONS: Mapping[RoleKind, str] = {
+    RoleKind.WORKER: "all functions in schema {schema}",
+    RoleKind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean), {schema}.push, "
     "{schema}.push_unique, {schema}.push_unique_all, {schema}.push_keyed, {schema}.unique_key, "
     "{schema}.check_push, {schema}.check_unique, {schema}.new_id",
-    Kind.VIEWER: "function {schema}.channel(), {schema}.utc(timestamptz)",
+    RoleKind.VIEWER: "function {schema}.channel(), {schema}.utc(timestamptz)",
 }
-_DEFAULT: Mapping[Kind, str] = {Kind.WORKER: _ALL, Kind.VIEWER: "select"}
+_DEFAULT: Mapping[RoleKind, str] = {RoleKind.WORKER: _ALL, RoleKind.VIEWER: "select"}
 
 _TABLES = """\
 do {tag}
@@ -118,7 +118,7 @@ end
 
 
 def statements(
-    kind: Kind, role: str, schema: str = "chancy", components: Sequence[Component] = ()
+    kind: RoleKind, role: str, schema: str = "chancy", components: Sequence[Component] = ()
 ) -> Sequence[str]:
     """The statements after which a role can do the work of a kind. They bear to be repeated.
 
@@ -128,9 +128,9 @@ def statements(
     """
     to = _identifier(role)
     match kind:
-        case Kind.OWNER:
+        case RoleKind.OWNER:
             return [_block(_OWNER, schema, to)]
-        case Kind.WORKER | Kind.PRODUCER | Kind.VIEWER:
+        case RoleKind.WORKER | RoleKind.PRODUCER | RoleKind.VIEWER:
             pass
         case _:
             assert_never(kind)
@@ -181,7 +181,7 @@ def _grants(privileges: Privileges, place: str, to: str) -> list[str]:
 
 
 def _all_of(
-    one: Component, components: Iterable[Component], kind: Kind, schema: str, to: str
+    one: Component, components: Iterable[Component], kind: RoleKind, schema: str, to: str
 ) -> str:
     """Grants something on all tables of a component, and to a worker on its sequences: those that
     begin with its name."""
@@ -194,7 +194,7 @@ def _all_of(
         mine=_begins(one.name),
         others="\n        or ".join(others),
         privileges=_DEFAULT[kind],
-        relkinds="'r', 'p', 'v', 'm'" + (", 'S'" if kind is Kind.WORKER else ""),
+        relkinds="'r', 'p', 'v', 'm'" + (", 'S'" if kind is RoleKind.WORKER else ""),
     )
 
 

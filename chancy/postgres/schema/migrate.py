@@ -19,7 +19,7 @@ from chancy.postgres.schema import revisions as alembic
 from chancy.postgres.schema import sessions as maintenance
 from chancy.postgres.schema import status as standing
 from chancy.postgres.schema.component import CORE, CORE_NAME, Component
-from chancy.postgres.schema.status import Standing, State
+from chancy.postgres.schema.status import SchemaState, SchemaStatus
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -149,15 +149,17 @@ def revisions(dsn: str, schema: str = "chancy") -> dict[str, str]:
 
 def current(
     dsn: str, schema: str = "chancy", components: Sequence[Component] = ()
-) -> Sequence[Standing]:
+) -> Sequence[SchemaStatus]:
     """Where each component is: the core, the plugins', and at the end what is left behind."""
     found = revisions(dsn, schema)
-    standings: list[Standing] = []
+    standings: list[SchemaStatus] = []
     for one in (CORE, *components):
         at = found.pop(one.name, None)
-        standings.append(Standing(one.name, one.plugin, at, one.head, standing.state_of(one, at)))
+        standings.append(
+            SchemaStatus(one.name, one.plugin, at, one.head, standing.state_of(one, at))
+        )
     for name, at in found.items():
-        standings.append(Standing(name, None, at, None, State.LEFT_BEHIND))
+        standings.append(SchemaStatus(name, None, at, None, SchemaState.LEFT_BEHIND))
     return standings
 
 

@@ -30,7 +30,7 @@ _alembic = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RevisionScript:
     """One revision as its file has it.
 
     :param concurrently: it says so of itself; runs outside of a transaction.
@@ -42,7 +42,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class RevisionRun:
     """Revisions that are run together: in one transaction, or one that runs outside of any.
 
     :param to: where the tables are then.
@@ -52,7 +52,7 @@ class Leg:
     concurrently: bool
 
 
-def steps(component: Component) -> Sequence[Step]:
+def steps(component: Component) -> Sequence[RevisionScript]:
     """Every revision of a component, oldest first.
 
     :raises ConfigurationError: the files are not there, or are no linear history up to its head.
@@ -64,7 +64,9 @@ def steps(component: Component) -> Sequence[Step]:
     scripts = ScriptDirectory.from_config(_config(component, "chancy"))
     try:
         found = [
-            Step(s.revision, (s.doc or "").strip(), bool(getattr(s.module, "concurrently", False)))
+            RevisionScript(
+                s.revision, (s.doc or "").strip(), bool(getattr(s.module, "concurrently", False))
+            )
             for s in scripts.walk_revisions()
         ]
     except (CommandError, RevisionError) as error:
@@ -83,7 +85,7 @@ def known(component: Component) -> Sequence[str]:
     return [step.revision for step in steps(component)]
 
 
-def legs(component: Component, direction: Direction, at: str | None, to: str) -> list[Leg]:
+def legs(component: Component, direction: Direction, at: str | None, to: str) -> list[RevisionRun]:
     """The way from one revision (None: nothing) to another, in its order; empty: it is there.
 
     :param to: a revision, ``head`` or ``base``.
@@ -94,13 +96,13 @@ def legs(component: Component, direction: Direction, at: str | None, to: str) ->
     end = {"head": len(names), "base": 0}.get(to)
     end = names.index(to) + 1 if end is None else end
     if direction == "upgrade":
-        way = [Leg(step.revision, step.concurrently) for step in every[begin:end]]
+        way = [RevisionRun(step.revision, step.concurrently) for step in every[begin:end]]
     else:
         way = [
-            Leg(names[i - 1] if i else "base", every[i].concurrently)
+            RevisionRun(names[i - 1] if i else "base", every[i].concurrently)
             for i in reversed(range(end, begin))
         ]
-    found: list[Leg] = []
+    found: list[RevisionRun] = []
     for leg in way:
         if found and not leg.concurrently and not found[-1].concurrently:
             found.pop()
@@ -109,7 +111,11 @@ def legs(component: Component, direction: Direction, at: str | None, to: str) ->
 
 
 def run(
-    direction: Direction, component: Component, schema: str, leg: Leg, connection: Connection
+    direction: Direction,
+    component: Component,
+    schema: str,
+    leg: RevisionRun,
+    connection: Connection,
 ) -> None:
     """Run a leg in the transaction that the connection is in, or outside of any.
 

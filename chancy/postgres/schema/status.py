@@ -11,7 +11,7 @@ from chancy.postgres.schema import revisions as alembic
 from chancy.postgres.schema.component import CORE, CORE_NAME, Component
 
 
-class State(StrEnum):
+class SchemaState(StrEnum):
     """How the tables of a component stand to this code."""
 
     CURRENT = "current"
@@ -24,7 +24,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SchemaStatus:
     """Where a component is.
 
     :param found: the revision of its tables; None: it has none.
@@ -35,16 +35,16 @@ class Standing:
     plugin: str | None
     found: str | None
     head: str | None
-    state: State
+    state: SchemaState
 
 
-def state_of(one: Component, found: str | None) -> State:
+def state_of(one: Component, found: str | None) -> SchemaState:
     """How tables at this revision, or none, stand to a component."""
     if found is None:
-        return State.MISSING
+        return SchemaState.MISSING
     if found == one.head:
-        return State.CURRENT
-    return State.BEHIND if found in alembic.known(one) else State.AHEAD
+        return SchemaState.CURRENT
+    return SchemaState.BEHIND if found in alembic.known(one) else SchemaState.AHEAD
 
 
 def check(found: Mapping[str, str], schema: str, components: Sequence[Component] = ()) -> None:

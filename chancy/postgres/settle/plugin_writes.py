@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chancy.attempt.settlement import Settlement
-from chancy.broker.transaction import Inside
+from chancy.broker.transaction import TransactionHook
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import Connection
 
@@ -21,7 +21,7 @@ PLUGIN_S = 10.0
 _BOUND = "select current_setting('statement_timeout'), set_config('statement_timeout', $1, true)"
 
 
-class InsideTransaction:
+class PluginTransaction:
     """What a plugin sees of the session: see `chancy.broker.transaction.Transaction`."""
 
     def __init__(self, session: Connection, schema: str) -> None:
@@ -32,7 +32,7 @@ class InsideTransaction:
         return await self._session.fetch(sql, *params, deadline_s=STATEMENT_S * 2)
 
 
-class Insiders:
+class PluginWrites:
     """Lets plugins write, each in a savepoint."""
 
     def __init__(self, schema: str) -> None:
@@ -41,7 +41,9 @@ class Insiders:
         # which would otherwise never come to an end.
         self._failed: set[str] = set()
 
-    def wanted(self, inside: Sequence[Inside], batch: Sequence[Settlement]) -> list[Inside]:
+    def wanted(
+        self, inside: Sequence[TransactionHook], batch: Sequence[Settlement]
+    ) -> list[TransactionHook]:
         """Those that want to hear of a settlement of this batch."""
         if not inside:
             return []
@@ -55,7 +57,7 @@ class Insiders:
         ]
 
     async def write(
-        self, session: Connection, wanted: Sequence[Inside], accepted: Sequence[Settlement]
+        self, session: Connection, wanted: Sequence[TransactionHook], accepted: Sequence[Settlement]
     ) -> None:
         """Let each write. Raises `BrokerUnavailable` if the session is lost."""
         for one in wanted:
@@ -63,12 +65,14 @@ class Insiders:
             if batch:
                 await self._write(session, one, batch)
 
-    async def _write(self, session: Connection, one: Inside, batch: list[Settlement]) -> None:
+    async def _write(
+        self, session: Connection, one: TransactionHook, batch: list[Settlement]
+    ) -> None:
         await session.fetch("savepoint inside")
         ((usual, _),) = await session.fetch(_BOUND, str(int(STATEMENT_S * 1000)))
         try:
             async with asyncio.timeout(PLUGIN_S):
-                await one.write(InsideTransaction(session, self._schema), batch)
+                await one.write(PluginTransaction(session, self._schema), batch)
         except Exception as error:
             logger.exception("settling_failed plugin=%s settlements=%d", one.name, len(batch))
             if session.closed:
@@ -82,7 +86,7 @@ class Insiders:
             await session.fetch(_BOUND, usual)
         await session.fetch("release savepoint inside")
 
-    def forgive(self, inside: Sequence[Inside], batch: Sequence[Settlement]) -> None:
+    def forgive(self, inside: Sequence[TransactionHook], batch: Sequence[Settlement]) -> None:
         """A batch was settled: those that were left out of it may write again."""
         if self._failed:
             states = {settlement.state for settlement in batch}

@@ -12,11 +12,11 @@ from uuid import UUID
 
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
-from chancy.broker.transaction import Inside
+from chancy.broker.transaction import TransactionHook
 from chancy.errors import StatementFailed
-from chancy.postgres.connections.dedicated import Fetch, Link
+from chancy.postgres.connections.dedicated import DedicatedSession, Fetch
 from chancy.postgres.drivers.base import Row
-from chancy.postgres.settle.plugin_writes import Insiders
+from chancy.postgres.settle.plugin_writes import PluginWrites
 from chancy.postgres.statements import Statements
 from chancy.states import State
 
@@ -35,13 +35,13 @@ _FIRST_FINAL = min(state for state in State if state.final)
 class Settlements:
     """The settlements of the workers of this process."""
 
-    def __init__(self, link: Link, statements: Statements) -> None:
+    def __init__(self, link: DedicatedSession, statements: Statements) -> None:
         self._link = link
         self._sql = statements
-        self._insiders = Insiders(statements.schema)
+        self._insiders = PluginWrites(statements.schema)
 
     async def settle(
-        self, settlements: Sequence[Settlement], inside: Sequence[Inside] = ()
+        self, settlements: Sequence[Settlement], inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
         """See `Broker.settle`."""
         # The rows are locked in the order given: in one order for everybody, or two who settle
@@ -76,7 +76,9 @@ class Settlements:
             return set()
         return set(id) - {row[0] for row in rows}
 
-    async def _settle(self, batch: Sequence[Settlement], inside: Sequence[Inside]) -> set[UUID]:
+    async def _settle(
+        self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
+    ) -> set[UUID]:
         """Settle a batch of one kind; on a refusal halve it until the bad one stands alone."""
         try:
             accepted = await self._accept_with(batch, inside)
@@ -99,7 +101,7 @@ class Settlements:
         return {one.id for one in missing} - {row[0] for row in before}
 
     async def _accept_with(
-        self, batch: Sequence[Settlement], inside: Sequence[Inside]
+        self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
     ) -> Sequence[Row]:
         """Settle a batch, and what plugins write with it, at once or not at all."""
         wanted = self._insiders.wanted(inside, batch)

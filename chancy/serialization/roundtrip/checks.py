@@ -20,7 +20,7 @@ _zone = operator.attrgetter("tzinfo")
 _held = operator.attrgetter("__dict__")
 
 
-class Proof(NamedTuple):
+class RoundTripCheck(NamedTuple):
     """A value of one of these types of which ``more`` is true comes back from JSON as it is.
 
     Any other has to be read back to know.
@@ -45,11 +45,11 @@ class Proof(NamedTuple):
 
 
 #: What always has to be read back.
-NEVER: Final = Proof(frozenset())
+NEVER: Final = RoundTripCheck(frozenset())
 
 
-def moments(cls: type[datetime] | type[time]) -> Proof:
-    return Proof(frozenset({cls}), whole_minutes, _all_whole_minutes)
+def moments(cls: type[datetime] | type[time]) -> RoundTripCheck:
+    return RoundTripCheck(frozenset({cls}), whole_minutes, _all_whole_minutes)
 
 
 def _all_whole_minutes(values: Collection[datetime | time]) -> bool:
@@ -61,73 +61,73 @@ def _all_whole_minutes(values: Collection[datetime | time]) -> bool:
     return all(map(whole_minutes, values))
 
 
-def or_none(proof: Proof) -> Proof:
+def or_none(proof: RoundTripCheck) -> RoundTripCheck:
     more, types = proof.more, proof.types | {NoneType}
     if more is None or not proof.types:
-        return Proof(types)
-    inner = Proof(proof.types, more, proof.more_all)
-    return Proof(
+        return RoundTripCheck(types)
+    inner = RoundTripCheck(proof.types, more, proof.more_all)
+    return RoundTripCheck(
         types,
         lambda value: value is None or more(value),
         lambda values: inner.holds_all([value for value in values if value is not None]),
     )
 
 
-def one_of(values: Iterable[Any]) -> Proof:
+def one_of(values: Iterable[Any]) -> RoundTripCheck:
     known = {(type(value), value) for value in values}
     types = frozenset(kind for kind, _ in known)
-    return Proof(types, lambda value: (type(value), value) in known)
+    return RoundTripCheck(types, lambda value: (type(value), value) in known)
 
 
-def any_of(proofs: Sequence[Proof]) -> Proof:
+def any_of(proofs: Sequence[RoundTripCheck]) -> RoundTripCheck:
     """Of proofs whose types differ: the one that a value's type chooses."""
     chosen = {kind: proof.more for proof in proofs for kind in proof.types}
     if len(chosen) != sum(len(proof.types) for proof in proofs):
         return NEVER
     types = frozenset(chosen)
     if not any(chosen.values()):
-        return Proof(types)
-    return Proof(types, lambda value: (more := chosen[type(value)]) is None or more(value))
+        return RoundTripCheck(types)
+    return RoundTripCheck(types, lambda value: (more := chosen[type(value)]) is None or more(value))
 
 
-def array_of(cls: type, proof: Proof | None) -> Proof:
+def array_of(cls: type, proof: RoundTripCheck | None) -> RoundTripCheck:
     """:param proof: of all items; None if they need none."""
     if proof is None:
-        return Proof(frozenset({cls}))
+        return RoundTripCheck(frozenset({cls}))
     types = proof.types
-    return Proof(
+    return RoundTripCheck(
         frozenset({cls}),
         proof.holds_all if proof.more else lambda value: types.issuperset(map(type, value)),
         lambda values: proof.holds_all([item for value in values for item in value]),
     )
 
 
-def dict_of(keys: Proof | None, values: Proof | None) -> Proof:
+def dict_of(keys: RoundTripCheck | None, values: RoundTripCheck | None) -> RoundTripCheck:
     def more(found: dict[Any, Any]) -> bool:
         return (keys is None or keys.holds_all(found)) and (
             values is None or values.holds_all(found.values())
         )
 
-    return Proof(frozenset({dict}), more if keys or values else None)
+    return RoundTripCheck(frozenset({dict}), more if keys or values else None)
 
 
-def items_of(cls: type, proofs: Sequence[Proof | None]) -> Proof:
+def items_of(cls: type, proofs: Sequence[RoundTripCheck | None]) -> RoundTripCheck:
     """Of a tuple with an item for each proof."""
     asked = [(at, proof) for at, proof in enumerate(proofs) if proof is not None]
 
     def more(value: tuple[Any, ...]) -> bool:
         return len(value) == len(proofs) and all(proof.holds(value[at]) for at, proof in asked)
 
-    return Proof(frozenset({cls}), more)
+    return RoundTripCheck(frozenset({cls}), more)
 
 
-def object_of(cls: type, fields: Mapping[str, Proof], *, slotted: bool) -> Proof:
+def object_of(cls: type, fields: Mapping[str, RoundTripCheck], *, slotted: bool) -> RoundTripCheck:
     """Of an object with a value for each field.
 
     Looking raises what getting an attribute or key raises where it lacks a field.
     """
     if not fields:
-        return Proof(frozenset({cls}))
+        return RoundTripCheck(frozenset({cls}))
     last = [*fields][-1]
     # A name twice: with one it would give the value, no tuple.
     get = (operator.attrgetter if slotted else operator.itemgetter)(*fields, last)
@@ -155,4 +155,4 @@ def object_of(cls: type, fields: Mapping[str, Proof], *, slotted: bool) -> Proof
         held = values if slotted else [*map(_held, values)]
         return all(holds_all([*map(get_one, held)]) for get_one, holds_all in columns)
 
-    return Proof(frozenset({cls}), more, more_all)
+    return RoundTripCheck(frozenset({cls}), more, more_all)

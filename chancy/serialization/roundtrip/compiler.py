@@ -18,7 +18,7 @@ from pydantic_core import SchemaValidator
 from chancy.serialization.roundtrip.checks import (
     NEVER,
     Look,
-    Proof,
+    RoundTripCheck,
     any_of,
     array_of,
     dict_of,
@@ -55,7 +55,7 @@ _DIGITS = 4300
 _SHORTEST_UUID = 32
 
 
-class Proofs:
+class RoundTripCompiler:
     """Makes the proofs of exact schemas.
 
     Values that were validated strictly need none, but for ints that become floats and moments
@@ -68,10 +68,10 @@ class Proofs:
 
     def __init__(self, definitions: Iterable[Schema] = (), *, finite: bool = False) -> None:
         self._definitions = {definition["ref"]: definition for definition in definitions}
-        self._made: dict[tuple[str, bool], Proof | None] = {}
+        self._made: dict[tuple[str, bool], RoundTripCheck | None] = {}
         self._finite = finite
 
-    def of(self, schema: Schema, *, held: bool = False) -> Proof | None:
+    def of(self, schema: Schema, *, held: bool = False) -> RoundTripCheck | None:
         """The proof of an exact schema; None if its values need none.
 
         :param held: whether an object holds them.
@@ -90,7 +90,7 @@ class Proofs:
             case "literal":
                 return one_of(schema["expected"]) if held else None
             case "enum":
-                return Proof(frozenset({schema["cls"]})) if held else None
+                return RoundTripCheck(frozenset({schema["cls"]})) if held else None
             case "named-tuple":
                 proofs = [self._held(part["schema"]) for part in schema["fields"]]
                 return items_of(schema["cls"], proofs)
@@ -105,23 +105,23 @@ class Proofs:
             case _:
                 return self._of_leaf(schema, held)
 
-    def _held(self, schema: Schema) -> Proof:
+    def _held(self, schema: Schema) -> RoundTripCheck:
         return self.of(schema, held=True) or NEVER
 
-    def _of_reference(self, ref: str, held: bool) -> Proof | None:
+    def _of_reference(self, ref: str, held: bool) -> RoundTripCheck | None:
         key, schema = (ref, held), self._definitions[ref]
         if key not in self._made:
             self._made[key] = NEVER
             if schema["type"] in ("model", "dataclass"):
                 # Those that hold others of their class find out when they are asked.
-                self._made[key] = Proof(
+                self._made[key] = RoundTripCheck(
                     frozenset({schema["cls"]}), lambda value: made is None or made.holds(value)
                 )
             made = self.of(schema, held=held)
             self._made[key] = made
         return self._made[key]
 
-    def _of_object(self, schema: Schema) -> Proof:
+    def _of_object(self, schema: Schema) -> RoundTripCheck:
         fields = schema["schema"].get("fields")
         if fields is None:  # a model of one value without a name
             return NEVER
@@ -131,7 +131,7 @@ class Proofs:
             return NEVER
         return object_of(schema["cls"], proofs, slotted=bool(schema.get("slots")))
 
-    def _of_union(self, choices: Iterable[Schema], held: bool) -> Proof | None:
+    def _of_union(self, choices: Iterable[Schema], held: bool) -> RoundTripCheck | None:
         found = [
             self._definitions[one["schema_ref"]] if one["type"] == "definition-ref" else one
             for one in choices
@@ -148,7 +148,7 @@ class Proofs:
             return None
         return any_of([self._held(one) for one in found])
 
-    def _of_typed_dict(self, schema: Schema, held: bool) -> Proof:
+    def _of_typed_dict(self, schema: Schema, held: bool) -> RoundTripCheck:
         """Keys that are not its own may be left out, whatever is held."""
         fields = schema["fields"]
         proofs = {name: self.of(part, held=held) for name, part in fields.items()}
@@ -160,9 +160,9 @@ class Proofs:
                 proof.holds(value[name]) for name, proof in asked if name in value
             )
 
-        return Proof(frozenset({dict}), more)
+        return RoundTripCheck(frozenset({dict}), more)
 
-    def _of_container(self, schema: Schema, held: bool) -> Proof | None:
+    def _of_container(self, schema: Schema, held: bool) -> RoundTripCheck | None:
         if held and not schema.keys() <= _FREE:
             return NEVER
         cls: Any = _TYPES[schema["type"]]
@@ -180,7 +180,7 @@ class Proofs:
             return None
         return NEVER if variadic else items_of(cls, proofs)
 
-    def _of_function(self, schema: Schema) -> Proof:
+    def _of_function(self, schema: Schema) -> RoundTripCheck:
         """Of a value that the user's function leaves as it is, the next time too."""
         function, inner = schema["function"]["function"], self._held(schema["schema"])
         more = inner.more
@@ -190,9 +190,9 @@ class Proofs:
             same = made is value or (type(made) is type(value) is str and made == value)
             return same and (more is None or more(value))
 
-        return Proof(inner.types, unchanged)
+        return RoundTripCheck(inner.types, unchanged)
 
-    def _of_leaf(self, schema: Schema, held: bool) -> Proof | None:
+    def _of_leaf(self, schema: Schema, held: bool) -> RoundTripCheck | None:
         kind = schema["type"]
         cls = _TYPES.get(kind)
         if cls is None:
@@ -200,7 +200,7 @@ class Proofs:
         if kind in ("datetime", "time"):
             proof = moments(cls)
         else:
-            proof = Proof(frozenset({cls}), self._more_of(schema, held))
+            proof = RoundTripCheck(frozenset({cls}), self._more_of(schema, held))
         if not held:
             return proof if kind in ("float", "datetime", "time") else None
         return proof if schema.keys() <= _FREE else _within(schema, proof)
@@ -215,26 +215,26 @@ class Proofs:
                 return None
 
 
-def _within(schema: Schema, proof: Proof) -> Proof:
+def _within(schema: Schema, proof: RoundTripCheck) -> RoundTripCheck:
     """It had to be in bounds when it was validated, and need not be now."""
     fits, more = SchemaValidator(cast("Any", schema)).isinstance_python, proof.more
     if more is None:
-        return Proof(proof.types, fits)
-    return Proof(proof.types, lambda value: more(value) and fits(value))
+        return RoundTripCheck(proof.types, fits)
+    return RoundTripCheck(proof.types, lambda value: more(value) and fits(value))
 
 
-def _text_beside(kind: str) -> Proof:
+def _text_beside(kind: str) -> RoundTripCheck:
     """Of text that is not read as what a union prefers to text."""
     text = frozenset({str})
     match kind:
         case "uuid":
-            return Proof(text, lambda value: len(value) < _SHORTEST_UUID)
+            return RoundTripCheck(text, lambda value: len(value) < _SHORTEST_UUID)
         case "date" | "time" | "datetime":
-            return Proof(text, lambda value: value[:1].isalpha())
+            return RoundTripCheck(text, lambda value: value[:1].isalpha())
         case "timedelta":
-            return Proof(text, lambda value: not any(map(str.isdigit, value)))
+            return RoundTripCheck(text, lambda value: not any(map(str.isdigit, value)))
         case _:
-            return Proof(text, lambda _: False)
+            return RoundTripCheck(text, lambda _: False)
 
 
 def is_suspect(text: str) -> bool:

@@ -18,7 +18,7 @@ _SIMPLE = frozenset({NoneType, bool, int, float, str, bytes, Decimal, UUID, date
 _MINUTE = timedelta(minutes=1)
 
 
-class Sameness:
+class Equality:
     """Compares values.
 
     A value comes back the same if it is equal and of its type, or of the annotated type where it

@@ -62,7 +62,7 @@ _OBJECTS = frozenset({"model", "dataclass"})
 Schema = Mapping[str, Any]
 
 
-class Exactness:
+class SchemaRules:
     """Judges the parts of one schema.
 
     :param definitions: the schemas that others refer to.

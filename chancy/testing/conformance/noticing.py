@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from chancy.broker.contract import Broker
-from chancy.broker.notices import Kind, Notice, Subscription, Topic
+from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
 from chancy.broker.values import Capability
 from chancy.queue.queue import Queue
 from chancy.states import State
@@ -39,7 +39,7 @@ class NoticePromises(Promises):
 
     async def test_a_push_wakes_its_queue(self, bench: Bench, heard: Subscription) -> None:
         await bench.push(prepared())
-        assert await self._hears(heard, Notice(Kind.WAKE, "default"))
+        assert await self._hears(heard, Notice(NoticeKind.WAKE, "default"))
 
     async def test_a_push_wakes_each_of_its_queues(self, bench: Bench, heard: Subscription) -> None:
         await bench.broker.declare(Queue(name="other"))
@@ -48,22 +48,22 @@ class NoticePromises(Promises):
         while not {"default", "other"} <= tokens:
             notices = await heard.receive(_PATIENCE_S)
             assert notices, tokens
-            tokens |= {notice.token for notice in notices if notice.kind is Kind.WAKE}
+            tokens |= {notice.token for notice in notices if notice.kind is NoticeKind.WAKE}
 
     async def test_a_promotion_wakes_its_queue(self, bench: Bench, heard: Subscription) -> None:
         [claim] = await bench.running()
         await bench.settle(settlement(claim, State.SCHEDULED)._replace(run_at=PAST))
         await heard.probe(_PATIENCE_S)
         await bench.broker.promote(10)
-        assert await self._hears(heard, Notice(Kind.WAKE, "default"))
+        assert await self._hears(heard, Notice(NoticeKind.WAKE, "default"))
 
     async def test_a_release_rewinds_its_queue(self, bench: Bench, heard: Subscription) -> None:
         [claim] = await bench.running()
         await bench.settle(settlement(claim, State.PENDING))
-        assert await self._hears(heard, Notice(Kind.REWIND, "default"))
+        assert await self._hears(heard, Notice(NoticeKind.REWIND, "default"))
 
     async def test_every_change_of_a_queue_is_told(self, bench: Bench, heard: Subscription) -> None:
-        changed = Notice(Kind.QUEUES)
+        changed = Notice(NoticeKind.QUEUES)
         await bench.broker.declare(Queue(name="new"))
         assert await self._hears(heard, changed)
         await bench.broker.declare(Queue(name="new", concurrency=3), upsert=True)
@@ -80,15 +80,15 @@ class NoticePromises(Promises):
     ) -> None:
         [claim] = await bench.running()
         await bench.broker.cancel([claim.id])
-        assert await self._hears(heard, Notice(Kind.STOP, str(claim.id)))
+        assert await self._hears(heard, Notice(NoticeKind.STOP, str(claim.id)))
 
     async def test_a_probe_gives_what_came_before_it(
         self, bench: Bench, heard: Subscription
     ) -> None:
         await bench.broker.declare(Queue(name="new"))
         notices = await heard.probe(_PATIENCE_S)
-        assert Notice(Kind.QUEUES) in notices
-        assert all(notice.kind is not Kind.PROBE for notice in notices)
+        assert Notice(NoticeKind.QUEUES) in notices
+        assert all(notice.kind is not NoticeKind.PROBE for notice in notices)
 
     async def test_silence_ends_with_the_timeout(self, bench: Bench, heard: Subscription) -> None:
         assert await heard.receive(0.01) == []
@@ -113,7 +113,7 @@ class NoticePromises(Promises):
         found = await bench.broker.expect([expected.id])
         assert {id: job.state for id, job in found.items()} == {expected.id: State.RUNNING}
         await bench.settle(settlement(other, state), settlement(expected, state))
-        assert await ends.receive(_PATIENCE_S) == [Notice(Kind.FINISHED, str(expected.id))]
+        assert await ends.receive(_PATIENCE_S) == [Notice(NoticeKind.FINISHED, str(expected.id))]
         assert await ends.receive(0.05) == []
 
     async def test_the_end_of_a_job_without_history_is_told(
@@ -124,7 +124,7 @@ class NoticePromises(Promises):
         [claim] = await bench.claim(queue="brief")
         await bench.broker.expect([claim.id])
         await bench.settle(settlement(claim, State.SUCCEEDED))
-        assert await self._hears(ends, Notice(Kind.FINISHED, str(claim.id)))
+        assert await self._hears(ends, Notice(NoticeKind.FINISHED, str(claim.id)))
 
     async def test_what_goes_back_is_no_end(self, bench: Bench, ends: Subscription) -> None:
         [claim] = await bench.running()
@@ -138,7 +138,7 @@ class NoticePromises(Promises):
         [id] = await bench.push(prepared())
         await bench.broker.expect([id])
         await bench.broker.cancel([id])
-        assert await self._hears(ends, Notice(Kind.FINISHED, str(id)))
+        assert await self._hears(ends, Notice(NoticeKind.FINISHED, str(id)))
 
     async def test_a_job_may_be_expected_before_it_is_there(
         self, bench: Bench, ends: Subscription
@@ -148,7 +148,7 @@ class NoticePromises(Promises):
         assert await bench.broker.expect([job.id]) == {}
         [claim] = await bench.running(job)
         await bench.settle(settlement(claim, State.SUCCEEDED))
-        assert await self._hears(ends, Notice(Kind.FINISHED, str(job.id)))
+        assert await self._hears(ends, Notice(NoticeKind.FINISHED, str(job.id)))
 
     async def test_what_is_forgotten_is_not_told(self, bench: Bench, ends: Subscription) -> None:
         [claim] = await bench.running()
@@ -162,4 +162,4 @@ class NoticePromises(Promises):
         await heard.probe(_PATIENCE_S)
         await bench.broker.expect([claim.id])
         await bench.settle(settlement(claim, State.SUCCEEDED))
-        assert all(n.kind is not Kind.FINISHED for n in await heard.receive(0.05))
+        assert all(n.kind is not NoticeKind.FINISHED for n in await heard.receive(0.05))

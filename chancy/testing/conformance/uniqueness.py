@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from chancy.broker.contract import Broker
-from chancy.broker.notices import Kind, Notice
+from chancy.broker.notices import Notice, NoticeKind
 from chancy.broker.values import CHUNK, PreparedJob
 from chancy.errors import DuplicateJob
 from chancy.job.ids import new_id
@@ -190,7 +190,7 @@ class UniquePromises(Promises):
         subscription = await brokers[1].subscribe()
         try:
             await bench.broker.push([keyed(on_conflict="replace", queue="other")])
-            assert await subscription.probe(5.0) == [Notice(Kind.REWIND, "default")]
+            assert await subscription.probe(5.0) == [Notice(NoticeKind.REWIND, "default")]
         finally:
             await subscription.close()
 

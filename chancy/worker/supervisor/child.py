@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from chancy.worker.supervisor.link import LINE, MAX_WORD, Word
+from chancy.worker.supervisor.link import LINE, MAX_WORD, WorkerReport
 
 logger = logging.getLogger("chancy.supervisor")
 
@@ -23,7 +23,7 @@ _PARTING_S = 0.1
 _LOOK_S = 0.05
 
 
-class Child(asyncio.Protocol):
+class WorkerProcess(asyncio.Protocol):
     """One life of a worker process: started, listened to, and watched until it is gone.
 
     It is in a session of its own, so that Ctrl-C in a terminal reaches it only by the supervisor.
@@ -31,7 +31,7 @@ class Child(asyncio.Protocol):
     :param heard: is called with each word of it.
     """
 
-    def __init__(self, number: int, heard: Callable[[Child, Word], None]) -> None:
+    def __init__(self, number: int, heard: Callable[[WorkerProcess, WorkerReport], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._heard = heard
         self._said = b""
@@ -40,7 +40,7 @@ class Child(asyncio.Protocol):
         self._ended = False
         self.number = number
         #: Its last word.
-        self.word = Word()
+        self.word = WorkerReport()
         self.started_at = self._loop.time()
         #: Its exit code, minus the signal if one killed it.
         self.gone: asyncio.Future[int] = self._loop.create_future()
@@ -82,7 +82,7 @@ class Child(asyncio.Protocol):
             self._said = b""
         for line in words:
             try:
-                word = Word.decode(line)
+                word = WorkerReport.decode(line)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue  # a job wrote to the line, which it has no business with
             self._heard(self, word)

@@ -15,8 +15,8 @@ from chancy.errors import ChancyError
 from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.statements import Statements
 from chancy.worker.supervisor import liveness as vitals
-from chancy.worker.supervisor.link import Word
-from chancy.worker.supervisor.liveness import Finding, Vitals
+from chancy.worker.supervisor.link import WorkerReport
+from chancy.worker.supervisor.liveness import Liveness, LivenessStatus
 
 logger = logging.getLogger("chancy.supervisor")
 
@@ -29,23 +29,23 @@ _IDLE_S = 1.0
 
 
 @dataclass(slots=True)
-class _Patient:
+class _WatchedWorker:
     """A worker that is beaten for, from its first word to its death."""
 
     number: int
     pid: int
-    word: Word
+    word: WorkerReport
     heard_at: float
     due_at: float
-    vitals: Vitals | None
+    vitals: Liveness | None
     looked_at: float
-    finding: Finding = Finding.WORKS
+    finding: LivenessStatus = LivenessStatus.WORKS
     told_at: float = 0.0
     #: The id under which the store does not know it any more.
     refused: UUID | None = None
 
 
-class Pacemaker:
+class SupervisorHeartbeats:
     """Beats for each worker that works, and has those forgotten that died.
 
     All workers are beaten for on one connection for each database.
@@ -53,8 +53,8 @@ class Pacemaker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._patients: dict[int, _Patient] = {}
-        self._dead: deque[Word] = deque(maxlen=_MOST_DEAD)
+        self._patients: dict[int, _WatchedWorker] = {}
+        self._dead: deque[WorkerReport] = deque(maxlen=_MOST_DEAD)
         self._registers: dict[tuple[str, str], Register] = {}
         self._backoff = Backoff(base_s=0.2, cap_s=5.0)
         self._wake = threading.Event()
@@ -75,7 +75,7 @@ class Pacemaker:
         self._wake.set()
         self._thread.join(timeout_s)
 
-    def hear(self, number: int, pid: int, word: Word) -> None:
+    def hear(self, number: int, pid: int, word: WorkerReport) -> None:
         """A worker process has spoken."""
         now = time.monotonic()
         with self._lock:
@@ -85,10 +85,10 @@ class Pacemaker:
                 return
             due_at = now + word.heartbeat_s
             seen = vitals.read(pid)
-            self._patients[number] = _Patient(number, pid, word, now, due_at, seen, now)
+            self._patients[number] = _WatchedWorker(number, pid, word, now, due_at, seen, now)
         self._wake.set()
 
-    def lose(self, number: int, word: Word) -> None:
+    def lose(self, number: int, word: WorkerReport) -> None:
         """A worker process has died; ``word`` was its last one."""
         with self._lock:
             self._patients.pop(number, None)
@@ -96,11 +96,11 @@ class Pacemaker:
                 self._dead.append(word)
         self._wake.set()
 
-    def finding(self, number: int) -> Finding:
+    def finding(self, number: int) -> LivenessStatus:
         """How a worker process was when it was looked at last."""
         with self._lock:
             patient = self._patients.get(number)
-        return Finding.WORKS if patient is None else patient.finding
+        return LivenessStatus.WORKS if patient is None else patient.finding
 
     def _run(self) -> None:
         pause = _IDLE_S
@@ -144,7 +144,7 @@ class Pacemaker:
         due_at = min((patient.due_at for patient in patients), default=0.0)
         return max(0.01, due_at - time.monotonic()) if patients else _IDLE_S
 
-    def _look(self, patient: _Patient) -> None:
+    def _look(self, patient: _WatchedWorker) -> None:
         now, seen = time.monotonic(), vitals.read(patient.pid)
         finding = vitals.find(
             seen,
@@ -156,12 +156,12 @@ class Pacemaker:
             return
         patient.vitals, patient.looked_at = seen, now
         before, patient.finding = patient.finding, finding
-        reminded = finding is Finding.BUSY and now - patient.told_at > _REMIND_EVERY_S
+        reminded = finding is LivenessStatus.BUSY and now - patient.told_at > _REMIND_EVERY_S
         if finding is before and not reminded:
             return
         patient.told_at = now
         who = patient.number, patient.pid, finding
-        if finding is Finding.WORKS:
+        if finding is LivenessStatus.WORKS:
             logger.info("child_heard number=%d pid=%d finding=%s", *who)
             return
         then = "a job holds the interpreter's lock, so this process beats for it"
@@ -169,7 +169,7 @@ class Pacemaker:
             then = "it gets no more beats, so that its jobs are rescued"
         logger.warning("child_silent number=%d pid=%d finding=%s: %s", *who, then)
 
-    def _beat(self, patient: _Patient) -> None:
+    def _beat(self, patient: _WatchedWorker) -> None:
         worker = patient.word.worker
         register = self._register(patient.word)
         if worker is None or register is None or worker == patient.refused:
@@ -178,7 +178,7 @@ class Pacemaker:
             # It has left, or it was declared dead: then it will say its new id.
             patient.refused = worker
 
-    def _register(self, word: Word) -> Register | None:
+    def _register(self, word: WorkerReport) -> Register | None:
         if word.dsn is None:
             return None
         found = self._registers.get((word.dsn, word.schema))

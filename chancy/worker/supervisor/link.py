@@ -27,7 +27,7 @@ WORD_EVERY_S = 1.0
 MAX_WORD = 2**20
 
 
-class Word(NamedTuple):
+class WorkerReport(NamedTuple):
     """What a worker says of itself. It holds the DSN, and is not to be logged.
 
     :param worker: its id; None before it has registered and after it has left.
@@ -53,7 +53,7 @@ class Word(NamedTuple):
         return json.dumps(data).encode() + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes) -> Word:
+    def decode(cls, line: bytes) -> WorkerReport:
         """Raises ValueError, TypeError or KeyError for what is no word."""
         data: dict[str, Any] = json.loads(line)
         return cls(
@@ -66,7 +66,7 @@ class Word(NamedTuple):
         )
 
 
-class Line:
+class SupervisorLink:
     """A worker's end of the line. A thread speaks, and listens for the supervisor's end.
 
     :param grace_s: seconds that this process has to end once the supervisor is gone.
@@ -79,7 +79,7 @@ class Line:
         line.setblocking(False)
         self._line = line
         self._grace_s = grace_s
-        self._word = Word(None, dsn, schema)
+        self._word = WorkerReport(None, dsn, schema)
         self._unsent = b""
         self._speaking = threading.Lock()
         threading.Thread(target=self._run, name="chancy supervisor line", daemon=True).start()

@@ -20,7 +20,7 @@ _BUSY_S = 0.03
 _STUCK_S = 1.0
 
 
-class Vitals(NamedTuple):
+class Liveness(NamedTuple):
     """What the system knows of a process."""
 
     #: One letter, see proc(5): R runs, S sleeps, T was stopped, Z has ended.
@@ -29,7 +29,7 @@ class Vitals(NamedTuple):
     cpu_s: Mapping[int, float]
 
 
-class Finding(StrEnum):
+class LivenessStatus(StrEnum):
     """How a worker process is."""
 
     #: It says so.
@@ -46,10 +46,10 @@ class Finding(StrEnum):
     @property
     def lives(self) -> bool:
         """Whether it will settle what it has claimed."""
-        return self in (Finding.WORKS, Finding.BUSY)
+        return self in (LivenessStatus.WORKS, LivenessStatus.BUSY)
 
 
-def read(pid: int) -> Vitals | None:
+def read(pid: int) -> Liveness | None:
     """The vitals of a process; None if it is gone, or if this system does not tell."""
     try:
         state, _ = _stat(f"/proc/{pid}/stat")
@@ -60,7 +60,7 @@ def read(pid: int) -> Vitals | None:
     for thread in threads:
         with contextlib.suppress(OSError):  # it has ended
             cpu_s[int(thread)] = _stat(f"/proc/{pid}/task/{thread}/stat")[1]
-    return Vitals(state, cpu_s)
+    return Liveness(state, cpu_s)
 
 
 def _stat(path: str) -> tuple[str, float]:
@@ -73,24 +73,24 @@ def _stat(path: str) -> tuple[str, float]:
 
 
 def find(
-    now: Vitals | None, before: Vitals | None, *, passed_s: float, silent: bool
-) -> Finding | None:
+    now: Liveness | None, before: Liveness | None, *, passed_s: float, silent: bool
+) -> LivenessStatus | None:
     """Judge a process; None if it is too early for that.
 
     :param before: the vitals of ``passed_s`` seconds ago.
     :param silent: whether it has said nothing for too long.
     """
     if now is not None and now.state in "ZX":
-        return Finding.GONE
+        return LivenessStatus.GONE
     if now is not None and now.state in "Tt":
-        return Finding.STOPPED
+        return LivenessStatus.STOPPED
     if not silent:
-        return Finding.WORKS
+        return LivenessStatus.WORKS
     if now is None or before is None:
-        return Finding.STUCK
+        return LivenessStatus.STUCK
     used_s = max(
         (cpu_s - before.cpu_s.get(thread, 0.0) for thread, cpu_s in now.cpu_s.items()), default=0.0
     )
     if used_s >= max(_BUSY_S, passed_s * _BUSY_SHARE):
-        return Finding.BUSY
-    return Finding.STUCK if passed_s >= _STUCK_S else None
+        return LivenessStatus.BUSY
+    return LivenessStatus.STUCK if passed_s >= _STUCK_S else None

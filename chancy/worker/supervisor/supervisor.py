@@ -15,9 +15,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from chancy.clock import Backoff, Clock, SystemClock
-from chancy.worker.supervisor.child import Child, ending
-from chancy.worker.supervisor.heartbeats import Pacemaker
-from chancy.worker.supervisor.link import Word
+from chancy.worker.supervisor.child import WorkerProcess, ending
+from chancy.worker.supervisor.heartbeats import SupervisorHeartbeats
+from chancy.worker.supervisor.link import WorkerReport
 
 logger = logging.getLogger("chancy.supervisor")
 
@@ -57,9 +57,9 @@ class Supervisor:
         self._processes = processes
         self._once = once
         self._clock = clock or SystemClock()
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, WorkerProcess] = {}
         self._starts = Counter[int]()
-        self._pacemaker = Pacemaker()
+        self._pacemaker = SupervisorHeartbeats()
         self._stopping = asyncio.Event()
         self._asked = 0
         self._exit_code = 0
@@ -116,7 +116,7 @@ class Supervisor:
     async def _live(self, number: int) -> tuple[int, str, bool]:
         """The life of one child: its exit code, minus the signal if one killed it; that in words;
         and whether the code is its own, since no worker was registered when it ended."""
-        child = Child(number, self._heard)
+        child = WorkerProcess(number, self._heard)
         try:
             await child.start(self._command)
         except OSError as error:
@@ -133,7 +133,7 @@ class Supervisor:
             self._pacemaker.lose(number, child.word)
         return code, f"pid={child.pid} {ending(code)}", child.word.worker is None
 
-    def _heard(self, child: Child, word: Word) -> None:
+    def _heard(self, child: WorkerProcess, word: WorkerReport) -> None:
         self._pacemaker.hear(child.number, child.pid, word)
         before = child.word
         if word.worker is None or word[:1] + word[-2:] == before[:1] + before[-2:]:

@@ -9,35 +9,35 @@ from uuid import UUID
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
-from chancy.broker.contract import Broker, Pulse
+from chancy.broker.contract import Broker, Heartbeat
 from chancy.broker.notices import Subscription, Topic
 from chancy.broker.optional import Adoption
-from chancy.broker.transaction import Inside
+from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
     Cancellation,
     Capability,
     JobFilter,
-    Place,
     PreparedJob,
     Promotion,
     QueueCounts,
+    QueuePosition,
     WorkerRecord,
 )
 from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.job.definition import QueuedJob
 from chancy.plugins.redis import records
 from chancy.plugins.redis.jobs import meta as folding
-from chancy.plugins.redis.jobs.claim import Claims
-from chancy.plugins.redis.jobs.push import Pushes
-from chancy.plugins.redis.jobs.queues_and_workers import Queues, RedisPulse, Workers
+from chancy.plugins.redis.jobs.claim import RedisClaims
+from chancy.plugins.redis.jobs.push import RedisPushes
+from chancy.plugins.redis.jobs.queues_and_workers import Queues, RedisHeartbeat, Workers
 from chancy.plugins.redis.jobs.settle import settle
-from chancy.plugins.redis.jobs.watch import Watch
+from chancy.plugins.redis.jobs.watch import Notifications
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.relay.adoption import adoption
-from chancy.plugins.redis.relay.outbox import Deposits
+from chancy.plugins.redis.relay.outbox import JobOutboxWriter
 from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.plugins.redis.transport.chunks import ADDED, BATCH, MOVED, fit, records_of
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.queue.queue import Queue
 from chancy.text import shown
 
@@ -66,17 +66,17 @@ class RedisBroker:
 
     def __init__(self, settings: RedisSettings, *, outbox: str | None = None) -> None:
         self.settings = settings
-        self._deposits = Deposits(outbox)
+        self._deposits = JobOutboxWriter(outbox)
         self.tag = Keys(settings.prefix).tag("jobs")
         #: The way to its server, for what is beside the broker.
-        self.link = Link(settings, self.tag)
-        self._pushes = Pushes(self.link)
+        self.link = ShardClient(settings, self.tag)
+        self._pushes = RedisPushes(self.link)
         self._queues = Queues(self.link)
         self._workers = Workers(self.link)
         self._kept = (settings.keep_finished, settings.keep_failed)
         self._ages = (settings.keep_finished_s, settings.keep_failed_s)
-        self._claims = Claims(self.link, self._kept)
-        self._watch = Watch(self.link, self._claims)
+        self._claims = RedisClaims(self.link, self._kept)
+        self._watch = Notifications(self.link, self._claims)
 
     def __repr__(self) -> str:
         return f"RedisBroker({self.settings.shown_url})"
@@ -137,7 +137,7 @@ class RedisBroker:
         return await self._claims.claim(queue, worker_id=worker_id, limit=limit)
 
     async def settle(
-        self, settlements: Sequence[Settlement], *, inside: Sequence[Inside] = ()
+        self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
         return await settle(self.link, self._kept, settlements)
 
@@ -223,7 +223,7 @@ class RedisBroker:
         for at in range(0, len(ids), MOVED):
             await self.link.run("forget", *(id.bytes for id in ids[at : at + MOVED]))
 
-    async def place(self, id: UUID) -> Place | None:
+    async def place(self, id: UUID) -> QueuePosition | None:
         answer = await self.link.run("place", id.bytes)
         if not answer:
             return None
@@ -289,8 +289,8 @@ class RedisBroker:
         answer = await self.link.run("orphans", silent_s, max(0, min(limit, MOVED)))
         return list(map(records.claim, answer[::2], answer[1::2]))
 
-    def pulse(self, worker_id: UUID) -> Pulse:
-        return RedisPulse(self.settings, self.tag, worker_id)
+    def pulse(self, worker_id: UUID) -> Heartbeat:
+        return RedisHeartbeat(self.settings, self.tag, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
         return await self._watch.subscribe(topic)

@@ -20,10 +20,10 @@ from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.job.ids import new_ids
 from chancy.plugins.redis import records
 from chancy.plugins.redis.jobs import meta as folding
-from chancy.plugins.redis.jobs.handoff import PATIENCE_S, Desk
+from chancy.plugins.redis.jobs.handoff import PATIENCE_S, Handoff
 from chancy.plugins.redis.jobs.settle import settle
 from chancy.plugins.redis.transport.chunks import MOVED
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.states import State
 
 logger = logging.getLogger("chancy.redis")
@@ -39,7 +39,7 @@ _AGAIN_S = 5.0
 
 
 @dataclass(slots=True)
-class _Unknown:
+class _UnansweredScript:
     """A claim whose answer was lost."""
 
     lease: UUID
@@ -47,24 +47,24 @@ class _Unknown:
     asked_at: float = 0.0
 
 
-class Claims:
+class RedisClaims:
     """The claims of the workers of this process.
 
     :param keep: how many finished and how many failed jobs the server keeps.
     """
 
-    def __init__(self, link: Link, keep: tuple[int, int]) -> None:
+    def __init__(self, link: ShardClient, keep: tuple[int, int]) -> None:
         self._link = link
         self._kept = keep
         self._leases: list[UUID] = []
-        self._unknown: dict[tuple[UUID, str], list[_Unknown]] = {}
+        self._unknown: dict[tuple[UUID, str], list[_UnansweredScript]] = {}
         # The workers of claims that are under way, and the leases of what these may give.
         self._calls: list[tuple[UUID, set[UUID]]] = []
         self._returns: set[asyncio.Task[None]] = set()
         self._asking: set[tuple[UUID, str]] = set()
         self._closed = asyncio.Event()
         #: Where workers wait for what is pushed, while `attended` is set.
-        self.desk = Desk(self._give_back, self._look)
+        self.desk = Handoff(self._give_back, self._look)
         self.attended = False
 
     async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
@@ -108,7 +108,7 @@ class Claims:
             if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
                 unknown = self._unknown.setdefault((worker_id, queue), [])
                 if len(unknown) < _MOST_UNKNOWN:
-                    unknown.append(_Unknown(lease, began))
+                    unknown.append(_UnansweredScript(lease, began))
             raise
         room = limit - len(claims)
         self.desk.keep(missed[room:])

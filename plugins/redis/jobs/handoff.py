@@ -38,7 +38,7 @@ _moment: Callable[[bytes], tuple[float, ...]] = struct.Struct(">d").unpack_from
 
 
 @dataclass(slots=True)
-class _Place:
+class _WaitingWorker:
     """Of one worker and queue."""
 
     #: Given, and not yet fetched by a claim.
@@ -51,7 +51,7 @@ class _Place:
     doubted: float = 0.0
 
 
-class Desk:
+class Handoff:
     """Where what was given to the workers of this process waits for their next claim.
 
     :param give_back: told what nobody has fetched.
@@ -67,7 +67,7 @@ class Desk:
         self._give_back = give_back
         self._ask = ask
         self._doubted = 0.0
-        self._places: dict[tuple[UUID, str], _Place] = {}
+        self._places: dict[tuple[UUID, str], _WaitingWorker] = {}
         #: Seconds of our clock less those of the server's, or a little less; None: not known yet.
         self.skew: float | None = None
         #: Names it on the server.
@@ -140,12 +140,12 @@ class Desk:
         if place is None or (given_at > place.known and _name(claim) not in place.came):
             self._ask(claim.worker_id, claim.queue)
 
-    def _place(self, worker_id: UUID, queue: str) -> _Place:
+    def _place(self, worker_id: UUID, queue: str) -> _WaitingWorker:
         place = self._places.pop((worker_id, queue), None)
         if place is None:
             if len(self._places) >= MOST_PLACES:
                 self._drop_one()
-            place = _Place(doubted=self._doubted)
+            place = _WaitingWorker(doubted=self._doubted)
         # The last one that was asked for is the last to go.
         self._places[worker_id, queue] = place
         return place
@@ -159,7 +159,7 @@ class Desk:
                 del self._places[key]
                 return
 
-    def _expire(self, place: _Place, claims: Sequence[Claim]) -> None:
+    def _expire(self, place: _WaitingWorker, claims: Sequence[Claim]) -> None:
         waiting = set(place.waiting)
         left = [claim for claim in claims if claim in waiting]
         if left:
@@ -170,7 +170,7 @@ class Desk:
             self._give_back(left)
 
 
-def _note(place: _Place, claim: Claim) -> bool:
+def _note(place: _WaitingWorker, claim: Claim) -> bool:
     """Whether it is new."""
     one = _name(claim)
     if one in place.came:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.errors import BrokerError
 from chancy.plugins.redis import records
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 
 #: Objects of the meta of a job after which they are made into one.
 MOST = 32
@@ -22,7 +22,7 @@ def is_long(record: bytes) -> bool:
     return records.meta_of(record).count(b"\n") >= MOST
 
 
-async def fold(link: Link, id: UUID, lease: UUID, record: bytes) -> None:
+async def fold(link: ShardClient, id: UUID, lease: UUID, record: bytes) -> None:
     """Make one object of the meta of a running job, if it is as in its record yet. Otherwise, and
     while the server is away, it stays as it is: it is looked at again."""
     old = records.meta_of(record)

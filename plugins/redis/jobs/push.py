@@ -14,7 +14,7 @@ from chancy.errors import BrokerError, BrokerUnavailable, DuplicateJob
 from chancy.plugins.redis import records
 from chancy.plugins.redis.transport.chunks import BATCH, MOVED, fit, take_back
 from chancy.plugins.redis.transport.scripts import Value
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 
 #: Seconds for which a push is repeated while the server is away.
 PATIENCE_S = 5.0
@@ -26,10 +26,10 @@ T = TypeVar("T")
 Outcome = TypeVar("Outcome")
 
 
-class Pushes:
+class RedisPushes:
     """The pushes of this process."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ShardClient) -> None:
         self._link = link
 
     async def push(self, jobs: Sequence[PreparedJob]) -> dict[UUID, UUID]:
@@ -70,7 +70,7 @@ class _Push:
     A place is where a job stands in the call.
     """
 
-    def __init__(self, link: Link, jobs: Sequence[PreparedJob]) -> None:
+    def __init__(self, link: ShardClient, jobs: Sequence[PreparedJob]) -> None:
         self._link = link
         self._jobs = jobs
         self._encoded = list(map(records.pushed, jobs))

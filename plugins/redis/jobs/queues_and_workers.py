@@ -18,8 +18,8 @@ from chancy.plugins.redis import records
 from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.plugins.redis.transport.chunks import records_of
 from chancy.plugins.redis.transport.clients import Client, connect_sync, translated
-from chancy.plugins.redis.transport.cluster import MOST_MOVES, Home
-from chancy.plugins.redis.transport.shard_client import SCRIPTS, Link
+from chancy.plugins.redis.transport.cluster import MOST_MOVES, ClusterMap
+from chancy.plugins.redis.transport.shard_client import SCRIPTS, ShardClient
 from chancy.queue.executor_options import decode_options, encode_options
 from chancy.queue.queue import Queue
 from chancy.states import State
@@ -30,7 +30,7 @@ _RUNNING = bytes([State.RUNNING])
 class Queues:
     """The queues of a shard."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ShardClient) -> None:
         self._link = link
 
     async def declare(self, queue: Queue, *, upsert: bool) -> Queue:
@@ -67,7 +67,7 @@ class Queues:
 class Workers:
     """The workers of a shard."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ShardClient) -> None:
         self._link = link
 
     async def register(self, worker: WorkerRecord) -> None:
@@ -114,11 +114,11 @@ class Workers:
         return [_worker(now, *rows[at : at + 4]) for at in range(0, len(rows), 4)]
 
 
-class RedisPulse:
+class RedisHeartbeat:
     """The heartbeat of one worker: a connection of its own, for a thread."""
 
     def __init__(self, settings: RedisSettings, tag: str, worker_id: UUID) -> None:
-        self._home = Home(settings)
+        self._home = ClusterMap(settings)
         self._tag = tag
         self._worker_id = worker_id
         self._client: Client | None = None

@@ -8,12 +8,12 @@ from uuid import UUID
 from chancy.attempt.settlement import Settlement
 from chancy.plugins.redis import records
 from chancy.plugins.redis.transport.chunks import ADDED, BATCH, MOVED, fit
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.states import State
 
 
 async def settle(
-    link: Link, kept: tuple[int, int], settlements: Sequence[Settlement]
+    link: ShardClient, kept: tuple[int, int], settlements: Sequence[Settlement]
 ) -> frozenset[UUID]:
     """See `Broker.settle`.
 

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from chancy.broker.notices import Kind, Notice, Topic, parse
+from chancy.broker.notices import Notice, NoticeKind, Topic, parse
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.jobs.claim import Claims
+from chancy.plugins.redis.jobs.claim import RedisClaims
 from chancy.plugins.redis.transport.clients import translated
-from chancy.plugins.redis.transport.connection import Dial, Wire
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
+from chancy.plugins.redis.transport.shard_client import ShardClient
 
 logger = logging.getLogger("chancy.redis")
 
@@ -29,10 +29,10 @@ _WORK = b":notices"
 _SUFFIXES = {Topic.WORK: _WORK, Topic.FINISHED: b":ends", Topic.RELAY: b":relay"}
 
 
-class Watch:
+class Notifications:
     """Keeps the connection as long as there are subscriptions."""
 
-    def __init__(self, link: Link, claims: Claims) -> None:
+    def __init__(self, link: ShardClient, claims: RedisClaims) -> None:
         self._link = link
         self._claims = claims
         self._desk = link.tag.encode() + b":desk:" + claims.desk.name
@@ -75,12 +75,12 @@ class Watch:
         settings = self._link.home.settings
         channels = [self._link.tag.encode() + suffix for suffix in _SUFFIXES.values()]
         with translated():
-            wire = await Dial(settings).wire(self._hear)
+            wire = await Connector(settings).wire(self._hear)
             # One answer for each channel: the first one says that all of them are heard.
             await wire.command(("SUBSCRIBE", *channels, self._desk), settings.connect_timeout_s)
         self._reading = asyncio.create_task(self._follow(wire), name="chancy redis notices")
 
-    async def _follow(self, wire: Wire) -> None:
+    async def _follow(self, wire: RedisConnection) -> None:
         """Hear until the connection ends, or this is cancelled."""
         why = "the subscription is closed"
         try:
@@ -115,7 +115,7 @@ class Watch:
             logger.warning("given_unreadable bytes=%d error=%s", len(payload), error)
             return
         if queue is not None:
-            self._tell(_WORK, Notice(Kind.WAKE, queue))
+            self._tell(_WORK, Notice(NoticeKind.WAKE, queue))
 
     def _tell(self, channel: bytes, notice: Notice) -> None:
         for subscription in self._subscriptions:
@@ -126,7 +126,7 @@ class Watch:
 class RedisSubscription:
     """What one listener hears."""
 
-    def __init__(self, watch: Watch, link: Link, topic: Topic) -> None:
+    def __init__(self, watch: Notifications, link: ShardClient, topic: Topic) -> None:
         self.topic = topic
         self._watch = watch
         self._link = link
@@ -138,7 +138,7 @@ class RedisSubscription:
         self._first: Callable[[Notice], None] | None = None
 
     def hear(self, notice: Notice) -> None:
-        if notice.kind is Kind.PROBE:
+        if notice.kind is NoticeKind.PROBE:
             # All that share the topic hear it: whom it woke would look and probe in turn.
             if notice.token == self._nonce:
                 self._answered.set()
@@ -188,7 +188,7 @@ class RedisSubscription:
                 await self._link.command(
                     "PUBLISH",
                     self._link.tag.encode() + _SUFFIXES[self.topic],
-                    Notice(Kind.PROBE, self._nonce).payload(),
+                    Notice(NoticeKind.PROBE, self._nonce).payload(),
                 )
                 if self._ended is None:
                     await self._answered.wait()

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from chancy.errors import BrokerError, StatementFailed
-from chancy.plugins.redis.maintenance.repair import Restoration
+from chancy.plugins.redis.maintenance.repair import Repair
 from chancy.plugins.redis.maintenance.upkeep import facts
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.shard_client import Link, linked
+from chancy.plugins.redis.transport.shard_client import ShardClient, linked
 
 #: The oldest servers that are tested.
 _REDIS, _VALKEY = (6, 2), (7, 2)
@@ -64,7 +64,7 @@ async def examine(settings: RedisSettings) -> list[Finding]:
         return [Finding("reached", f"{settings.shown_url}: {error}", todo)]
 
 
-async def _configuration(link: Link) -> Mapping[str, str]:
+async def _configuration(link: ShardClient) -> Mapping[str, str]:
     """What the server tells of its configuration; hosted ones often tell nothing."""
     told: dict[str, str] = {}
     for name in ("appendfsync", "min-replicas-to-write", "maxclients"):
@@ -156,7 +156,9 @@ def _replication(info: Mapping[str, str], told: Mapping[str, str]) -> Iterator[F
     )
 
 
-async def _cluster(settings: RedisSettings, link: Link, info: Mapping[str, str]) -> list[Finding]:
+async def _cluster(
+    settings: RedisSettings, link: ShardClient, info: Mapping[str, str]
+) -> list[Finding]:
     if info.get("cluster_enabled") != "1":
         todo = "leave out cluster=True" if settings.cluster else ""
         return [Finding("cluster", "no", todo)]
@@ -176,7 +178,7 @@ def _clients(info: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("connections", f"{now} of {most}", todo)
 
 
-async def _clock(link: Link) -> list[Finding]:
+async def _clock(link: ShardClient) -> list[Finding]:
     """The shortest of some round trips tells the most of the clock."""
     trips: list[tuple[float, float]] = []
     for _ in range(_TRIPS):
@@ -200,9 +202,9 @@ async def _clock(link: Link) -> list[Finding]:
     ]
 
 
-async def _lists(link: Link) -> Finding:
+async def _lists(link: ShardClient) -> Finding:
     try:
-        astray = await Restoration(link).astray()
+        astray = await Repair(link).astray()
     except StatementFailed as error:
         return Finding("lists of jobs", str(error), "allow this user EVAL and EVALSHA")
     if not any(astray):
@@ -216,7 +218,7 @@ async def _lists(link: Link) -> Finding:
     )
 
 
-async def _scripts(link: Link) -> Finding:
+async def _scripts(link: ShardClient) -> Finding:
     try:
         await link.command("EVAL", "return redis.call('PUBLISH', KEYS[1], '')", 1, link.tag)
     except StatementFailed as error:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from chancy.plugins.redis.transport.chunks import BATCH
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 
 logger = logging.getLogger("chancy.redis")
 
@@ -23,10 +23,10 @@ _LEFT_S = 86_400
 _ID_BYTES = 16
 
 
-class Restoration:
+class Repair:
     """Puts the jobs of a shard back into its lists."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ShardClient) -> None:
         self._link = link
 
     async def astray(self) -> tuple[int, int, int]:

@@ -8,8 +8,8 @@ import random
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.plugins.redis.maintenance.repair import Restoration
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.maintenance.repair import Repair
+from chancy.plugins.redis.transport.shard_client import ShardClient
 
 logger = logging.getLogger("chancy.redis")
 
@@ -48,9 +48,9 @@ def risks(info: bytes) -> list[str]:
 class Upkeep:
     """Every worker does it; a key that lapses says whose turn it is."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ShardClient) -> None:
         self._link = link
-        self._restoration = Restoration(link)
+        self._restoration = Repair(link)
         self._looked = False
 
     async def serve(self) -> None:

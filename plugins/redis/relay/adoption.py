@@ -21,7 +21,7 @@ from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import records
 from chancy.plugins.redis.relay.delivery import BATCH, REFUSED_S, Delivery
 from chancy.plugins.redis.transport.chunks import take_back
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.postgres.statements import load
 
 #: Seconds for which jobs are taken.
@@ -31,7 +31,7 @@ LEASE_S = 10.0
 Cancel = Callable[[Sequence[UUID]], Awaitable[object]]
 
 
-class Move(NamedTuple):
+class AdoptedJob(NamedTuple):
     """A job of the table ``jobs`` that was taken.
 
     :param pos: of this move, and of no other.
@@ -60,14 +60,14 @@ def statement(name: str, schema: str) -> str:
     return load(resources.files("chancy.plugins.redis.relay") / "sql", f"moves_{name}", schema)
 
 
-class Moves:
+class JobAdoption:
     """Takes them over."""
 
-    def __init__(self, link: Link, store: SqlClaims, cancel: Cancel) -> None:
+    def __init__(self, link: ShardClient, store: SqlClaims, cancel: Cancel) -> None:
         self._link = link
         self._store = store
         self._cancel = cancel
-        self._delivery = Delivery[Move](link, self._refuse)
+        self._delivery = Delivery[AdoptedJob](link, self._refuse)
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
@@ -87,7 +87,7 @@ class Moves:
         text = statement("claim", self._store.schema)
         return await self._store.claim_by(text, queue, worker_id=worker_id, limit=limit)
 
-    async def _end(self, moves: Sequence[Move]) -> None:
+    async def _end(self, moves: Sequence[AdoptedJob]) -> None:
         """Delete those that Redis has. What became another meanwhile is taken back from there."""
         if not moves:
             return
@@ -101,22 +101,22 @@ class Moves:
             await self._fetch("forget", list(changed))
         await self._delivery.forget(moves)
 
-    async def _refuse(self, one: Move, problem: str) -> None:
+    async def _refuse(self, one: AdoptedJob, problem: str) -> None:
         await self._fetch("refuse", one.id, problem, REFUSED_S)
 
 
-def adoption(control: Broker, link: Link, cancel: Cancel) -> Adoption | None:
+def adoption(control: Broker, link: ShardClient, cancel: Cancel) -> Adoption | None:
     """What takes over jobs that the control broker has; None: it is not on Postgres."""
-    return Moves(link, control, cancel) if isinstance(control, SqlClaims) else None
+    return JobAdoption(link, control, cancel) if isinstance(control, SqlClaims) else None
 
 
-def _move(queue: str, row: Sequence[Any]) -> Move:
+def _move(queue: str, row: Sequence[Any]) -> AdoptedJob:
     (
         id, pos, priority, func, arguments, run_at, most, meta, limits, key, until_claim,
         attempt, crashes, errors, pushed_at,
     ) = row  # fmt: skip
     if func is None:
-        return Move(id, pos, None, records.Past())
+        return AdoptedJob(id, pos, None, records.Past())
     due = None if run_at is None else records.moment(run_at)
     unique = None
     if key is not None:
@@ -125,7 +125,7 @@ def _move(queue: str, row: Sequence[Any]) -> Move:
     # Whatever somebody wrote into the row.
     priority, arguments = max(-100, min(priority, 100)), arguments or "null"
     job = PreparedJob(id, queue, priority, func, arguments, due, None, most, meta, limits, unique)
-    return Move(id, pos, job, past)
+    return AdoptedJob(id, pos, job, past)
 
 
 def _failures(text: str | None) -> list[Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from chancy.errors import BrokerError, StatementFailed
 from chancy.plugin.leader import elected
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis.relay import archive_row as history
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.postgres.statements import load
 
 logger = logging.getLogger("chancy.redis")
@@ -30,7 +30,7 @@ BATCH = 250
 _EVERY_S, _RARELY_S = 1.0, 30.0
 
 
-class Ended(NamedTuple):
+class EndedJob(NamedTuple):
     """A job that is to be written: when it ended, as Redis says it, and its record."""
 
     id: bytes
@@ -42,7 +42,7 @@ class Archive:
     """Works beside each worker: the leader often, the others rarely, so that it is done without
     any leader too."""
 
-    def __init__(self, link: Link, store: SqlStore, runtime: Runtime) -> None:
+    def __init__(self, link: ShardClient, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
         self._store = store
         self._runtime = runtime
@@ -74,7 +74,7 @@ class Archive:
         :raises BrokerError: Postgres or Redis is away; the jobs stay listed.
         """
         over, *parts = await self._link.run("unarchived", BATCH)
-        found = [Ended(*parts[at : at + 3]) for at in range(0, len(parts), 3)]
+        found = [EndedJob(*parts[at : at + 3]) for at in range(0, len(parts), 3)]
         lost = int(over) + sum(1 for one in found if not one.record)
         if lost:
             logger.warning("redis_archive_dropped jobs=%d", lost)
@@ -83,7 +83,7 @@ class Archive:
             await self._link.run("archived", *(part for one in found for part in one[:2]))
         return len(found)
 
-    async def _write(self, ended: Sequence[Ended]) -> None:
+    async def _write(self, ended: Sequence[EndedJob]) -> None:
         """Write jobs; on a refusal each alone, so that a bad one stands alone."""
         rows = [history.row(one.id, one.record) for one in ended]
         text = f"[{','.join(row for row in rows if row)}]"

@@ -15,7 +15,7 @@ from uuid import UUID
 from chancy.errors import StatementFailed
 from chancy.plugins.redis.transport.chunks import BATCH as PIECE
 from chancy.plugins.redis.transport.chunks import fit
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 
 logger = logging.getLogger("chancy.redis")
 
@@ -31,7 +31,7 @@ REFUSED_S = 3_600.0
 _MOST_MARKS = 100_000
 
 
-class Parcel(Protocol):
+class Deliverable(Protocol):
     """A job that was taken."""
 
     @property
@@ -47,7 +47,7 @@ class Parcel(Protocol):
         ...
 
 
-P = TypeVar("P", bound=Parcel)
+P = TypeVar("P", bound=Deliverable)
 
 
 class Delivery(Generic[P]):
@@ -56,7 +56,7 @@ class Delivery(Generic[P]):
     :param refuse: keeps a job that Redis does not take, and is told why.
     """
 
-    def __init__(self, link: Link, refuse: Callable[[P, str], Awaitable[None]]) -> None:
+    def __init__(self, link: ShardClient, refuse: Callable[[P, str], Awaitable[None]]) -> None:
         self._link = link
         self._refuse = refuse
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from chancy.broker.optional import SqlStore
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis.relay.delivery import BATCH, REFUSED_S, Delivery
-from chancy.plugins.redis.relay.leader_loop import Rounds
-from chancy.plugins.redis.relay.outbox import Outbox, Waiting
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.relay.leader_loop import LeaderLoop
+from chancy.plugins.redis.relay.outbox import JobOutboxReader, JobOutboxRow
+from chancy.plugins.redis.transport.shard_client import ShardClient
 
 #: Seconds for which jobs are taken.
 LEASE_S = 10.0
 
 
-class Relay:
-    """Works beside each worker, as often as `Rounds` says."""
+class JobRelay:
+    """Works beside each worker, as often as `LeaderLoop` says."""
 
-    def __init__(self, link: Link, store: SqlStore, runtime: Runtime) -> None:
+    def __init__(self, link: ShardClient, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
-        self._outbox = Outbox(store)
+        self._outbox = JobOutboxReader(store)
         self._runtime = runtime
-        self._delivery = Delivery[Waiting](link, self._refuse)
+        self._delivery = Delivery[JobOutboxRow](link, self._refuse)
 
     async def serve(self) -> None:
         """Go on until cancelled."""
-        await Rounds(self._runtime, self._link.open, self._busy).serve()
+        await LeaderLoop(self._runtime, self._link.open, self._busy).serve()
 
     async def _busy(self) -> bool:
         return await self.turn() == BATCH
@@ -43,5 +43,5 @@ class Relay:
             await self._delivery.forget(done)
         return len(taken)
 
-    async def _refuse(self, one: Waiting, problem: str) -> None:
+    async def _refuse(self, one: JobOutboxRow, problem: str) -> None:
         await self._outbox.refuse(one, problem, REFUSED_S)

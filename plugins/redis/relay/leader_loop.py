@@ -19,7 +19,7 @@ logger = logging.getLogger("chancy.redis")
 _EVERY_S, _RARELY_S = 2.0, 15.0
 
 
-class Rounds:
+class LeaderLoop:
     """Works beside each worker: the leader at once, the others now and then, so that it is done
     without any leader too.
 

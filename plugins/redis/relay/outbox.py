@@ -22,7 +22,7 @@ from chancy.text import shown
 _PLAIN = len(PreparedJob._fields) - 1
 
 
-class Waiting(NamedTuple):
+class JobOutboxRow(NamedTuple):
     """A job of the outbox that was taken.
 
     :param pos: its place; of no other row, ever.
@@ -76,7 +76,7 @@ def _rule(unique: UniqueKey | None) -> str | None:
     return json.dumps(unique._asdict() | {"key": unique.key.hex()})
 
 
-class Deposits:
+class JobOutboxWriter:
     """The table, for those who put jobs into it inside transactions of theirs.
 
     :param schema: the one that has the table; None: there is none.
@@ -112,7 +112,7 @@ class Deposits:
         return self._schema
 
 
-class Outbox:
+class JobOutboxReader:
     """The table, for those who take jobs out of it."""
 
     def __init__(self, store: SqlStore) -> None:
@@ -121,26 +121,26 @@ class Outbox:
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
-    async def take(self, limit: int, lease_s: float) -> list[Waiting]:
+    async def take(self, limit: int, lease_s: float) -> list[JobOutboxRow]:
         """Jobs that nobody else is given for so many seconds, oldest first."""
         return sorted(map(_waiting, await self._fetch("take", limit, lease_s)))
 
-    async def delete(self, taken: Sequence[Waiting]) -> None:
+    async def delete(self, taken: Sequence[JobOutboxRow]) -> None:
         await self._fetch("delete", [one.pos for one in taken])
 
-    async def refuse(self, one: Waiting, problem: str, again_s: float) -> None:
+    async def refuse(self, one: JobOutboxRow, problem: str, again_s: float) -> None:
         """Keep a job that Redis does not take, and give it again after so many seconds."""
         await self._fetch("refuse", one.pos, problem, again_s)
 
 
-def _waiting(row: Sequence[Any]) -> Waiting:
+def _waiting(row: Sequence[Any]) -> JobOutboxRow:
     pos, id, queue, priority, func, arguments, run_at, most, meta, limits, rule = row
     due = None if run_at is None else records.moment(run_at)
     unique = None
     if rule is not None:
         fields = json.loads(rule)
         unique = UniqueKey(**fields | {"key": bytes.fromhex(fields["key"])})
-    return Waiting(
+    return JobOutboxRow(
         pos,
         PreparedJob(id, queue, priority, func, arguments, due, None, most, meta, limits, unique),
     )

@@ -9,7 +9,7 @@ from chancy.plugins.redis.services.base import (
     Service,
     ServiceError,
     ServiceReport,
-    State,
+    ServiceState,
     UnknownService,
 )
 from chancy.plugins.redis.services.client import NoService, ServiceRuns, ServiceStore
@@ -25,9 +25,9 @@ __all__ = [
     "ServiceError",
     "ServiceReport",
     "ServiceRuns",
+    "ServiceState",
     "ServiceStore",
     "Services",
-    "State",
     "UnknownService",
     "run",
     "serve",

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from chancy.errors import ChancyError
 
 
-class State(StrEnum):
+class ServiceState(StrEnum):
     """Where a service stands. `get` gives WAIT also for one that another program has pushed."""
 
     #: In the line, for the next worker that is free.
@@ -195,7 +195,7 @@ class ServiceReport:
 
     :ivar name: of its class.
     :ivar data: what it was started with, or set to since.
-    :ivar output: see `State`; None unless it has ended.
+    :ivar output: see `ServiceState`; None unless it has ended.
     :ivar last_update: seconds since 1970 on the server's clock; of a running one its last renewal.
     :ivar owner: the worker that runs it.
     :ivar local: whether it is for that worker only.
@@ -205,7 +205,7 @@ class ServiceReport:
 
     id: str
     name: str
-    state: State
+    state: ServiceState
     data: Mapping[str, Any]
     output: Any = None
     last_update: int | None = None

@@ -13,7 +13,7 @@ import click
 from chancy.errors import BrokerUnavailable, InvalidArguments
 from chancy.plugin.commands import as_json
 from chancy.plugin.runtime import CommandLine
-from chancy.plugins.redis.services.base import Listing, ServiceReport, State
+from chancy.plugins.redis.services.base import Listing, ServiceReport, ServiceState
 from chancy.plugins.redis.services.client import NoService, ServiceRuns, ServiceStore
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.services.values import data_of
@@ -95,7 +95,7 @@ def start(line: CommandLine, name: str, data: str, id: str | None, keep: bool, j
         line.line(found)
 
 
-def _tell(line: CommandLine, was: State | None, json_: bool) -> None:
+def _tell(line: CommandLine, was: ServiceState | None, json_: bool) -> None:
     if json_:
         line.script({"was": was})
     else:
@@ -139,7 +139,7 @@ def reload(line: CommandLine, id: str, json_: bool) -> None:
     "--if",
     "states",
     multiple=True,
-    type=click.Choice([one.value for one in State]),
+    type=click.Choice([one.value for one in ServiceState]),
     help="Only in this state; may be repeated.",
 )
 @as_json

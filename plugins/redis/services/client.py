@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chancy.errors import ChancyError, InvalidArguments
-from chancy.plugins.redis.services.base import Listing, ServiceReport, State
+from chancy.plugins.redis.services.base import Listing, ServiceReport, ServiceState
 from chancy.plugins.redis.services.values import (
     as_json,
     check_id,
@@ -17,7 +17,7 @@ from chancy.plugins.redis.services.values import (
     fields_of,
     readable,
 )
-from chancy.plugins.redis.transport.sync_client import Link, Reply
+from chancy.plugins.redis.transport.sync_client import Reply, SyncRedisClient
 from chancy.text import shown
 
 #: Others that set the data at the same time, before one is given up.
@@ -39,7 +39,7 @@ class ServiceStore:
     them may be repeated: `start` with an id, as without one it starts another.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: SyncRedisClient) -> None:
         self.link = link
 
     def start(self, name: str, /, id: str | None = None, cleanup: bool = True, **data: Any) -> str:
@@ -74,7 +74,7 @@ class ServiceStore:
             )
         return chosen
 
-    def stop(self, id: str) -> State:
+    def stop(self, id: str) -> ServiceState:
         """Have it stopped; it can be restarted. Gives the state that it was in.
 
         One that runs is told at once if Redis can be reached, or else as soon as its worker can.
@@ -83,7 +83,7 @@ class ServiceStore:
         """
         return self._ask(id, "stop")
 
-    def reload(self, id: str) -> State:
+    def reload(self, id: str) -> ServiceState:
         """Have its worker stop it and begin it anew with the data that it has now.
 
         One that does not run has nothing to reload: it reads them when it begins.
@@ -92,7 +92,7 @@ class ServiceStore:
         """
         return self._ask(id, "reload")
 
-    def restart(self, id: str) -> State:
+    def restart(self, id: str) -> ServiceState:
         """Let it run again, in any worker; one that runs is stopped first. Gives what it was.
 
         :raises NoService: there is none.
@@ -100,7 +100,7 @@ class ServiceStore:
         _, state = self._restart(id)
         return state
 
-    def restart_if(self, id: str, states: Iterable[State | str]) -> bool:
+    def restart_if(self, id: str, states: Iterable[ServiceState | str]) -> bool:
         """`restart` it if it is in one of these states; whether it was.
 
         :raises NoService: there is none.
@@ -109,7 +109,7 @@ class ServiceStore:
         wanted = [_known(one).value for one in states]
         return self._restart(id, *wanted)[0] if wanted else False
 
-    def remove(self, id: str) -> State | None:
+    def remove(self, id: str) -> ServiceState | None:
         """Forget all about it; one that runs is stopped by its worker first.
 
         Gives the state that it was in, None if there is none.
@@ -170,13 +170,13 @@ class ServiceStore:
         if fields:
             self.link.command("HSET", self.link.keys.of(check_id(id)), *fields_of(fields))
 
-    def _ask(self, id: str, wanted: str) -> State:
+    def _ask(self, id: str, wanted: str) -> ServiceState:
         found = self.link.run("ask", check_id(id), wanted)
         if found is None:
             raise _missing(id)
         return _state(found)
 
-    def _restart(self, id: str, *states: str) -> tuple[bool, State]:
+    def _restart(self, id: str, *states: str) -> tuple[bool, ServiceState]:
         found = self.link.run("restart", check_id(id), *states)
         if found is None:
             raise _missing(id)
@@ -211,12 +211,12 @@ def report_json(report: ServiceReport) -> str:
     return json.dumps(shown, default=str)
 
 
-def _known(state: State | str) -> State:
+def _known(state: ServiceState | str) -> ServiceState:
     try:
-        return State(state)
+        return ServiceState(state)
     except ValueError:
         raise InvalidArguments(
-            f"{shown(state)} is no state: use {', '.join(State.__members__)}"
+            f"{shown(state)} is no state: use {', '.join(ServiceState.__members__)}"
         ) from None
 
 
@@ -224,9 +224,9 @@ def _missing(id: str) -> NoService:
     return NoService(f"there is no service {id}: it was removed, or cleaned up after its end")
 
 
-def _state(value: Reply) -> State:
+def _state(value: Reply) -> ServiceState:
     text = _text(value)
-    return State(text) if text in State.__members__ else State.WAIT
+    return ServiceState(text) if text in ServiceState.__members__ else ServiceState.WAIT
 
 
 def _texts(values: Iterable[Reply]) -> list[str]:

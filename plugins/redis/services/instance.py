@@ -16,12 +16,18 @@ from chancy.plugins.redis.services.base import (
     Context,
     Service,
     ServiceError,
-    State,
+    ServiceState,
     Stopping,
     UnknownService,
 )
 from chancy.plugins.redis.services.leases import Ending, Taken
-from chancy.plugins.redis.services.run import LoopRun, Result, Run, ThreadRun, is_async
+from chancy.plugins.redis.services.run import (
+    Result,
+    ServiceLoopRun,
+    ServiceRun,
+    ServiceThreadRun,
+    is_async,
+)
 from chancy.plugins.redis.services.values import as_json, data_of, printable
 
 logger = logging.getLogger("chancy.redis.services")
@@ -32,12 +38,12 @@ _TRACE = 65_536
 _AGAIN_S = 0.5
 
 
-class Desk(Protocol):
+class InstanceStore(Protocol):
     """What a copy says to Redis: again and again while Redis is away, if it is ``patient``."""
 
     async def obey(self, taken: Taken) -> tuple[Ending, str, str]: ...
     async def finish(
-        self, taken: Taken, state: State, output: str, event: str, *, patient: bool
+        self, taken: Taken, state: ServiceState, output: str, event: str, *, patient: bool
     ) -> bool | None: ...
     async def release(self, taken: Taken, *, patient: bool) -> str: ...
     async def emit(self, taken: Taken, event: str, data: object) -> None: ...
@@ -56,14 +62,19 @@ class _Why:
 _WANTED, _LOST, _CLOSING = _Why("wanted"), _Why("lost"), _Why("closing")
 
 
-class Copy:
+class Instance:
     """Runs one service, again with each reload.
 
     :param grace_s: between ``stop`` and an interruption.
     """
 
     def __init__(
-        self, taken: Taken, kinds: Mapping[str, type[Service]], desk: Desk, *, grace_s: float
+        self,
+        taken: Taken,
+        kinds: Mapping[str, type[Service]],
+        desk: InstanceStore,
+        *,
+        grace_s: float,
     ) -> None:
         self.taken = taken
         self._kinds = kinds
@@ -151,7 +162,7 @@ class Copy:
         await self._end(kind, run, ending)
         return None
 
-    def _make(self, kind: type[Service], data: dict[str, Any]) -> Run:
+    def _make(self, kind: type[Service], data: dict[str, Any]) -> ServiceRun:
         taken, stopping, desk = self.taken, self._stopping, self._desk
         if is_async(kind):
 
@@ -162,7 +173,7 @@ class Copy:
                     self._unheard = error
                     raise
 
-            return LoopRun(kind, Context(taken.id, int(taken.token), data, stopping, emit))
+            return ServiceLoopRun(kind, Context(taken.id, int(taken.token), data, stopping, emit))
 
         def emit_now(event: str, data: object) -> None:
             try:
@@ -171,11 +182,13 @@ class Copy:
                 self._unheard = error
                 raise
 
-        return ThreadRun(
+        return ServiceThreadRun(
             kind, BlockingContext(taken.id, int(taken.token), data, stopping, emit_now)
         )
 
-    async def _end(self, kind: type[Service], run: Run, ending: asyncio.Future[Result]) -> None:
+    async def _end(
+        self, kind: type[Service], run: ServiceRun, ending: asyncio.Future[Result]
+    ) -> None:
         """Stop a run, however long that takes: another copy must not begin before."""
         await self._call_stop(run)
         has_stop = kind.stop is not Service.stop
@@ -194,7 +207,7 @@ class Copy:
                 told = True
                 logger.error("service_does_not_stop service=%s", self.taken.id)
 
-    async def _call_stop(self, run: Run) -> None:
+    async def _call_stop(self, run: ServiceRun) -> None:
         patience = asyncio.timeout(self._grace_s)
         try:
             async with patience:
@@ -216,7 +229,7 @@ class Copy:
         if not blamed:
             event = f'{{"event":"{state.value.lower()}","data":{output}}}'
             ours = await self._desk.finish(
-                self.taken, state, output, event, patient=state is not State.EXCEPTION
+                self.taken, state, output, event, patient=state is not ServiceState.EXCEPTION
             )
         if ours is None:
             logger.info("service_fails_for_redis service=%s error=%r", self.taken.id, error)
@@ -226,7 +239,7 @@ class Copy:
         self._ended = True
         if not ours:
             logger.warning("service_ended_without_lease service=%s", self.taken.id)
-        if state is State.EXCEPTION and error is not None:
+        if state is ServiceState.EXCEPTION and error is not None:
             logger.error(
                 "service_raised service=%s name=%s", self.taken.id, self.taken.name, exc_info=error
             )
@@ -234,19 +247,23 @@ class Copy:
 
     def _outcome(
         self, kind: type[Service] | None, result: Result
-    ) -> tuple[State, str, BaseException | None]:
+    ) -> tuple[ServiceState, str, BaseException | None]:
         error = result.error
         if error is None:
             try:
                 output = as_json(result.value, f"what {self.taken.name} returned")
-                return State.SUCCESS, output, None
+                return ServiceState.SUCCESS, output, None
             except ChancyError as refused:
                 error = refused
         wanted = kind.Error if kind is not None else ServiceError
         if isinstance(error, wanted):
-            return State.ERROR, as_json(printable(str(error))[-_TRACE:], "the message"), error
+            return (
+                ServiceState.ERROR,
+                as_json(printable(str(error))[-_TRACE:], "the message"),
+                error,
+            )
         trace = "".join(traceback.format_exception(error))
-        return State.EXCEPTION, as_json(printable(trace)[-_TRACE:], "the traceback"), error
+        return ServiceState.EXCEPTION, as_json(printable(trace)[-_TRACE:], "the traceback"), error
 
     async def _give_back(self, why: _Why) -> None:
         if why is _LOST:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.plugins.redis.services.leases import Ledger
+from chancy.plugins.redis.services.leases import Leases
 
 logger = logging.getLogger("chancy.redis.services")
 
@@ -23,7 +23,7 @@ _BLOCK_S = 0.25
 
 
 @dataclass(slots=True)
-class Held:
+class HeldLease:
     """A lease of this worker.
 
     :ivar until: by `time.monotonic`, when it ends unless it is renewed.
@@ -38,7 +38,7 @@ class Held:
     lose: Callable[[], None]
 
 
-class Keeper:
+class LeaseRenewal:
     """Renews leases five times in each, all in one script.
 
     Of a lease that could not be renewed the last fifth is left to its copy for stopping, whatever
@@ -47,10 +47,10 @@ class Keeper:
     :param ledger: with a link that waits for an answer no longer than `patience_s`.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Leases) -> None:
         self._ledger = ledger
         self._every_s = ledger.lease_s / 5
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldLease] = {}
         self._asked: set[str] = set()
         #: Guards what is held and asked for; notified of a lease that may be the first to end.
         self._lock = threading.Condition()
@@ -79,7 +79,7 @@ class Keeper:
         for thread in self._threads:
             thread.join()
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldLease) -> None:
         """Renew a lease from now on; whoever held one of the same id has lost it."""
         with self._lock:
             before = self._held.get(held.id)
@@ -162,7 +162,7 @@ class Keeper:
                 if answer:
                     one.want(answer, asked)
 
-    def _lose(self, held: Held) -> None:
+    def _lose(self, held: HeldLease) -> None:
         self.drop(held.id, held.token)
         held.lose()
 
@@ -188,7 +188,7 @@ class Keeper:
                     # Of the others, too, it is to be told.
                     logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
 
-    def _over(self) -> list[Held]:
+    def _over(self) -> list[HeldLease]:
         """Wait for the next lease that comes to its last fifth; those that have."""
         with self._lock:
             edge = time.monotonic() + self._every_s

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from chancy.plugins.redis.transport.sync_client import Link, Reply
+from chancy.plugins.redis.transport.sync_client import Reply, SyncRedisClient
 
 #: Of how many leases one script is told, so that it holds up no others for more than 5 ms: 500 took
 #: 1.6 ms, 3.0 at the most; 1,000 took 3.3 ms, and 8 at the most on Redis 7.0.
@@ -53,7 +53,7 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedService:
     """A service to clean up after.
 
     :ivar times: how often it was taken for that, this time too.
@@ -65,14 +65,14 @@ class Ended:
     fields: dict[str, str]
 
 
-class Ledger:
+class Leases:
     """The leases of one worker. Its calls may be made from any thread.
 
     :param owner: the name of the worker.
     :param lease_s: for which one is given, and extended each time.
     """
 
-    def __init__(self, link: Link, owner: str, lease_s: float) -> None:
+    def __init__(self, link: SyncRedisClient, owner: str, lease_s: float) -> None:
         self.link = link
         self.owner = owner
         self.lease_s = lease_s
@@ -161,16 +161,18 @@ class Ledger:
         self._cursor = _text(cursor)
         return Swept([(_text(id), _text(what)) for id, what in over], [_text(id) for id in ghosts])
 
-    def tidy(self, most: int, lease_s: float, *, drop: bool) -> Sequence[Ended]:
+    def tidy(self, most: int, lease_s: float, *, drop: bool) -> Sequence[EndedService]:
         """Take some of what has ended.
 
         :param lease_s: until another one may take them.
         :param drop: forget them at once.
         """
         found = self.link.run("tidy", int(lease_s * 1000), most, 1 if drop else 0)
-        return [Ended(_text(id), int(times), dict(_pairs(fields))) for id, times, fields in found]
+        return [
+            EndedService(_text(id), int(times), dict(_pairs(fields))) for id, times, fields in found
+        ]
 
-    def clean(self, one: Ended) -> bool:
+    def clean(self, one: EndedService) -> bool:
         """Forget one that was taken; False if it was begun anew or taken by another."""
         return bool(self.link.run("clean", one.id, one.times))
 

@@ -31,7 +31,7 @@ class Result:
     error: BaseException | None = None
 
 
-class Run(Protocol):
+class ServiceRun(Protocol):
     """A service that runs."""
 
     def begin(self) -> asyncio.Future[Result]:
@@ -52,7 +52,7 @@ def is_async(kind: type[Service]) -> bool:
     return inspect.iscoroutinefunction(kind.start)
 
 
-class LoopRun:
+class ServiceLoopRun:
     """A service with an async ``start``."""
 
     def __init__(self, kind: type[Service], ctx: Context) -> None:
@@ -86,7 +86,7 @@ class LoopRun:
             return Result(error=error)
 
 
-class ThreadRun:
+class ServiceThreadRun:
     """A service with a plain ``start``, in a thread of its own."""
 
     def __init__(self, kind: type[Service], ctx: BlockingContext) -> None:

@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, LeaseLost, StatementFailed
-from chancy.plugins.redis.services.base import Service, State
-from chancy.plugins.redis.services.instance import Copy
-from chancy.plugins.redis.services.lease_renewal import Held, Keeper
-from chancy.plugins.redis.services.leases import Ending, Ledger, Taken
+from chancy.plugins.redis.services.base import Service, ServiceState
+from chancy.plugins.redis.services.instance import Instance
+from chancy.plugins.redis.services.lease_renewal import HeldLease, LeaseRenewal
+from chancy.plugins.redis.services.leases import Ending, Leases, Taken
 from chancy.plugins.redis.services.run import in_thread
-from chancy.plugins.redis.services.settings import Local, OnException, Terms, tell
-from chancy.plugins.redis.services.supervision import Attendant, Cleaner
+from chancy.plugins.redis.services.settings import Local, OnException, ServiceSettings, tell
+from chancy.plugins.redis.services.supervision import Cleaner, Supervision
 from chancy.plugins.redis.services.values import message
-from chancy.plugins.redis.transport.sync_client import Link
+from chancy.plugins.redis.transport.sync_client import SyncRedisClient
 
 logger = logging.getLogger("chancy.redis.services")
 
@@ -37,7 +37,7 @@ _PATIENCE_S = 5.0
 _AGAIN_S = 1.0
 
 
-class Runtime:
+class ServiceRuntime:
     """Runs services in this process until it is closed. One for each event loop.
 
     :param kinds: the classes by name.
@@ -46,9 +46,9 @@ class Runtime:
 
     def __init__(
         self,
-        link: Link,
+        link: SyncRedisClient,
         kinds: Mapping[str, type[Service]],
-        terms: Terms,
+        terms: ServiceSettings,
         handlers: Sequence[OnException],
         locals_: Sequence[Local] = (),
     ) -> None:
@@ -56,14 +56,14 @@ class Runtime:
         self._kinds = kinds
         self._terms = terms
         self._handlers = handlers
-        self._brisk = link.within(Keeper.patience_s(terms.lease_s))
+        self._brisk = link.within(LeaseRenewal.patience_s(terms.lease_s))
         self._patient = link.within(_PATIENCE_S)
-        self._ledger = Ledger(self._patient, self.owner, terms.lease_s)
+        self._ledger = Leases(self._patient, self.owner, terms.lease_s)
         # Events wait for each other, and hold up nothing else.
         self._loud = link.within(_PATIENCE_S)
-        self._events = Ledger(self._loud, self.owner, terms.lease_s)
-        self._keeper = Keeper(Ledger(self._brisk, self.owner, terms.lease_s))
-        self._attendant = Attendant(
+        self._events = Leases(self._loud, self.owner, terms.lease_s)
+        self._keeper = LeaseRenewal(Leases(self._brisk, self.owner, terms.lease_s))
+        self._attendant = Supervision(
             self._ledger,
             room=self._room,
             take=self._take,
@@ -83,7 +83,7 @@ class Runtime:
         self._missing = list(locals_)
         self._taken = 0
         self._copies: dict[str, asyncio.Task[None]] = {}
-        self._live: set[Copy] = set()
+        self._live: set[Instance] = set()
         self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -169,9 +169,9 @@ class Runtime:
     # Copies: in the loop
 
     def _begin(self, taken: Taken, until: float) -> None:
-        copy = Copy(taken, self._kinds, self, grace_s=self._terms.grace_s)
+        copy = Instance(taken, self._kinds, self, grace_s=self._terms.grace_s)
         self._live.add(copy)
-        self._keeper.hold(Held(taken.id, taken.token, until, copy.want, copy.lose))
+        self._keeper.hold(HeldLease(taken.id, taken.token, until, copy.want, copy.lose))
         before = self._copies.get(taken.id)
         task = asyncio.create_task(self._live_out(copy, before), name=f"copy {taken.id}")
         self._copies[taken.id] = task
@@ -181,7 +181,7 @@ class Runtime:
             # The loop was busy for so long that another may have it.
             copy.give_up()
 
-    async def _live_out(self, copy: Copy, before: asyncio.Task[None] | None) -> None:
+    async def _live_out(self, copy: Instance, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
                 # The copy of a lease that was lost may still be about to stop.
@@ -192,7 +192,7 @@ class Runtime:
         finally:
             self._over(copy)
 
-    def _over(self, copy: Copy) -> None:
+    def _over(self, copy: Instance) -> None:
         taken = copy.taken
         self._keeper.drop(taken.id, taken.token)
         self._live.discard(copy)
@@ -211,7 +211,7 @@ class Runtime:
         return found or ("lost", "", "")
 
     async def finish(
-        self, taken: Taken, state: State, output: str, event: str, *, patient: bool
+        self, taken: Taken, state: ServiceState, output: str, event: str, *, patient: bool
     ) -> bool | None:
         def work() -> bool:
             return self._ledger.finish(taken.id, taken.token, state.value, output, event)

@@ -13,16 +13,16 @@ from typing import Any, ParamSpec, TypeVar
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.keys import ServiceKeys, own_keys
-from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, State
+from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, ServiceState
 from chancy.plugins.redis.services.client import ServiceStore
-from chancy.plugins.redis.services.leases import Ledger
-from chancy.plugins.redis.services.runtime import Runtime
-from chancy.plugins.redis.services.settings import Local, OnException, Terms, tell
+from chancy.plugins.redis.services.leases import Leases
+from chancy.plugins.redis.services.runtime import ServiceRuntime
+from chancy.plugins.redis.services.settings import Local, OnException, ServiceSettings, tell
 from chancy.plugins.redis.services.supervision import Cleaner, Handler, handler_at, sweep
 from chancy.plugins.redis.services.values import as_json, check_name
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.clients import Client
-from chancy.plugins.redis.transport.sync_client import Link, connecting, connecting_as
+from chancy.plugins.redis.transport.sync_client import SyncRedisClient, connecting, connecting_as
 from chancy.text import shown
 
 S = TypeVar("S", bound=type[Service])
@@ -49,16 +49,18 @@ class Services:
             connect, known = connecting(settings), settings
         else:
             connect, known = connecting_as(settings), RedisSettings()
-        self.link = Link(connect, keys or own_keys(known.prefix), connections=known.max_connections)
+        self.link = SyncRedisClient(
+            connect, keys or own_keys(known.prefix), connections=known.max_connections
+        )
         self.blocking = ServiceStore(self.link)
         self._kinds: dict[str, type[Service]] = {}
-        self._terms = Terms()
+        self._terms = ServiceSettings()
         self._handlers: list[OnException] = []
         self._locals: list[Local] = []
-        self._runtimes: list[Runtime] = []
+        self._runtimes: list[ServiceRuntime] = []
         self._threads: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
-        self._ledger: Ledger | None = None
+        self._ledger: Leases | None = None
         self._sweeping = threading.Lock()
 
     # Declarations
@@ -69,7 +71,7 @@ class Services:
         return self.link.keys
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> ServiceSettings:
         """How they are run."""
         return self._terms
 
@@ -176,23 +178,23 @@ class Services:
         """`ServiceStore.start`."""
         return await self._call(self.blocking.begin, name, data, id=id, cleanup=cleanup)
 
-    async def stop(self, id: str) -> State:
+    async def stop(self, id: str) -> ServiceState:
         """`ServiceStore.stop`."""
         return await self._call(self.blocking.stop, id)
 
-    async def reload(self, id: str) -> State:
+    async def reload(self, id: str) -> ServiceState:
         """`ServiceStore.reload`."""
         return await self._call(self.blocking.reload, id)
 
-    async def restart(self, id: str) -> State:
+    async def restart(self, id: str) -> ServiceState:
         """`ServiceStore.restart`."""
         return await self._call(self.blocking.restart, id)
 
-    async def restart_if(self, id: str, states: Iterable[State | str]) -> bool:
+    async def restart_if(self, id: str, states: Iterable[ServiceState | str]) -> bool:
         """`ServiceStore.restart_if`."""
         return await self._call(self.blocking.restart_if, id, states)
 
-    async def remove(self, id: str) -> State | None:
+    async def remove(self, id: str) -> ServiceState | None:
         """`ServiceStore.remove`."""
         return await self._call(self.blocking.remove, id)
 
@@ -240,10 +242,10 @@ class Services:
         )
 
     @property
-    def _own_ledger(self) -> Ledger:
+    def _own_ledger(self) -> Leases:
         # Kept, for where in the set of known ones the last sweep ended.
         if self._ledger is None or self._ledger.lease_s != self._terms.lease_s:
-            self._ledger = Ledger(self.link, "", self._terms.lease_s)
+            self._ledger = Leases(self.link, "", self._terms.lease_s)
         return self._ledger
 
     def _failed(self, error: BaseException) -> None:
@@ -258,7 +260,7 @@ class Services:
         """
         if not self._kinds:
             return
-        runtime = Runtime(
+        runtime = ServiceRuntime(
             self.link,
             self._kinds,
             self._terms,

@@ -17,7 +17,7 @@ OnException = Callable[[BaseException], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ServiceSettings:
     """How a worker runs services; see `Services.configure`."""
 
     lease_s: float = 10.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ConfigurationError
-from chancy.plugins.redis.services.leases import SWEPT_AT_ONCE, Ended, Ledger, Passed, Taken
+from chancy.plugins.redis.services.leases import SWEPT_AT_ONCE, EndedService, Leases, Passed, Taken
 from chancy.text import shown
 
 logger = logging.getLogger("chancy.redis.services")
@@ -34,7 +34,7 @@ _TIDY_TRIES = 5
 ADOPT_S = 60.0
 
 
-class Attendant:
+class Supervision:
     """Takes what waits while there is room, and sweeps five times in each lease.
 
     :param room: how many more may run here now.
@@ -45,7 +45,7 @@ class Attendant:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: Leases,
         *,
         room: Callable[[], int],
         take: Callable[[Taken, float], None],
@@ -126,8 +126,8 @@ class Attendant:
             self._due = time.monotonic() + self._ledger.lease_s / 5
 
 
-def sweep(ledger: Ledger, *, keep_s: float, timeout_s: float = 0.0) -> None:
-    """`Ledger.sweep` until less is found than it looks for; say what was found."""
+def sweep(ledger: Leases, *, keep_s: float, timeout_s: float = 0.0) -> None:
+    """`Leases.sweep` until less is found than it looks for; say what was found."""
     for _ in range(_SWEEPS):
         swept = ledger.sweep(keep_s=keep_s, adopt_s=ADOPT_S, timeout_s=timeout_s)
         for id, what in swept.over:
@@ -151,7 +151,7 @@ class Cleaner:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: Leases,
         handler: Handler | None,
         failed: Callable[[BaseException], None],
         *,
@@ -198,7 +198,7 @@ class Cleaner:
                 if not found:
                     self._closing.wait(_TIDY_EVERY_S)
 
-    def _call(self, found: Sequence[Ended], handler: Handler) -> None:
+    def _call(self, found: Sequence[EndedService], handler: Handler) -> None:
         for one in found:
             fields = {name: value for name, value in one.fields.items() if name != "cleanups"}
             try:

@@ -6,14 +6,18 @@ from chancy.log_context import LogContext
 from chancy.plugins.redis.streams.encoding.codecs import Codec, UnreadableRecord, ValuesCodec
 from chancy.plugins.redis.streams.encoding.compression import Compressor, Gzip, Lz4, Zstd
 from chancy.plugins.redis.streams.encoding.hashing import Hasher
-from chancy.plugins.redis.streams.inspection import Inspection, Member, PartitionReport
+from chancy.plugins.redis.streams.inspection import Inspection, MemberReport, PartitionReport
 from chancy.plugins.redis.streams.model.event import Event
-from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine, Retry
-from chancy.plugins.redis.streams.model.protocols import Item, Middleware, Place
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine, RetryInPlace
+from chancy.plugins.redis.streams.model.protocols import Item, Middleware, MiddlewareContext
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.streams.processing.middleware import Dead, DeadLetters, middleware
+from chancy.plugins.redis.streams.processing.middleware import (
+    Dead,
+    DeadLetterMiddleware,
+    middleware,
+)
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.streams.producing.batch import StreamFull
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -25,7 +29,7 @@ __all__ = [
     "Codec",
     "Compressor",
     "Dead",
-    "DeadLetters",
+    "DeadLetterMiddleware",
     "Event",
     "Events",
     "Gzip",
@@ -36,14 +40,14 @@ __all__ = [
     "Item",
     "LogContext",
     "Lz4",
-    "Member",
+    "MemberReport",
     "Middleware",
+    "MiddlewareContext",
     "PartitionReport",
-    "Place",
     "Processor",
     "Quarantine",
     "Record",
-    "Retry",
+    "RetryInPlace",
     "Stream",
     "StreamFull",
     "Streams",

@@ -15,7 +15,7 @@ from chancy.plugins.redis.streams.producing.stream import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class StreamDeadLetter:
     """An event that its processor gave up, by ``Ignore(keep=True)`` or `Retry`.
 
     :ivar id: the id that the event had in its partition.
@@ -32,7 +32,7 @@ class Letter:
 
 async def letters(
     stream: Stream[Any], processor: str, most: int, only: Collection[int] | None = None
-) -> Sequence[Letter]:
+) -> Sequence[StreamDeadLetter]:
     """The newest dead letters of a processor, at most so many, partition by partition.
 
     :param only: of these partitions; None: of all.
@@ -44,7 +44,7 @@ async def letters(
             f"the stream {stream.name} has the partitions 0 to {stream.partitions - 1}, "
             f"and not all of {', '.join(map(str, sorted(set(only))))}"
         )
-    found: list[Letter] = []
+    found: list[StreamDeadLetter] = []
     for number in range(stream.partitions) if only is None else sorted(set(only)):
         left = most - len(found)
         if left <= 0:
@@ -55,7 +55,7 @@ async def letters(
     return found
 
 
-def _read(stream: Stream[Any], number: int, fields: Mapping[bytes, bytes]) -> Letter:
+def _read(stream: Stream[Any], number: int, fields: Mapping[bytes, bytes]) -> StreamDeadLetter:
     kept = dict(fields)
     xid, error, at = (kept.pop(name, b"") for name in (b"_xid", b"_error", b"_at"))
     record: Any
@@ -66,7 +66,7 @@ def _read(stream: Stream[Any], number: int, fields: Mapping[bytes, bytes]) -> Le
         # Perhaps that is why it is dead: whatever its codec raises.
         record = {_text(name): _text(value) for name, value in kept.items()}
     moment = datetime.fromtimestamp(int(at or 0) / 1000, UTC)
-    return Letter(
+    return StreamDeadLetter(
         partition=number,
         id=_text(xid),
         failed_at=moment.isoformat(timespec="milliseconds"),

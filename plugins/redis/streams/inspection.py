@@ -8,7 +8,7 @@ from typing import Any
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.producing.stream import Stream, check_name
-from chancy.plugins.redis.transport.script_client import Call, Reply
+from chancy.plugins.redis.transport.script_client import Reply, StreamCall
 
 #: Entries that are counted one by one where the server does not say how many are left to read.
 MOST_COUNTED = 10_000
@@ -60,7 +60,7 @@ class PartitionReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class MemberReport:
     """A worker that shares the partitions of a processor.
 
     :ivar lease_s: seconds until the others take it for dead; below 0 if they have not noticed yet.
@@ -77,7 +77,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class BusyPartition:
     """A partition that was not reset, because somebody owns it."""
 
     partition: int
@@ -127,7 +127,7 @@ class Inspection:
         )
         return [self._read(number, reply) for number, reply in replies.items()]
 
-    async def members(self) -> Sequence[Member]:
+    async def members(self) -> Sequence[MemberReport]:
         """The workers that share it, as they have joined."""
         stream, name = self._stream, self._processor
         link, keys = stream.link, stream.keys
@@ -144,7 +144,7 @@ class Inspection:
                 owned.setdefault(one.owner, []).append(one.partition)
         leases = {_text(member): (float(end) - now_ms) / 1000 for member, end in _pairs(alive)}
         return [
-            Member(
+            MemberReport(
                 member=member,
                 lease_s=lease_s,
                 assigned=[
@@ -187,7 +187,7 @@ class Inspection:
         await self._tell("resume", () if partitions is None else wanted)
         return lifted
 
-    async def reset(self, start: str = "0") -> tuple[int, Sequence[Busy]]:
+    async def reset(self, start: str = "0") -> tuple[int, Sequence[BusyPartition]]:
         """Let it begin anew; gives how many pending events were forgotten, and what was busy.
 
         :param start: ``0`` for all that is kept, ``$`` for what comes, or the id of an event: it
@@ -202,7 +202,7 @@ class Inspection:
         )
         forgotten = sum(int(reply[1]) for reply in replies.values() if reply[0] == 1)
         busy = [
-            Busy(number, _text(reply[1]), int(reply[2]) / 1000)
+            BusyPartition(number, _text(reply[1]), int(reply[2]) / 1000)
             for number, reply in replies.items()
             if reply[0] == 0
         ]
@@ -242,7 +242,7 @@ class Inspection:
         wanted = list(numbers)
         for at in range(0, len(wanted), _AT_ONCE):
             some = wanted[at : at + _AT_ONCE]
-            calls = [Call(script, keys(number), args) for number in some]
+            calls = [StreamCall(script, keys(number), args) for number in some]
             for number, reply in zip(some, await self._stream.link.call_many(calls), strict=True):
                 if isinstance(reply, Exception):
                     raise reply
@@ -280,7 +280,9 @@ async def processors(stream: Stream[Any]) -> Sequence[str]:
 
     :raises BrokerError: Redis is away or refuses.
     """
-    calls = [Call("groups", (stream.keys.log(number),)) for number in range(stream.partitions)]
+    calls = [
+        StreamCall("groups", (stream.keys.log(number),)) for number in range(stream.partitions)
+    ]
     found: set[str] = set()
     for reply in await stream.link.call_many(calls):
         if isinstance(reply, Exception):

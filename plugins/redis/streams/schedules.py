@@ -9,7 +9,7 @@ from chancy.plugins.redis.streams.producing.stream import check_name
 from chancy.plugins.redis.streams.timers import (
     Crontab,
     Duty,
-    Task,
+    StartupTask,
     Timer,
     Work,
     check_interval,
@@ -17,7 +17,7 @@ from chancy.plugins.redis.streams.timers import (
 )
 
 
-class Duties:
+class Schedules:
     """Declares what runs beside the processors."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Duties:
         :param on_leader: once for the fleet, from its first worker to its last. If the leader dies
             within it, the next one begins it anew.
         """
-        return self._duty(name, lambda name, work: Task(name, work, on_leader))
+        return self._duty(name, lambda name, work: StartupTask(name, work, on_leader))
 
     def _duty(self, name: str | None, make: Callable[[str, Work], Duty]) -> Callable[[Work], Work]:
         def declare(work: Work) -> Work:

@@ -17,7 +17,7 @@ from chancy.plugins.redis.streams.encoding.codecs import Codec, RecordT
 from chancy.plugins.redis.streams.encoding.compression import Compressor
 from chancy.plugins.redis.streams.encoding.hashing import GivenHasher, Key, route_of
 from chancy.plugins.redis.streams.encoding.record_coding import coding_of
-from chancy.plugins.redis.streams.group.executor import Executor
+from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.group.halts import Exit
 from chancy.plugins.redis.streams.model.record import is_primitive
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
@@ -31,11 +31,11 @@ from chancy.plugins.redis.streams.processing.processor import (
     check_function,
 )
 from chancy.plugins.redis.streams.processing.settings import AllChoices, Defaults
-from chancy.plugins.redis.streams.producing.outbox import Deposits
+from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter
 from chancy.plugins.redis.streams.producing.stream import Full, Stream
-from chancy.plugins.redis.streams.schedules import Duties
+from chancy.plugins.redis.streams.schedules import Schedules
 from chancy.plugins.redis.streams.timers import Timers
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 logger = logging.getLogger("chancy.redis.streams")
@@ -57,17 +57,17 @@ class BlockingDecorator(Protocol[R]):
     def __call__(self, function: Callable[[BlockingEvents[R]], None], /) -> Processor[R]: ...
 
 
-class Streams(Duties):
+class Streams(Schedules):
     """Declares streams and processors, and runs the processors beside a worker."""
 
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__()
-        self.link = Link(settings)
+        self.link = ScriptClient(settings)
         #: Where events wait that are sent inside transactions.
-        self.deposits = Deposits()
+        self.deposits = EventOutboxWriter()
         self._streams: dict[str, Stream[Any]] = {}
         self._processors: dict[str, Processor[Any]] = {}
-        self._executors: dict[str, Executor] = {}
+        self._executors: dict[str, StreamExecutor] = {}
         self._defaults = Defaults()
         #: How the process is to end, if `Halt` ends it.
         self.exit = Exit()
@@ -200,7 +200,7 @@ class Streams(Duties):
         return [self._processors[id] for id in sorted(self._processors)]
 
     @property
-    def executors(self) -> Sequence[Executor]:
+    def executors(self) -> Sequence[StreamExecutor]:
         """Those that run in this process now."""
         return [self._executors[id] for id in sorted(self._executors)]
 
@@ -270,7 +270,7 @@ class Streams(Duties):
         """Keep the executor of a processor running, as a new member after each failure."""
         backoff = Backoff(base_s=0.2, cap_s=10.0)
         while True:
-            executor = Executor(self.link, processor, self.exit)
+            executor = StreamExecutor(self.link, processor, self.exit)
             self._executors[processor.id] = executor
             try:
                 await executor.serve()

@@ -19,7 +19,7 @@ from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError, ConfigurationError
 from chancy.plugin.leader import LeaderGate
 from chancy.plugins.redis.streams.processing.cancellation import cancelled
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 
 if TYPE_CHECKING:
     from chancy.schedule import Schedule
@@ -58,7 +58,7 @@ class Crontab:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StartupTask:
     """A function that runs at the start: of each worker, or of the fleet."""
 
     name: str
@@ -66,7 +66,7 @@ class Task:
     on_leader: bool
 
 
-Duty = Timer | Crontab | Task
+Duty = Timer | Crontab | StartupTask
 
 
 def schedule_of(expression: str, zone: str) -> Schedule:
@@ -93,7 +93,7 @@ class Timers:
     """
 
     def __init__(
-        self, link: Link, duties: Sequence[Duty], leader: LeaderGate, clock: Clock
+        self, link: ScriptClient, duties: Sequence[Duty], leader: LeaderGate, clock: Clock
     ) -> None:
         self._link = link
         self._duties = duties
@@ -109,7 +109,7 @@ class Timers:
         """Run them until cancelled. What fails is logged, and nothing else stops."""
         if not self._duties:
             return
-        once = any(isinstance(duty, Task) and duty.on_leader for duty in self._duties)
+        once = any(isinstance(duty, StartupTask) and duty.on_leader for duty in self._duties)
         try:
             async with asyncio.TaskGroup() as group:
                 if once:
@@ -120,7 +120,7 @@ class Timers:
                             group.create_task(self._repeat(duty), name=duty.name)
                         case Crontab():
                             group.create_task(self._tick(duty), name=duty.name)
-                        case Task():
+                        case StartupTask():
                             group.create_task(self._begin(duty), name=duty.name)
         finally:
             if once:
@@ -164,14 +164,14 @@ class Timers:
         # Or by a try whose answer was lost.
         return bool(await self._link.command("GET", key) == self._worker.encode())
 
-    async def _begin(self, task: Task) -> None:
+    async def _begin(self, task: StartupTask) -> None:
         backoff = Backoff(base_s=0.5, cap_s=30.0)
         while True:
             if await self._begun(task):
                 return
             await asyncio.sleep(backoff.next_s())
 
-    async def _begun(self, task: Task) -> bool:
+    async def _begun(self, task: StartupTask) -> bool:
         """Try once; False if it is to be tried again."""
         if not task.on_leader:
             return await self._run(task)
@@ -188,7 +188,7 @@ class Timers:
             await self._finish(task)
         return done or claim == 2
 
-    async def _finish(self, task: Task) -> None:
+    async def _finish(self, task: StartupTask) -> None:
         """Say that it is done, until Redis has heard it: nobody runs it meanwhile, nor again."""
         backoff = Backoff(base_s=0.2, cap_s=5.0)
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 
 #: Jobs of a script that takes each apart: 1 ms, 2 ms where each takes the place of another. A
 #: machine that has much else to do takes three times as long, and 5 ms are to be enough for it.
@@ -35,7 +35,7 @@ def fit(texts: Sequence[bytes], most: int, left: int = BYTES) -> int:
     return len(some)
 
 
-async def take_back(link: Link, ids: Sequence[UUID]) -> None:
+async def take_back(link: ShardClient, ids: Sequence[UUID]) -> None:
     """Have jobs that wait, and were never claimed, not be there."""
     at = 0
     while at < len(ids):
@@ -50,7 +50,7 @@ async def records_of(
 ) -> list[bytes]:
     """The records of jobs in the order of their ids; empty for those that are not there.
 
-    :param run: runs a script of a `Link`.
+    :param run: runs a script of a `ShardClient`.
     """
     found: list[bytes] = []
     while len(found) < len(ids):

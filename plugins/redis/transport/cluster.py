@@ -12,7 +12,7 @@ from redis import exceptions as errors
 from redis.crc import key_slot
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.pool import Connections
+from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Value
 
 #: Times that one command is sent anew after it was refused: because its slot is elsewhere, is
@@ -25,7 +25,7 @@ _SOON_S, _LATE_S = 0.01, 0.1
 _MOST_KNOWN = 1_000
 
 
-class Nodes:
+class ClusterRouter:
     """Sends scripts to the servers of a cluster, on connections of ours. Of one event loop.
 
     What may have been run is never sent again: a read that happened twice unseen would leave out
@@ -39,7 +39,7 @@ class Nodes:
         self._known = known
         self._teller = settings.url
         self._slots: dict[int, str] = {}
-        self._servers: dict[str, Connections] = {}
+        self._servers: dict[str, ConnectionPool] = {}
         self._stale = True
         self._learning = asyncio.Lock()
 
@@ -139,10 +139,10 @@ class Nodes:
             for at in some:
                 answers[at] = error
 
-    def _to(self, url: str) -> Connections:
+    def _to(self, url: str) -> ConnectionPool:
         server = self._servers.get(url)
         if server is None:
-            server = self._servers[url] = Connections(_alone(self._settings, url))
+            server = self._servers[url] = ConnectionPool(_alone(self._settings, url))
         return server
 
     def _follow(self, refused: Mapping[int, Exception], slots: Sequence[int]) -> dict[int, str]:
@@ -238,7 +238,7 @@ MOST_MOVES = 5
 _MOST_KNOWN = 100
 
 
-class Home:
+class ClusterMap:
     """Knows where to go, by what servers answered. Asks nobody itself.
 
     All keys of a shard share one slot, so that a single node has all of it: the scripts go there

@@ -20,7 +20,7 @@ _packed: Callable[[Any], bytes] = pack_command
 _parse_error: Callable[[str], Exception] = DefaultParser.parse_error
 
 
-class Wire(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """Serves one caller at a time.
 
     What comes is read where the loop hands it over. Through the streams of asyncio and the parser
@@ -137,7 +137,7 @@ class Wire(asyncio.Protocol):
         return f"the connection is gone: {self.ended.result() if self.ended.done() else 'none'}"
 
 
-class Dial:
+class Connector:
     """Makes connections to one server."""
 
     def __init__(self, settings: RedisSettings) -> None:
@@ -147,8 +147,8 @@ class Dial:
         # Never connected: it knows what the url says, and takes a millisecond to make.
         self._about: Any = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
 
-    async def wire(self, hear: Callable[[Any], None] | None = None) -> Wire:
-        """One that may be used; see `Wire`.
+    async def wire(self, hear: Callable[[Any], None] | None = None) -> RedisConnection:
+        """One that may be used; see `RedisConnection`.
 
         Raises the errors of the client, `OSError` and `TimeoutError`.
         """
@@ -156,11 +156,14 @@ class Dial:
         try:
             async with asyncio.timeout(self._timeout_s):
                 if path := getattr(about, "path", None):
-                    _, wire = await loop.create_unix_connection(lambda: Wire(hear), path)
+                    _, wire = await loop.create_unix_connection(lambda: RedisConnection(hear), path)
                 else:
                     secured = getattr(about, "ssl_context", None)
                     _, wire = await loop.create_connection(
-                        lambda: Wire(hear), about.host, about.port, ssl=secured and secured.get()
+                        lambda: RedisConnection(hear),
+                        about.host,
+                        about.port,
+                        ssl=secured and secured.get(),
                     )
                 await self._greet(wire)
         except BaseException as error:
@@ -182,7 +185,7 @@ class Dial:
             kind = TimeoutError if isinstance(error, TimeoutError) else OSError
             raise kind(f"{where}: {said}") from error
 
-    async def _greet(self, wire: Wire) -> None:
+    async def _greet(self, wire: RedisConnection) -> None:
         about, greetings = self._about, list[Sequence[Value]]()
         if about.password:
             names = (about.username,) if about.username else ()

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.connection import Dial, Wire
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
 from chancy.plugins.redis.transport.scripts import Value
 
 
-class Connections:
+class ConnectionPool:
     """Makes connections as they are wanted, and keeps those that are idle. Of one event loop.
 
     It raises the errors of the client. How many are in use is for the caller to bound.
@@ -22,8 +22,8 @@ class Connections:
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
-        self._dial: Dial | None = None
-        self._idle: list[Wire] = []
+        self._dial: Connector | None = None
+        self._idle: list[RedisConnection] = []
         self._closings = 0
 
     async def exchange(self, parts: Sequence[Value]) -> Any:
@@ -52,17 +52,17 @@ class Connections:
         for wire in idle:
             wire.close()
 
-    async def _taken(self) -> Wire:
+    async def _taken(self) -> RedisConnection:
         while self._idle:
             wire = self._idle.pop()
             # It is told when the server closes it.
             if not wire.ended.done():
                 return wire
         if self._dial is None:
-            self._dial = Dial(self._settings)
+            self._dial = Connector(self._settings)
         return await self._dial.wire()
 
-    def _put_back(self, wire: Wire, closings: int) -> None:
+    def _put_back(self, wire: RedisConnection, closings: int) -> None:
         if closings != self._closings:
             wire.close()
         elif not wire.ended.done():

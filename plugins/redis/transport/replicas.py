@@ -10,10 +10,10 @@ from redis.exceptions import MovedError, NoScriptError, RedisError
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.transport.clients import Client, command_sync
-from chancy.plugins.redis.transport.scripts import Call, Value
+from chancy.plugins.redis.transport.scripts import ScriptCall, Value
 
 
-def heard(client: Client, call: Call, replicas: int, wait_s: float) -> Any:
+def heard(client: Client, call: ScriptCall, replicas: int, wait_s: float) -> Any:
     """Run a script, and wait until so many replicas have it.
 
     :param wait_s: for them, at most.
@@ -32,7 +32,7 @@ def heard(client: Client, call: Call, replicas: int, wait_s: float) -> Any:
         raise
 
 
-def _tell(client: Redis, call: Call, replicas: int, wait_s: float) -> Any:
+def _tell(client: Redis, call: ScriptCall, replicas: int, wait_s: float) -> Any:
     script = call.script
     try:
         return _send(client, ("EVALSHA", script.digest), call, replicas, wait_s)
@@ -40,7 +40,9 @@ def _tell(client: Redis, call: Call, replicas: int, wait_s: float) -> Any:
         return _send(client, ("EVAL", script.text), call, replicas, wait_s)
 
 
-def _send(client: Redis, how: tuple[str, str], call: Call, replicas: int, wait_s: float) -> Any:
+def _send(
+    client: Redis, how: tuple[str, str], call: ScriptCall, replicas: int, wait_s: float
+) -> Any:
     """On one connection: WAIT is about what was written by its own. A script that finds all done
     by an earlier try writes nothing, and WAIT answers at once then: so something is written."""
     untyped: Any = client

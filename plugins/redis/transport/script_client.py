@@ -27,10 +27,10 @@ from chancy.plugins.redis.transport.clients import (
     connect_sync,
     translated,
 )
-from chancy.plugins.redis.transport.cluster import Nodes, remember, url_of
-from chancy.plugins.redis.transport.pool import Connections
-from chancy.plugins.redis.transport.scripts import Call as ScriptCall
+from chancy.plugins.redis.transport.cluster import ClusterRouter, remember, url_of
+from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Script, Value, load_folder, run_all_sync
+from chancy.plugins.redis.transport.scripts import ScriptCall as ScriptCall
 
 #: What Redis answers: bytes, whole numbers, None, and lists of them.
 Reply = Any
@@ -43,7 +43,7 @@ def scripts() -> Mapping[str, Script]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StreamCall:
     """A script of ``lua/`` with what it is given. All keys share one hash tag."""
 
     script: str
@@ -51,7 +51,7 @@ class Call:
     args: Sequence[Value] = ()
 
 
-class _Way:
+class _LoopConnections:
     """What leads to Redis from one event loop.
 
     :ivar turns: a client refuses more callers than it may have connections: they wait for these.
@@ -62,13 +62,15 @@ class _Way:
         self._settings = settings
         self._client: AsyncClient | None = None
         self.turns = asyncio.Semaphore(settings.max_connections)
-        self.straight = Nodes(settings, known) if settings.cluster else Connections(settings)
+        self.straight = (
+            ClusterRouter(settings, known) if settings.cluster else ConnectionPool(settings)
+        )
 
     async def client(self) -> AsyncClient:
         """Raises the errors of the client."""
         if self._client is None:
             settings = self._settings
-            if isinstance(self.straight, Nodes):
+            if isinstance(self.straight, ClusterRouter):
                 # That of the url may be gone since then.
                 settings = await self.straight.cluster()
             self._client = self._client or connect(settings, **UNTIMED)
@@ -80,7 +82,7 @@ class _Way:
             await self._client.aclose()
 
 
-class Link:
+class ScriptClient:
     """Reaches Redis or a cluster, by connections of each event loop; it connects at the first use.
 
     Scripts go straight to their servers; a client is for what is rare.
@@ -91,11 +93,11 @@ class Link:
         # The urls of the servers of a cluster, for all loops and threads: that of the settings may
         # be gone by the time that one of them begins.
         self._known = [settings.url] if known is None else known
-        self._ways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Way] = (
+        self._ways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = (
             weakref.WeakKeyDictionary()
         )
         #: The way of threads.
-        self.sync = SyncLink(settings, self._known)
+        self.sync = SyncScriptClient(settings, self._known)
 
     @property
     def prefix(self) -> str:
@@ -107,12 +109,12 @@ class Link:
         """Whether keys of different tags may be on different servers."""
         return self.settings.cluster
 
-    def _way(self) -> _Way:
+    def _way(self) -> _LoopConnections:
         """That of the running loop."""
         loop = asyncio.get_running_loop()
         way = self._ways.get(loop)
         if way is None:
-            way = self._ways[loop] = _Way(self.settings, self._known)
+            way = self._ways[loop] = _LoopConnections(self.settings, self._known)
         return way
 
     async def call(self, script: str, keys: Sequence[Value], args: Sequence[Value] = ()) -> Reply:
@@ -132,7 +134,7 @@ class Link:
                 except NoScriptError:
                     return await straight.exchange(("EVAL", known.text, len(keys), *keys, *args))
 
-    async def call_many(self, calls: Sequence[Call]) -> Sequence[Reply | Exception]:
+    async def call_many(self, calls: Sequence[StreamCall]) -> Sequence[Reply | Exception]:
         """Run scripts in one round trip for each server; an error takes the place of an answer."""
         if not calls:
             return ()
@@ -163,20 +165,20 @@ class Link:
     async def server_of(self, key: str | bytes) -> RedisSettings:
         """The settings of the server that has a key. Raises the errors of the client."""
         straight = self._way().straight
-        return self.settings if isinstance(straight, Connections) else await straight.server(key)
+        return self.settings if isinstance(straight, ConnectionPool) else await straight.server(key)
 
     def doubt(self) -> None:
         """A server of a cluster did not answer: its keys may be elsewhere by now."""
         straight = self._way().straight
-        if isinstance(straight, Nodes):
+        if isinstance(straight, ClusterRouter):
             straight.doubt()
 
-    def another(self, **changes: float) -> Link:
+    def another(self, **changes: float) -> ScriptClient:
         """A link of its own that knows the same servers.
 
         :param changes: of the settings.
         """
-        return Link(self.settings.model_copy(update=changes), self._known)
+        return ScriptClient(self.settings.model_copy(update=changes), self._known)
 
     def reader(self) -> Reader:
         """A connection of its own for reads that block."""
@@ -190,15 +192,15 @@ class Link:
         self.sync.close()
 
 
-class SyncLink:
-    """`Link` for threads, which may share it; it connects at the first use."""
+class SyncScriptClient:
+    """`ScriptClient` for threads, which may share it; it connects at the first use."""
 
     def __init__(self, settings: RedisSettings, known: list[str]) -> None:
         self._settings = settings
         self._known = known
         self._client: Client | None = None
 
-    def call_many(self, calls: Sequence[Call]) -> Sequence[Reply | Exception]:
+    def call_many(self, calls: Sequence[StreamCall]) -> Sequence[Reply | Exception]:
         """Run scripts in one round trip for each server; an error takes the place of an answer."""
         known = scripts()
         given = [ScriptCall(known[one.script], one.keys, one.args) for one in calls]

@@ -45,7 +45,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScriptCall:
     """One script with its keys and arguments, to be sent along with others."""
 
     script: Script
@@ -53,7 +53,7 @@ class Call:
     args: Sequence[Value] = ()
 
 
-def run_all_sync(client: Client, calls: Sequence[Call]) -> list[Any]:
+def run_all_sync(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
     """Run scripts in one round trip for each node; gives the answers in the order of the calls.
 
     An error takes the place of its answer. Each script is atomic, all of them together are not.
@@ -86,7 +86,7 @@ def run_all_sync(client: Client, calls: Sequence[Call]) -> list[Any]:
     return answers
 
 
-def _servers(client: Client, calls: Sequence[Call]) -> list[tuple[Any, list[int]]]:
+def _servers(client: Client, calls: Sequence[ScriptCall]) -> list[tuple[Any, list[int]]]:
     """The servers that have the keys of calls, and the places of these."""
     if not isinstance(client, RedisCluster):
         return [(client, [*range(len(calls))])]

@@ -14,15 +14,15 @@ from chancy.errors import BrokerUnavailable, NotOpen
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.clients import broker_error
-from chancy.plugins.redis.transport.cluster import MOST_MOVES, Home
-from chancy.plugins.redis.transport.pool import Connections
+from chancy.plugins.redis.transport.cluster import MOST_MOVES, ClusterMap
+from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Script, Value, load_folder
 
 #: The scripts of the broker.
 SCRIPTS: Mapping[str, Script] = load_folder(resources.files("chancy.plugins.redis.jobs") / "lua")
 
 
-class Link:
+class ShardClient:
     """Runs the scripts of one shard.
 
     :param tag: the hash tag with which all keys of the shard begin.
@@ -31,11 +31,11 @@ class Link:
     def __init__(self, settings: RedisSettings, tag: str) -> None:
         self.settings = settings
         self.tag = tag
-        self.home = Home(settings)
+        self.home = ClusterMap(settings)
         self._open = False
         # Why it could not be opened, until it is.
         self._unreached: BrokerUnavailable | None = None
-        self._connections = Connections(self.home.settings)
+        self._connections = ConnectionPool(self.home.settings)
         self._moves = 0
         self._room = asyncio.Semaphore(settings.max_connections)
 
@@ -133,7 +133,7 @@ class Link:
                 raise answer
         return answers
 
-    def _reached(self) -> Connections:
+    def _reached(self) -> ConnectionPool:
         if self._unreached is not None:
             raise BrokerUnavailable(f"not reached yet: {self._unreached}")
         if not self._open:
@@ -142,15 +142,15 @@ class Link:
 
     async def _let_go(self) -> None:
         """Drop what leads to a server that is gone, or is not that of the shard."""
-        old, self._connections = self._connections, Connections(self.home.settings)
+        old, self._connections = self._connections, ConnectionPool(self.home.settings)
         self._moves = self.home.moves
         await old.close()
 
 
 @asynccontextmanager
-async def linked(settings: RedisSettings) -> AsyncGenerator[Link]:
+async def linked(settings: RedisSettings) -> AsyncGenerator[ShardClient]:
     """A link to the shard of the jobs, which is closed in the end. It is not open yet."""
-    link = Link(settings, Keys(settings.prefix).tag("jobs"))
+    link = ShardClient(settings, Keys(settings.prefix).tag("jobs"))
     try:
         yield link
     finally:

@@ -21,7 +21,7 @@ from chancy.plugins.redis.keys import ServiceKeys
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.clients import Client, command_sync, connect_sync, translated
 from chancy.plugins.redis.transport.replicas import heard
-from chancy.plugins.redis.transport.scripts import Call, Script, Value, load_folder
+from chancy.plugins.redis.transport.scripts import Script, ScriptCall, Value, load_folder
 
 #: What Redis answers: bytes, whole numbers, None, and lists of them.
 Reply = Any
@@ -138,7 +138,7 @@ _IDENTITY = (
 )
 
 
-class Link:
+class SyncRedisClient:
     """Runs the scripts of services; it connects at the first use.
 
     :param connections: that its client may have to a server; more calls wait for their turn.
@@ -165,9 +165,9 @@ class Link:
         # One is left for the client itself, which asks a cluster for its nodes.
         self._turns = threading.BoundedSemaphore(connections - 1)
 
-    def within(self, timeout_s: float) -> Link:
+    def within(self, timeout_s: float) -> SyncRedisClient:
         """Another one, with connections of its own, that waits so long for an answer."""
-        return Link(
+        return SyncRedisClient(
             self._connect,
             self.keys,
             connections=self._connections,
@@ -190,7 +190,10 @@ class Link:
             # Half of the patience, so that the answer itself is not given up.
             wait_s = min(self._timeout_s or _HEARD_S, _HEARD_S) / 2
             return heard(
-                self._open(), Call(scripts()[script], self.keys.given, given), self.replicas, wait_s
+                self._open(),
+                ScriptCall(scripts()[script], self.keys.given, given),
+                self.replicas,
+                wait_s,
             )
 
     def command(self, *parts: Value) -> Reply:

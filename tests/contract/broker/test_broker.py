@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from chancy.broker.contract import Broker
-from chancy.broker.notices import Kind, Notice
+from chancy.broker.notices import Notice, NoticeKind
 from chancy.broker.values import Capability
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import Name as DriverName
@@ -92,7 +92,7 @@ class PostgresContract(BrokerContract):
                 for payload in ("", "w", "w:" + "x" * 300, "z:default", "{}", "\x1b[31m", "w:ok"):
                     connection.execute("select pg_notify(chancy.channel(), %s)", [payload])
             notices = await heard.probe(5.0)
-            assert notices == [Notice(Kind.WAKE, "ok")]
+            assert notices == [Notice(NoticeKind.WAKE, "ok")]
         finally:
             await heard.close()
 

@@ -14,7 +14,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Settlement
-from chancy.broker.transaction import Inside, Transaction
+from chancy.broker.transaction import Transaction, TransactionHook
 from chancy.broker.values import Capability
 from chancy.errors import BrokerUnavailable
 from chancy.postgres.broker import PostgresBroker
@@ -54,8 +54,8 @@ class Clerk:
         if self.after:
             await tx.fetch(self.after)
 
-    def inside(self, states: frozenset[State] = FAILED) -> Inside:
-        return Inside(self.name, states, self.write)
+    def inside(self, states: frozenset[State] = FAILED) -> TransactionHook:
+        return TransactionHook(self.name, states, self.write)
 
 
 def seen(dsn: str) -> dict[UUID, str]:
@@ -102,7 +102,7 @@ async def test_each_is_told_of_what_concerns_it(
     await bench.broker.settle([failed(first), failed(second)], inside=[none, some])
     assert seen(dsn) == {first.id: "clerk"}
     # Where a batch concerns nobody there is no transaction that they could have a place in.
-    monkeypatch.delattr(inside.Insiders, "write")
+    monkeypatch.delattr(inside.PluginWrites, "write")
     await bench.broker.settle([failed(third)], inside=[none])
     assert idle.told == []
     assert await bench.state(third.id) is State.FAILED
@@ -152,7 +152,7 @@ async def test_one_that_waits_for_something_else_is_undone_alone(
         await asyncio.Event().wait()
 
     [claim] = await bench.running()
-    await bench.broker.settle([failed(claim)], inside=[Inside("idler", FAILED, wait)])
+    await bench.broker.settle([failed(claim)], inside=[TransactionHook("idler", FAILED, wait)])
     assert seen(dsn) == {}
     assert await bench.state(claim.id) is State.FAILED
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Returned
 from chancy.executors import executor
-from chancy.executors.base import Executor, Keep, Report, Ties, no_keep, no_report
+from chancy.executors.base import AttemptCallbacks, Executor, Keep, Report, no_keep, no_report
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.job.registry import Registry
 from chancy.queue.executor_options import ExecutorName, Options
@@ -74,7 +74,7 @@ async def started(
         max_payload=MAX_PAYLOAD,
         options=options,
         limits=limits,
-        ties=Ties(report=report, keep=keep),
+        ties=AttemptCallbacks(report=report, keep=keep),
     )
     await made.start()
     try:

@@ -23,7 +23,7 @@ from chancy.context.context import JobContext, current_job
 from chancy.errors import NoCurrentJob
 from chancy.executors.base import Executor
 from chancy.queue.executor_options import ExecutorName
-from chancy.worker.middleware import Surroundings
+from chancy.worker.middleware import AroundHooks
 from tests.contract.executor.calls import Place, claim_of, end_of, result, run, started
 from tests.contract.executor.jobs import tenant
 from tests.support.waiting import eventually
@@ -52,7 +52,7 @@ def speaking(said: list[str], name: str) -> Hook:
 
 
 def about(it: Executor, *hooks: Hook, leave_s: float = 30.0) -> Executor:
-    return Surroundings(it, hooks, leave_s)
+    return AroundHooks(it, hooks, leave_s)
 
 
 def named(hook_tenant: str) -> Hook:

@@ -10,27 +10,27 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.context.context import JobContext
-from chancy.context.host import Nowhere
+from chancy.context.host import DetachedHost
 from chancy.errors import Interrupted
-from chancy.executors.process.call import Call, pack
-from chancy.executors.process.child.interrupts import Guard
+from chancy.executors.process.call import ChildCall, pack
+from chancy.executors.process.child.interrupts import Interrupter
 from chancy.job.limits import NO_LIMITS
 
 
 @pytest.fixture
-def guard() -> Guard:
-    return Guard()
+def guard() -> Interrupter:
+    return Interrupter()
 
 
-def begin(guard: Guard, number: int) -> JobContext:
+def begin(guard: Interrupter, number: int) -> JobContext:
     claim = Claim(uuid4(), uuid4(), uuid4(), "default", "shop.pay", None, 1, 3, 0, 0, 0, None)
-    call = Call(pack(number, claim, NO_LIMITS).message)
-    job = JobContext(call, Nowhere())
+    call = ChildCall(pack(number, claim, NO_LIMITS).message)
+    job = JobContext(call, DetachedHost())
     guard.begin(call, job)
     return job
 
 
-def test_stops_the_job_that_runs(guard: Guard) -> None:
+def test_stops_the_job_that_runs(guard: Interrupter) -> None:
     job = begin(guard, 1)
     with pytest.raises(Interrupted, match="enough"):
         guard.call(copy_context(), lambda: guard.stop(1, "enough"), {})
@@ -38,7 +38,7 @@ def test_stops_the_job_that_runs(guard: Guard) -> None:
     assert job.why_cancelled == "enough"
 
 
-def test_stops_no_other_job(guard: Guard) -> None:
+def test_stops_no_other_job(guard: Interrupter) -> None:
     job = begin(guard, 2)
     assert guard.call(copy_context(), lambda: guard.stop(1, "late"), {}) is None
     assert guard.call(copy_context(), lambda: guard.stop(3, "early"), {}) is None
@@ -49,7 +49,7 @@ def test_stops_no_other_job(guard: Guard) -> None:
         guard.call(copy_context(), lambda: 1, {})
 
 
-def test_stops_nothing_before_the_call_and_after_it(guard: Guard) -> None:
+def test_stops_nothing_before_the_call_and_after_it(guard: Interrupter) -> None:
     begin(guard, 1)
     guard.call(copy_context(), lambda: 1, {})
     guard.stop(1, "after the function has returned")
@@ -65,7 +65,7 @@ def test_stops_nothing_before_the_call_and_after_it(guard: Guard) -> None:
         guard.call(copy_context(), lambda: 1, {})
 
 
-def test_stops_a_job_once(guard: Guard) -> None:
+def test_stops_a_job_once(guard: Interrupter) -> None:
     """Its own cleaning up is not broken off."""
     begin(guard, 1)
 
@@ -81,7 +81,7 @@ def test_stops_a_job_once(guard: Guard) -> None:
     assert guard.stopped
 
 
-def test_puts_off_a_stop_in_the_middle_of_a_word(guard: Guard) -> None:
+def test_puts_off_a_stop_in_the_middle_of_a_word(guard: Interrupter) -> None:
     begin(guard, 1)
     said: list[str] = []
 
@@ -96,7 +96,7 @@ def test_puts_off_a_stop_in_the_middle_of_a_word(guard: Guard) -> None:
     assert said == ["whole"]
 
 
-async def test_stops_a_coroutine_by_its_task(guard: Guard) -> None:
+async def test_stops_a_coroutine_by_its_task(guard: Interrupter) -> None:
     begin(guard, 1)
 
     async def work() -> str:

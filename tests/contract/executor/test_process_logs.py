@@ -15,7 +15,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Lost, Returned
 from chancy.context.context import Progress
 from chancy.executors.base import Executor
-from chancy.executors.process.logs import MAX_NAMES, MAX_RECORD, MAX_RECORDS, Echo
+from chancy.executors.process.logs import MAX_NAMES, MAX_RECORD, MAX_RECORDS, LogRelay
 from tests.contract.executor.calls import Place, claim_of, end_of, result, run, started
 from tests.support.waiting import eventually
 
@@ -99,7 +99,7 @@ async def test_process_odd_records_are_harmless(
 
 
 def test_loggers_of_jobs_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    echo = Echo()
+    echo = LogRelay()
     for number in range(MAX_NAMES + 5):
         echo.say(None, logging.WARNING, f"flood.{number}\0hello".encode())
     assert len(caplog.records) == MAX_NAMES + 5

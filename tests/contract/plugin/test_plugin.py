@@ -22,7 +22,7 @@ from chancy.plugins.pruner import Prune, Pruner
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.reprioritize import Aging, Reprioritize
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from chancy.postgres.schema.component import Migrations
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.plugin import PluginContract
@@ -33,7 +33,7 @@ from tests.plugins.ledger import Ledger
 class TestRetry(PluginContract):
     @pytest.fixture
     def plugin(self) -> Plugin:
-        return Retry()
+        return Retries()
 
 
 class TestRecovery(PluginContract):

@@ -10,7 +10,7 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker, current_job, job
 from chancy.errors import LeaseLost
-from chancy.plugins.retry import Constant, Retry
+from chancy.plugins.retry import Constant, Retries
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS
 from tests.support.waiting import eventually
 
@@ -68,7 +68,7 @@ async def running(dsn: str) -> AsyncIterator[tuple[Chancy, Worker]]:
     lost.clear()
     with psycopg.connect(dsn) as session:
         session.execute("create table effects (what text, at serial)")
-    plugins = [Retry(Constant(0.01))]
+    plugins = [Retries(Constant(0.01))]
     async with (
         Chancy(dsn, queues=QUEUES, plugins=plugins, pool_size=3) as chancy,
         Worker(chancy) as worker,

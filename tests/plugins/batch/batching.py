@@ -9,9 +9,9 @@ from typing import Any
 from chancy import Chancy, Plugin, Queue, Settlement, Worker
 from chancy.broker.transaction import Transaction
 from chancy.clock import Clock, SystemClock
-from chancy.plugins.batch import Batch, Batches, BatchReference, Progress
-from chancy.plugins.batch.ends import Notes
-from chancy.plugins.batch.sweep import Sweep
+from chancy.plugins.batch import Batch, Batches, BatchProgress, BatchReference
+from chancy.plugins.batch.ends import BatchOutcomes
+from chancy.plugins.batch.sweep import BatchSweep
 from tests.plugins.batch.jobs import ran, said
 from tests.plugins.workflow.running import ASYNC, SOON, execute
 from tests.support.waiting import eventually
@@ -36,8 +36,10 @@ class Deaf(Batches):
     async def serve(self, runtime: Any) -> None: ...
 
 
-def sweep_of(chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None) -> Sweep:
-    return Sweep(chancy.broker, clock or SystemClock(), Notes(), keep_days=keep_days)
+def sweep_of(
+    chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None
+) -> BatchSweep:
+    return BatchSweep(chancy.broker, clock or SystemClock(), BatchOutcomes(), keep_days=keep_days)
 
 
 async def idle(dsn: str) -> None:
@@ -46,7 +48,7 @@ async def idle(dsn: str) -> None:
 
 async def counts(reference: BatchReference) -> tuple[int, int, int, int]:
     found = await reference.progress()
-    assert isinstance(found, Progress)
+    assert isinstance(found, BatchProgress)
     return found.pending, found.succeeded, found.failed, found.cancelled
 
 
@@ -68,5 +70,5 @@ async def called(dsn: str) -> list[str]:
     return sorted(one for one in ran if one.startswith("on "))
 
 
-def counted(pending: int, succeeded: int, failed: int, cancelled: int) -> Progress:
-    return Progress(pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled)
+def counted(pending: int, succeeded: int, failed: int, cancelled: int) -> BatchProgress:
+    return BatchProgress(pending=pending, succeeded=succeeded, failed=failed, cancelled=cancelled)

@@ -10,7 +10,7 @@ from chancy import Chancy, Queue, Worker, job
 from chancy.plugins.batch import Batches
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
-from chancy.plugins.retry import Constant, Retry
+from chancy.plugins.retry import Constant, Retries
 
 BATCHES = Batches(sweep_s=0.5)
 APPS: list[Chancy] = []
@@ -45,7 +45,7 @@ def application(dsn: str) -> Chancy:
         plugins=[
             Leadership(lease_s=1.5),
             Recovery(sweep_s=0.3),
-            Retry(Constant(0.05)),
+            Retries(Constant(0.05)),
             BATCHES,
         ],
         no_default_plugins=True,

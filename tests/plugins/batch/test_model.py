@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from chancy import Chancy, PushError, State
 from chancy.clock import SystemClock
 from chancy.plugins.batch import Batch, Batches, BatchReference, BatchState
-from chancy.plugins.batch.calls import Calls
-from chancy.plugins.batch.ends import End, Notes, Place
-from chancy.plugins.batch.pushing import Addition, Here
-from chancy.plugins.batch.sweep import Sweep
+from chancy.plugins.batch.calls import BatchCalls
+from chancy.plugins.batch.ends import BatchJobOutcome, BatchOutcomes, BatchRef
+from chancy.plugins.batch.pushing import Addition, BatchContext
+from chancy.plugins.batch.sweep import BatchSweep
 from tests.plugins.batch.jobs import act, said
 
 OUTCOMES = st.sampled_from([State.SUCCEEDED, State.SUCCEEDED, State.FAILED, State.CANCELLED])
@@ -92,10 +92,10 @@ class Life:
         self.batches = batches
         self.reference = reference
         self.connection = connection
-        self.calls = Calls(chancy.broker)
-        self.sweep = Sweep(chancy.broker, SystemClock(), Notes(), keep_days=None)
+        self.calls = BatchCalls(chancy.broker)
+        self.sweep = BatchSweep(chancy.broker, SystemClock(), BatchOutcomes(), keep_days=None)
         self.model = Model(open=may_grow)
-        self.told: list[End] = []
+        self.told: list[BatchJobOutcome] = []
         #: Failed jobs, and replays of them that have failed, each with the job that it began with.
         self.letters: list[tuple[UUID, UUID]] = []
 
@@ -109,8 +109,8 @@ class Life:
         ends = dict(zip(self.model.living(), map(int, outcomes), strict=False))
         self.connection.execute(FINISH, [list(ends), list(ends), list(ends.values())])
         if told:
-            place = Place(self.reference.id, None)
-            self.told = [End(place, job, state) for job, state in ends.items()]
+            place = BatchRef(self.reference.id, None)
+            self.told = [BatchJobOutcome(place, job, state) for job, state in ends.items()]
             await self.calls.settle(self.told)
             self.ended(ends)
         else:
@@ -140,7 +140,7 @@ class Life:
         lease, job = uuid4(), living[0]
         change = "update chancy.jobs set state = %s, lease = %s where id = %s"
         self.connection.execute(change, [1, lease, job])
-        here = Here(batch=self.reference.id, job=job, lease=lease)
+        here = BatchContext(batch=self.reference.id, job=job, lease=lease)
         jobs = [act.job(n) for n in range(count)]
         addition = Addition(self.chancy, self.reference.id, here, jobs)
         try:
@@ -157,7 +157,9 @@ class Life:
             return
         letter, root = self.letters[which % len(self.letters)]
         job = uuid4()
-        await self.calls.settle([End(Place(self.reference.id, letter), job, int(outcome))])
+        await self.calls.settle(
+            [BatchJobOutcome(BatchRef(self.reference.id, letter), job, int(outcome))]
+        )
         if outcome is State.SUCCEEDED:
             self.model.jobs[root] = 4
             self.model.look()

@@ -14,8 +14,8 @@ import pytest
 from chancy import BrokerUnavailable, JobFilter, State, Worker
 from chancy.plugin.tracking import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
-from chancy.plugins.batch.calls import Calls
-from chancy.plugins.batch.ends import End
+from chancy.plugins.batch.calls import BatchCalls
+from chancy.plugins.batch.ends import BatchJobOutcome
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import jobs as batch_jobs
@@ -247,9 +247,9 @@ async def test_callbacks_wait_for_a_redis_that_is_away(
 async def test_ends_wait_for_a_postgres_that_is_away(
     dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, refused = Calls.settle, 0
+    real, refused = BatchCalls.settle, 0
 
-    async def settle(calls: Calls, ends: Iterable[End]) -> None:
+    async def settle(calls: BatchCalls, ends: Iterable[BatchJobOutcome]) -> None:
         nonlocal refused
         those = list(ends)
         if those and refused < 3:
@@ -257,7 +257,7 @@ async def test_ends_wait_for_a_postgres_that_is_away(
             raise BrokerUnavailable("the database is away")
         await real(calls, those)
 
-    monkeypatch.setattr(Calls, "settle", settle)
+    monkeypatch.setattr(BatchCalls, "settle", settle)
     batches = Batches(sweep_s=3600)
     async with working(dsn, redis_url, batches) as chancy:
         jobs = [there(numbered.job(n)) for n in (1, 2)]

@@ -10,8 +10,8 @@ import pytest
 
 from chancy import Chancy, State
 from chancy.plugins.batch import Batch, Batches, BatchState
-from chancy.plugins.batch.calls import Calls
-from chancy.plugins.batch.ends import End, Place
+from chancy.plugins.batch.calls import BatchCalls
+from chancy.plugins.batch.ends import BatchJobOutcome, BatchRef
 from chancy.plugins.dead_letter import DeadLetters
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import (
@@ -76,7 +76,9 @@ async def test_a_replay_may_end_before_its_first_job_is_told(batches_dsn: str) -
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         # As the service of a worker would that has seen the replay end, and not its first job.
         ((job,),) = execute(batches_dsn, "select replayed_as from chancy.dead_letters")
-        await Calls(chancy.broker).settle([End(Place(id, letter), job, int(State.SUCCEEDED))])
+        await BatchCalls(chancy.broker).settle(
+            [BatchJobOutcome(BatchRef(id, letter), job, int(State.SUCCEEDED))]
+        )
         reference = batches.reference(chancy, id)
         assert await reference.finished(5) is BatchState.SUCCEEDED
         assert await counts(reference) == (0, 1, 0, 0)
@@ -119,7 +121,7 @@ async def blocked(dsn: str, count: int) -> None:
 async def test_replays_and_jobs_of_several_batches_wait_in_one_order(batches_dsn: str) -> None:
     batches = Batches()
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
-        calls = Calls(chancy.broker)
+        calls = BatchCalls(chancy.broker)
         jobs = [[act.job(n) for n in range(4)] for _ in range(2)]
         first, second = sorted(
             [(await batches.push(chancy, Batch(name="b"), some)).id for some in jobs]
@@ -130,17 +132,20 @@ async def test_replays_and_jobs_of_several_batches_wait_in_one_order(batches_dsn
             return [row[0] for row in execute(batches_dsn, wanted, batch)]
 
         one, other = ids(first), ids(second)
-        await calls.settle([End(Place(first, None), one[0], int(State.FAILED))])
+        await calls.settle([BatchJobOutcome(BatchRef(first, None), one[0], int(State.FAILED))])
         well = int(State.SUCCEEDED)
-        replay = End(Place(first, one[0]), UUID(int=1), well)
-        both = [End(Place(first, None), one[1], well), End(Place(second, None), other[1], well)]
+        replay = BatchJobOutcome(BatchRef(first, one[0]), UUID(int=1), well)
+        both = [
+            BatchJobOutcome(BatchRef(first, None), one[1], well),
+            BatchJobOutcome(BatchRef(second, None), other[1], well),
+        ]
         async with await psycopg.AsyncConnection.connect(batches_dsn) as held:
             shards = "select from chancy.batches_shards where batch_id = %s for update"
             await held.execute(shards, [first])
             plain = asyncio.create_task(calls.settle(both))
             await blocked(batches_dsn, 1)
             mixed = asyncio.create_task(
-                calls.settle([replay, End(Place(second, None), other[0], well)])
+                calls.settle([replay, BatchJobOutcome(BatchRef(second, None), other[0], well)])
             )
             await blocked(batches_dsn, 2)
         await asyncio.gather(mixed, plain)

@@ -16,7 +16,7 @@ import pytest
 
 from chancy import BrokerUnavailable, Chancy, JobFilter
 from chancy.plugins.cron import Misfire, Overlap, firing
-from chancy.plugins.cron.firing import TICKS, Firing, Plan, columns, plan
+from chancy.plugins.cron.firing import TICKS, Firing, FiringPlan, columns, plan
 from chancy.plugins.cron.store import Entries, statement
 from chancy.schedule import Schedule, jitter_s
 from tests.plugins.cron.clockwork import (
@@ -109,7 +109,7 @@ async def test_who_read_an_entry_before_it_was_changed_does_nothing(dsn: str) ->
         for name in ("fired", "paused", "changed"):
             ago(dsn, name, "1 hour")
         found, _ = await clock.entries.due(10)
-        plans = [one for one in (plan(due.row) for due in found) if isinstance(one, Plan)]
+        plans = [one for one in (plan(due.row) for due in found) if isinstance(one, FiringPlan)]
         assert len(plans) == 3
         await clock.entries.pause("paused")
         await clock.add(entry("changed", "0 0 1 1 *"))

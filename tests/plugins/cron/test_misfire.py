@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.cron.misfire import MAX_COUNTED, Due, Misfire, due
+from chancy.plugins.cron.misfire import MAX_COUNTED, DueTicks, Misfire, due
 from chancy.schedule import Schedule
 
 HOURLY = Schedule("@hourly")
@@ -25,34 +25,34 @@ def hours(*numbers: int) -> list[datetime]:
     ("policy", "late", "found"),
     [
         # Nothing is due yet.
-        (Misfire.SKIP, timedelta(minutes=59), Due([], 0, START)),
-        (Misfire.ONE, timedelta(minutes=59), Due([], 0, START)),
-        (Misfire.ALL, timedelta(minutes=59), Due([], 0, START)),
+        (Misfire.SKIP, timedelta(minutes=59), DueTicks([], 0, START)),
+        (Misfire.ONE, timedelta(minutes=59), DueTicks([], 0, START)),
+        (Misfire.ALL, timedelta(minutes=59), DueTicks([], 0, START)),
         # The clock was set back.
-        (Misfire.ALL, -3 * HOUR, Due([], 0, START)),
+        (Misfire.ALL, -3 * HOUR, DueTicks([], 0, START)),
         # In time: all policies are the same.
-        (Misfire.SKIP, HOUR, Due(hours(1), 0, START + HOUR)),
-        (Misfire.ONE, HOUR, Due(hours(1), 0, START + HOUR)),
-        (Misfire.ALL, HOUR, Due(hours(1), 0, START + HOUR)),
+        (Misfire.SKIP, HOUR, DueTicks(hours(1), 0, START + HOUR)),
+        (Misfire.ONE, HOUR, DueTicks(hours(1), 0, START + HOUR)),
+        (Misfire.ALL, HOUR, DueTicks(hours(1), 0, START + HOUR)),
         # Within the grace of 60 s, at its end, and beyond.
-        (Misfire.SKIP, 3 * HOUR + timedelta(seconds=60), Due(hours(3), 2, START + 3 * HOUR)),
-        (Misfire.SKIP, 3 * HOUR + timedelta(seconds=61), Due([], 3, START + 3 * HOUR)),
-        (Misfire.ONE, 3.9 * HOUR, Due(hours(3), 2, START + 3 * HOUR)),
-        (Misfire.ALL, 3.9 * HOUR, Due(hours(1, 2, 3), 0, START + 3 * HOUR)),
-        (Misfire.ALL, 4 * HOUR, Due(hours(1, 2, 3, 4), 0, START + 4 * HOUR)),
+        (Misfire.SKIP, 3 * HOUR + timedelta(seconds=60), DueTicks(hours(3), 2, START + 3 * HOUR)),
+        (Misfire.SKIP, 3 * HOUR + timedelta(seconds=61), DueTicks([], 3, START + 3 * HOUR)),
+        (Misfire.ONE, 3.9 * HOUR, DueTicks(hours(3), 2, START + 3 * HOUR)),
+        (Misfire.ALL, 3.9 * HOUR, DueTicks(hours(1, 2, 3), 0, START + 3 * HOUR)),
+        (Misfire.ALL, 4 * HOUR, DueTicks(hours(1, 2, 3, 4), 0, START + 4 * HOUR)),
         # Over the bound of 4.
-        (Misfire.ALL, 5 * HOUR, Due(hours(2, 3, 4, 5), 1, START + 5 * HOUR)),
-        (Misfire.ALL, 500 * HOUR, Due(hours(497, 498, 499, 500), 496, START + 500 * HOUR)),
+        (Misfire.ALL, 5 * HOUR, DueTicks(hours(2, 3, 4, 5), 1, START + 5 * HOUR)),
+        (Misfire.ALL, 500 * HOUR, DueTicks(hours(497, 498, 499, 500), 496, START + 500 * HOUR)),
     ],
 )
-def test_policies(policy: Misfire, late: timedelta, found: Due) -> None:
+def test_policies(policy: Misfire, late: timedelta, found: DueTicks) -> None:
     assert due(HOURLY, START, START + late, policy, backfill_limit=4) == found
 
 
 def test_the_next_look_begins_behind_the_newest_tick() -> None:
     first = due(HOURLY, START, START + 2.5 * HOUR, Misfire.SKIP)
     assert first.fire == []
-    assert due(HOURLY, first.last, START + 2.6 * HOUR, Misfire.SKIP) == Due([], 0, first.last)
+    assert due(HOURLY, first.last, START + 2.6 * HOUR, Misfire.SKIP) == DueTicks([], 0, first.last)
     assert due(HOURLY, first.last, START + 3 * HOUR, Misfire.SKIP).fire == hours(3)
 
 

@@ -16,7 +16,7 @@ from chancy import Chancy, Job, Limit, Queue, State, Worker
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.store import Letters
 from chancy.plugins.pruner import Pruner
-from chancy.plugins.retry import Constant, Jitter, Never, Retry
+from chancy.plugins.retry import Constant, Jitter, Never, Retries
 from chancy.testing.memory import MemoryBroker
 from tests.faults import jobs as perils
 from tests.plugins.dead_letter.letters import ASYNC, DEAD, execute, failed, filed, letters, working
@@ -24,7 +24,7 @@ from tests.plugins.recovery.test_recovery import orphan
 from tests.support import jobs
 from tests.support.waiting import eventually
 
-SOON = Retry(Constant(delay_s=0.01, jitter=Jitter.NONE))
+SOON = Retries(Constant(delay_s=0.01, jitter=Jitter.NONE))
 
 
 async def letter(chancy: Chancy, id: UUID) -> DeadLetter:
@@ -64,7 +64,7 @@ async def test_what_goes_well_or_is_cancelled_is_no_letter(dsn: str) -> None:
 
 async def test_a_queue_without_history_has_letters(dsn: str) -> None:
     plain = Queue(name="async", executor="async", keep_finished=False)
-    async with working(dsn, Retry(Never()), queue=plain) as chancy:
+    async with working(dsn, Retries(Never()), queue=plain) as chancy:
         reference = await chancy.push(jobs.fail.job())
         assert (await reference.wait(10)).state is State.FAILED
         assert (await letter(chancy, reference.id)).reason == "failed"
@@ -119,7 +119,7 @@ async def test_what_cannot_be_called_is_kept_by_its_reason(
 
 
 async def test_limits_are_reasons(dsn: str) -> None:
-    async with working(dsn, Retry(Never())) as chancy:
+    async with working(dsn, Retries(Never())) as chancy:
         reference = await chancy.push(jobs.nap.job(60).with_limits(Limit.time(0.1)))
         await reference.wait(10)
         assert (await letter(chancy, reference.id)).reason == "timed_out"
@@ -167,7 +167,7 @@ async def test_after_a_fix_a_replay_succeeds_with_a_fresh_budget(
 
 
 async def test_a_replay_that_dies_is_a_letter_that_names_the_one_before(dsn: str) -> None:
-    async with working(dsn, Retry(Never())) as chancy:
+    async with working(dsn, Retries(Never())) as chancy:
         first = await chancy.push(jobs.fail.job())
         await first.wait(10)
         id = await DEAD.replay(chancy, first.id)
@@ -181,7 +181,7 @@ async def test_an_id_that_is_pushed_again_and_dies_again_is_the_letter_of_its_la
 ) -> None:
     id = uuid4()
     job = Job(func="tests.support.jobs.fail", arguments={"message": "one"}, queue="async", id=id)
-    async with working(dsn, Retry(Never())) as chancy:
+    async with working(dsn, Retries(Never())) as chancy:
         await (await chancy.push(job)).wait(10)
         assert await DEAD.replay(chancy, id)
         again = Job(
@@ -222,7 +222,7 @@ async def test_a_hook_that_fails_is_repaired_by_the_sweep(
 ) -> None:
     """While the table is away the jobs settle; once it is back the letters are written."""
     execute(dsn, "alter table chancy.dead_letters rename to away")
-    async with working(dsn, Retry(Never())) as chancy:
+    async with working(dsn, Retries(Never())) as chancy:
         one, two = await chancy.push(jobs.fail.job()), await chancy.push(jobs.fail.job())
         for reference in (one, two):
             assert (await reference.wait(10)).state is State.FAILED
@@ -236,7 +236,7 @@ async def test_a_hook_that_fails_is_repaired_by_the_sweep(
 
 @pytest.mark.chaos
 async def test_a_table_that_is_locked_holds_nothing_up_for_long(dsn: str) -> None:
-    async with working(dsn, Retry(Never()), DeadLetters(sweep_s=0.2)) as chancy:
+    async with working(dsn, Retries(Never()), DeadLetters(sweep_s=0.2)) as chancy:
         with psycopg.connect(dsn) as holder:
             holder.execute("lock table chancy.dead_letters")
             reference = await chancy.push(jobs.fail.job())

@@ -13,7 +13,7 @@ import pytest
 from chancy import Chancy, ConfigurationError, StatementFailed, Worker
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter, sweep
 from chancy.plugins.dead_letter.store import BATCH, WINDOW_S, Letters, statement
-from chancy.plugins.dead_letter.sweep import Sweep
+from chancy.plugins.dead_letter.sweep import DeadLetterSweep
 from chancy.testing.clock import ManualClock
 from tests.plans import functions
 from tests.plugins.dead_letter.letters import DEAD, execute, failed, filed, letters
@@ -33,9 +33,11 @@ def sweeper(
     *,
     keep_days: int | None = None,
     max_letters: int = 10_000,
-) -> Sweep:
+) -> DeadLetterSweep:
     letters = Letters(chancy.broker)
-    return Sweep(letters, clock or ManualClock(), keep_days=keep_days, max_letters=max_letters)
+    return DeadLetterSweep(
+        letters, clock or ManualClock(), keep_days=keep_days, max_letters=max_letters
+    )
 
 
 async def test_it_files_what_is_missing_and_no_more(

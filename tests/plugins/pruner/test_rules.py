@@ -14,7 +14,7 @@ from chancy import Chancy, Queue, State
 from chancy.broker.optional import SqlStore
 from chancy.plugins.pruner import Prune
 from chancy.plugins.pruner.rule import FinalState
-from chancy.plugins.pruner.sweep import Sweep
+from chancy.plugins.pruner.sweep import PrunerSweep
 from tests.plugins.pruner.finished import HOUR, ages, fill, left
 from tests.support import jobs
 
@@ -38,7 +38,7 @@ async def no_pause(seconds: float) -> None:
 
 
 async def turn(store: SqlStore, *rules: Prune, step: int = 7) -> int:
-    sweep = Sweep(store, rules, step=step)
+    sweep = PrunerSweep(store, rules, step=step)
     assert await sweep.turn(no_pause, lambda: True)
     return sum(sweep.removed.values())
 
@@ -165,7 +165,7 @@ async def test_a_walk_goes_on_where_it_stopped_and_looks_at_nothing_twice(
     fill(connection, 60, queue="a", state=State.FAILED)
     fill(connection, 60, queue="b")
     recording = Recording(store)
-    sweep = Sweep(recording, [Prune(state="succeeded", older_than=HOUR / 2)], step=7)
+    sweep = PrunerSweep(recording, [Prune(state="succeeded", older_than=HOUR / 2)], step=7)
     turns = 1
     while not await sweep.turn(no_pause, iter([True, True, False]).__next__):
         turns += 1
@@ -188,7 +188,7 @@ async def test_of_two_who_prune_at_once_both_come_to_the_end(
     fill(connection, 500)
     fill(connection, 500, queue="other")
     rules = [Prune(queue="default", keep_last=100), Prune(queue="other", older_than=HOUR)]
-    sweeps = [Sweep(store, rules, step=20) for _ in range(4)]
+    sweeps = [PrunerSweep(store, rules, step=20) for _ in range(4)]
     assert all(await asyncio.gather(*(s.turn(no_pause, lambda: True) for s in sweeps)))
     assert sum(sum(s.removed.values()) for s in sweeps) == 400 + 446
     assert sum(left(connection).values()) == 100 + 54

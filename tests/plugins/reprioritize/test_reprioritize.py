@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Queue, Worker
-from chancy.broker.notices import Kind, Notice
+from chancy.broker.notices import Notice, NoticeKind
 from chancy.broker.optional import SqlStore
 from chancy.broker.values import WorkerRecord
 from chancy.clock import SystemClock
@@ -261,8 +261,8 @@ async def test_the_workers_of_the_queue_are_told_to_look_from_the_front(
         await subscription.close()
     # One at once and one at the end, and not one for each step: each makes a worker look over
     # everything that was claimed of late.
-    rewinds = [one for one in heard if one.kind is Kind.REWIND]
-    assert set(rewinds) == {Notice(Kind.REWIND, "reports")}
+    rewinds = [one for one in heard if one.kind is NoticeKind.REWIND]
+    assert set(rewinds) == {Notice(NoticeKind.REWIND, "reports")}
     assert len(rewinds) == notices
 
 

@@ -21,7 +21,7 @@ from chancy.plugins.retry import (
     Linear,
     Never,
     Policy,
-    Retry,
+    Retries,
     Rule,
 )
 from chancy.plugins.retry.policy import MAX_DELAY_S, policy_from
@@ -130,13 +130,13 @@ def test_a_policy_is_part_of_a_job() -> None:
         (lambda: Exponential(factor=0.5), r"factor=0.5\): it is from 1 to 1,000,000"),
         (lambda: Exponential(cap_s=-0.1), r"cap_s=-0.1"),
         (lambda: Fennel(cap_s=1e9), r"Fennel\(cap_s=1000000000.0\)"),
-        (lambda: Retry(5), "5 is no retry policy: pass Constant"),  # type: ignore[arg-type]
-        (lambda: Retry(Never), "no retry policy: pass Constant"),  # type: ignore[arg-type]
+        (lambda: Retries(5), "5 is no retry policy: pass Constant"),  # type: ignore[arg-type]
+        (lambda: Retries(Never), "no retry policy: pass Constant"),  # type: ignore[arg-type]
         (lambda: Rule("ValueError", Never()), "such as 'builtins.ValueError'"),
         (lambda: Rule(int, Never()), "not the type of an error"),  # type: ignore[arg-type]
         (lambda: Rule(Busy, None), "None is no retry policy"),  # type: ignore[arg-type]
         (
-            lambda: Retry(rules=[Rule(Busy, Never()), Rule(Busy, Constant(1))]),
+            lambda: Retries(rules=[Rule(Busy, Never()), Rule(Busy, Constant(1))]),
             "two rules for .*Busy",
         ),
     ],

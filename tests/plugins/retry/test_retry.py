@@ -30,7 +30,7 @@ from chancy.plugins.retry import (
     Constant,
     Custom,
     Never,
-    Retry,
+    Retries,
     Rule,
 )
 from chancy.plugins.retry.policy import MAX_DELAY_S
@@ -64,7 +64,7 @@ def claim(attempt: int = 1, most: int = 3, meta: str | None = None) -> Claim:
     return Claim(*ids, "q", "a.b", "{}", attempt, most, 0, 0, 1, meta)
 
 
-def verdict(retry: Retry, outcome: Outcome, one: Claim | None = None) -> Settlement:
+def verdict(retry: Retries, outcome: Outcome, one: Claim | None = None) -> Settlement:
     return Chancy("postgresql://nowhere/nothing", plugins=[retry]).hooks.judge(
         one or claim(), outcome
     )
@@ -93,12 +93,12 @@ def raised(error: BaseException) -> Raised:
     ],
 )
 def test_what_is_retried(outcome: Outcome, one: Claim, state: State) -> None:
-    assert verdict(Retry(Constant(7)), outcome, one).state is state
+    assert verdict(Retries(Constant(7)), outcome, one).state is state
 
 
 def test_a_job_that_says_itself_when_to_go_on_is_left_alone() -> None:
     until = datetime(2030, 1, 1, tzinfo=UTC)
-    found = verdict(Retry(Constant(7)), Snoozed(until))
+    found = verdict(Retries(Constant(7)), Snoozed(until))
     assert (found.state, found.run_at, found.delay_s, found.refund) == (
         State.SCHEDULED,
         until,
@@ -107,7 +107,7 @@ def test_a_job_that_says_itself_when_to_go_on_is_left_alone() -> None:
     )
 
 
-RULES = Retry(
+RULES = Retries(
     Constant(1),
     rules=[
         Rule("builtins.Exception", Constant(2)),
@@ -140,7 +140,7 @@ def test_the_rule_nearest_to_the_error_comes_first(outcome: Outcome, delay_s: fl
 
 def test_a_rule_may_say_otherwise_of_what_is_hopeless() -> None:
     outcome = Raised(Failure.named("chancy.errors.InvalidArguments", "no"))
-    retry = Retry(rules=[Rule("chancy.errors.InvalidArguments", Constant(5))])
+    retry = Retries(rules=[Rule("chancy.errors.InvalidArguments", Constant(5))])
     assert verdict(retry, outcome).delay_s == 5
 
 
@@ -155,7 +155,7 @@ def test_a_rule_may_say_otherwise_of_what_is_hopeless() -> None:
     ],
 )
 def test_a_job_brings_its_policy_along(meta: str | None, delay_s: float | None) -> None:
-    assert verdict(Retry(Constant(1)), raised(ValueError()), claim(meta=meta)).delay_s == delay_s
+    assert verdict(Retries(Constant(1)), raised(ValueError()), claim(meta=meta)).delay_s == delay_s
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_job_brings_its_policy_along(meta: str | None, delay_s: float | None) 
 def test_what_cannot_be_read_is_said_and_the_applications_policy_holds(
     stored: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = verdict(Retry(Constant(1)), raised(ValueError()), claim(meta=stored))
+    found = verdict(Retries(Constant(1)), raised(ValueError()), claim(meta=stored))
     assert (found.state, found.delay_s) == (State.SCHEDULED, 1)
     assert "retry_policy_unreadable" in caplog.text
     assert "judging_failed" not in caplog.text
@@ -192,7 +192,7 @@ def test_a_function_decides() -> None:
         wait = outcome.failure.message.partition("retry after ")[2]
         return float(wait) if wait else None
 
-    for retry in (Retry(after), Retry(rules=[Rule(Busy, after)])):
+    for retry in (Retries(after), Retries(rules=[Rule(Busy, after)])):
         assert verdict(retry, raised(Busy("retry after 12"))).delay_s == 12
         assert verdict(retry, raised(Busy("no"))).state is State.FAILED
         assert verdict(retry, raised(Busy("retry after -12"))).delay_s == 0
@@ -210,7 +210,7 @@ def _raises(one: Claim, outcome: Outcome) -> float:
 def test_a_function_that_fails_is_logged_and_the_default_holds(
     custom: Custom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = verdict(Retry(custom), raised(ValueError()))
+    found = verdict(Retries(custom), raised(ValueError()))
     assert found.state is State.SCHEDULED
     assert found.delay_s is not None
     assert 1 <= found.delay_s <= 2
@@ -223,7 +223,7 @@ def test_an_async_function_is_refused() -> None:
         return 1.0
 
     with pytest.raises(ConfigurationError, match="plain function"):
-        Retry(after)  # type: ignore[arg-type]
+        Retries(after)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def errors() -> Iterator[dict[str, list[Exception]]]:
 
 
 def test_a_job_that_said_itself_when_is_left_to_it() -> None:
-    hopeless = Retry(Never(), rules=[Rule(chancy.answers.Retry, Never())])
+    hopeless = Retries(Never(), rules=[Rule(chancy.answers.Retry, Never())])
     failure = Failure.of(chancy.answers.Retry(5, "busy"))
     outcome = Raised(failure, again=timedelta(seconds=5))
     for attempt, state in ((1, State.SCHEDULED), (2, State.SCHEDULED), (3, State.FAILED)):
@@ -247,7 +247,7 @@ def test_a_job_that_said_itself_when_is_left_to_it() -> None:
 async def test_jobs_run_again_when_they_should(
     dsn: str, errors: dict[str, list[Exception]]
 ) -> None:
-    retry = Retry(Constant(3600), rules=[Rule(Busy, Constant(0.3)), Rule(Refused, Never())])
+    retry = Retries(Constant(3600), rules=[Rule(Busy, Constant(0.3)), Rule(Refused, Never())])
     made = {
         "brings its own": attempt.job.with_meta(**Constant(0.2).meta()),
         "ruled": attempt.job,
@@ -288,10 +288,10 @@ async def test_jobs_run_again_when_they_should(
 def test_a_crash_may_cost_an_attempt(attempt: int, crashes: int, state: State) -> None:
     """However often it has crashed before: it is run again at once, until none is left."""
     one = claim(attempt, most=5)._replace(crashes=crashes)
-    found = verdict(Retry(Constant(60), crashes_cost_attempts=True), Lost("gone", host="a"), one)
+    found = verdict(Retries(Constant(60), crashes_cost_attempts=True), Lost("gone", host="a"), one)
     assert (found.state, found.refund, found.crashed, found.delay_s) == (state, False, True, None)
     assert found.failure is not None
     assert found.failure.message.startswith(f"crash in attempt {attempt} of 5: gone; it ")
     assert (found.failure.is_a("chancy.Lost"), found.failure.host) == (True, "a")
-    free = verdict(Retry(Constant(60)), Lost("gone"), one)
+    free = verdict(Retries(Constant(60)), Lost("gone"), one)
     assert free.state is (State.FAILED if crashes >= 2 else State.PENDING)

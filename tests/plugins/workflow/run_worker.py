@@ -17,7 +17,7 @@ from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.relay import job_relay as relay
-from chancy.plugins.retry import Constant, Retry
+from chancy.plugins.retry import Constant, Retries
 from chancy.plugins.workflow import From, OnFailure, Workflow, Workflows
 from chancy.plugins.workflow.starts import Starts
 
@@ -124,7 +124,7 @@ def application(dsn: str, redis: str | None = None) -> Chancy:
     plugins: list[Plugin] = [
         Leadership(lease_s=1.5),
         Recovery(sweep_s=0.3),
-        Retry(Constant(0.05)),
+        Retries(Constant(0.05)),
         FLOWS,
     ]
     if redis is not None:

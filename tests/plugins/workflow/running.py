@@ -11,14 +11,14 @@ import psycopg
 from chancy import Chancy, Plugin, Queue, Settlement, Worker
 from chancy.broker.transaction import Transaction
 from chancy.clock import Clock, SystemClock
-from chancy.plugins.retry import Constant, Jitter, Retry
+from chancy.plugins.retry import Constant, Jitter, Retries
 from chancy.plugins.workflow import WorkflowReference, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import Notes
-from chancy.plugins.workflow.sweep import Sweep
+from chancy.plugins.workflow.ends import StepOutcomes
+from chancy.plugins.workflow.sweep import WorkflowSweep
 from tests.support.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
-SOON = Retry(Constant(delay_s=0.01, jitter=Jitter.NONE))
+SOON = Retries(Constant(delay_s=0.01, jitter=Jitter.NONE))
 #: Refuses to push the jobs of some steps, as where one is too large with its results.
 REFUSE = """
 create function chancy.refuse() returns trigger language plpgsql as $$
@@ -54,9 +54,11 @@ async def working(
         yield chancy
 
 
-def sweep_of(chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None) -> Sweep:
+def sweep_of(
+    chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None
+) -> WorkflowSweep:
     """The sweep of a worker that has seen no step end."""
-    return Sweep(chancy.broker, clock or SystemClock(), Notes(), keep_days=keep_days)
+    return WorkflowSweep(chancy.broker, clock or SystemClock(), StepOutcomes(), keep_days=keep_days)
 
 
 async def states(reference: WorkflowReference) -> dict[str, str]:

@@ -10,9 +10,9 @@ import pytest
 
 from chancy import Chancy, PushError, job
 from chancy.clock import SystemClock
-from chancy.plugin.tracking import Untold
+from chancy.plugin.tracking import PendingOutcomes
 from chancy.plugins.workflow import Workflow, Workflows
-from chancy.plugins.workflow.ends import End, Place
+from chancy.plugins.workflow.ends import StepOutcome, StepRef
 from chancy.plugins.workflow.store import statement
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import stopped, working
@@ -80,7 +80,7 @@ class Broken:
         self.told: list[UUID] = []
         self.failed = False
 
-    async def tell(self, ends: list[End]) -> None:
+    async def tell(self, ends: list[StepOutcome]) -> None:
         if not self.failed:
             self.failed = True
             raise ValueError("nobody thought of it")
@@ -88,12 +88,12 @@ class Broken:
 
 
 async def test_ends_are_told_on_after_any_failure() -> None:
-    untold: Untold[End] = Untold("workflows")
+    untold: PendingOutcomes[StepOutcome] = PendingOutcomes("workflows")
     teller = Broken()
 
-    def end(number: int) -> End:
-        place = Place(UUID(int=1), "a", 1, False)
-        return End(place, UUID(int=number), 4, None, None, None)
+    def end(number: int) -> StepOutcome:
+        place = StepRef(UUID(int=1), "a", 1, False)
+        return StepOutcome(place, UUID(int=number), 4, None, None, None)
 
     telling = asyncio.create_task(untold.tell(teller.tell, SystemClock()))
     untold.add([end(1)])

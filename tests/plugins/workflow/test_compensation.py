@@ -15,8 +15,8 @@ from chancy.plugins.workflow import (
     Workflows,
     WorkflowState,
 )
-from chancy.plugins.workflow.ends import End, Place
-from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.ends import StepOutcome, StepRef
+from chancy.plugins.workflow.flows import WorkflowCalls
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, is_in, states, sweep_of, working
 from tests.support.waiting import eventually
@@ -126,8 +126,10 @@ async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> No
 
         async def tell(step: str, state: State, *, again: bool = False) -> None:
             execute(flows_dsn, BEGUN.replace("select 1", "delete"), step)
-            end = End(Place(reference.id, step, 1, again), new_id(), int(state), '"x"', None, 0.1)
-            await Flows(chancy.broker).advance([end])
+            end = StepOutcome(
+                StepRef(reference.id, step, 1, again), new_id(), int(state), '"x"', None, 0.1
+            )
+            await WorkflowCalls(chancy.broker).advance([end])
 
         execute(flows_dsn, BEGUN.replace("select 1", "delete"), "slow")
         for step in ("flight", "hotel", "car"):

@@ -11,8 +11,8 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import End, Place
-from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.ends import StepOutcome, StepRef
+from chancy.plugins.workflow.flows import WorkflowCalls
 from tests.plans.flows import pages
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, is_in
@@ -31,14 +31,14 @@ WIDTH, MOST_PAGES = 1_000, 120
 
 async def tell(dsn: str, chancy: Chancy, reference: WorkflowReference, *names: str) -> None:
     """End steps, in one settlement; those of "bad" failed."""
-    ends: list[End] = []
+    ends: list[StepOutcome] = []
     for name in names:
         ((job,),) = execute(dsn, JOB, reference.id, name)
         execute(dsn, "delete from chancy.jobs where id = %s", job)
         bad = name.startswith("bad")
-        place = Place(reference.id, name, 1, False)
-        ends.append(End(place, job, 5 if bad else 4, None, FAILURE if bad else None, None))
-    await Flows(chancy.broker).advance(ends)
+        place = StepRef(reference.id, name, 1, False)
+        ends.append(StepOutcome(place, job, 5 if bad else 4, None, FAILURE if bad else None, None))
+    await WorkflowCalls(chancy.broker).advance(ends)
 
 
 @pytest.mark.parametrize("policy", ["fail", "compensate"])
@@ -76,8 +76,8 @@ async def test_what_runs_is_found_anew_when_it_fails_again(flows_dsn: str) -> No
         await tell(flows_dsn, chancy, reference, "z")
         ((again,),) = execute(flows_dsn, JOB, reference.id, "bad")
         execute(flows_dsn, "delete from chancy.jobs where id = %s", again)
-        end = End(Place(reference.id, "bad", 2, False), again, 4, None, None, None)
-        await Flows(chancy.broker).advance([end])
+        end = StepOutcome(StepRef(reference.id, "bad", 2, False), again, 4, None, None, None)
+        await WorkflowCalls(chancy.broker).advance([end])
         assert await is_in(reference, WorkflowState.FAILING)
         await tell(flows_dsn, chancy, reference, "a")
         assert await is_in(reference, WorkflowState.FAILED)

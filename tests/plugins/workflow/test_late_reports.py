@@ -11,13 +11,13 @@ import pytest
 
 from chancy import Chancy, Queue, Settlement, State
 from chancy.attempt.outcome import Returned
-from chancy.plugin.tracking import GONE_S, Absences
+from chancy.plugin.tracking import GONE_S, MissingJobs
 from chancy.plugins.batch import Batches, BatchState
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import Notes, Place, end_of
+from chancy.plugins.workflow.ends import StepOutcomes, StepRef, end_of
 from chancy.plugins.workflow.ends import gone as missing
-from chancy.plugins.workflow.flows import Flows
-from chancy.plugins.workflow.sweep import PATIENCE_S, Sweep
+from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.sweep import PATIENCE_S, WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import batching
 from tests.plugins.batch import jobs as batch_jobs
@@ -66,7 +66,7 @@ async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
 ) -> None:
     """Its hook failed, and so did the commit; then another attempt failed for good, and left no
     row. Where it was only taken for gone, nobody knows better than who has seen it succeed."""
-    clock, notes, flows = ManualClock(), Notes(), Workflows()
+    clock, notes, flows = ManualClock(), StepOutcomes(), Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await flows.push(chancy, Workflow("w").add(steps.mark.job(), "a"))
         step = await reference.step("a")
@@ -78,12 +78,12 @@ async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
         first = Settlement(lost.id, lost.lease, State.SUCCEEDED, result="1")
         notes.not_told(notes.ends([first]))
         execute(flows_dsn, "delete from chancy.jobs")
-        place = Place(reference.id, "a", 1, False)
+        place = StepRef(reference.id, "a", 1, False)
         failed = end_of(place, lost.id, int(State.FAILED), None, "no", "builtins.ValueError")
-        await Flows(chancy.broker).advance([missing(place, lost.id) if gone else failed])
+        await WorkflowCalls(chancy.broker).advance([missing(place, lost.id) if gone else failed])
         assert await reference.wait(5) is WorkflowState.FAILED
         clock.advance(PATIENCE_S + 1)
-        await Sweep(chancy.broker, clock, notes, keep_days=None).ask()
+        await WorkflowSweep(chancy.broker, clock, notes, keep_days=None).ask()
         assert await states(reference) == {"a": "succeeded" if gone else "failed"}
         wanted = WorkflowState.SUCCEEDED if gone else WorkflowState.FAILED
         assert await reference.wait(5) is wanted
@@ -104,7 +104,7 @@ async def test_a_job_of_a_batch_that_succeeded_does_not_fail(batches_dsn: str) -
 
 def test_what_is_nowhere_for_a_while_is_gone() -> None:
     clock = ManualClock()
-    absences = Absences(clock, most=2)
+    absences = MissingJobs(clock, most=2)
     one, two, three = (UUID(int=number) for number in range(3))
     assert absences.lasting([one, two]) == set()
     absences.walked()

@@ -11,10 +11,10 @@ import pytest
 from chancy import Chancy
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import End, Place, advancing
+from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing
 from chancy.plugins.workflow.ends import gone as lost
-from chancy.plugins.workflow.flows import Flows
-from chancy.plugins.workflow.timers import Timers
+from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.timers import SignalTimeouts
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import Deaf, execute, is_in, states, sweep_of, working
 from tests.support.waiting import eventually
@@ -51,8 +51,10 @@ async def test_a_step_that_could_not_begin_is_not_gone(
         assert quick is not None
         assert quick.job_id is not None
         # As when it ended after the failure while the other goes on.
-        end = End(Place(reference.id, "quick", 1, False), quick.job_id, 4, '"quick"', None, None)
-        await Flows(chancy.broker).advance([end])
+        end = StepOutcome(
+            StepRef(reference.id, "quick", 1, False), quick.job_id, 4, '"quick"', None, None
+        )
+        await WorkflowCalls(chancy.broker).advance([end])
         sweep = sweep_of(chancy)
         assert await sweep.turn() == 0
         assert (await states(reference))["late"] == "waiting"
@@ -82,9 +84,9 @@ async def test_a_step_whose_job_is_there_after_all_does_not_fail(flows_dsn: str)
         assert gone.job_id is not None
         execute(flows_dsn, "delete from chancy.jobs where id = %s", gone.job_id)
         losses = [
-            lost(Place(reference.id, name, 1, False), gone.job_id) for name in ("gone", "there")
+            lost(StepRef(reference.id, name, 1, False), gone.job_id) for name in ("gone", "there")
         ]
-        assert await Flows(chancy.broker).lose(losses) == 1
+        assert await WorkflowCalls(chancy.broker).lose(losses) == 1
         assert await states(reference) == {"there": "pending", "gone": "failed"}
 
 
@@ -118,7 +120,7 @@ async def test_a_timer_that_the_server_refuses_stops_no_other(flows_dsn: str) ->
         flow.wait_for("taken", timeout_s=0.01, default=2)
         reference = await Workflows().push(chancy, flow)
         await asyncio.to_thread(execute, flows_dsn, REFUSE)
-        timers, rung = Timers(chancy.broker), 0
+        timers, rung = SignalTimeouts(chancy.broker), 0
 
         async def all_rang() -> bool:
             nonlocal rung
@@ -164,7 +166,9 @@ async def test_what_waits_for_others_yet_is_in_no_piece(flows_dsn: str) -> None:
             found = await reference.step(step)
             assert found is not None
             assert found.job_id is not None
-            end = End(Place(reference.id, step, 1, False), found.job_id, 4, None, None, None)
+            end = StepOutcome(
+                StepRef(reference.id, step, 1, False), found.job_id, 4, None, None, None
+            )
             sql, *parameters = advancing("chancy", [end], most=1)
             with psycopg.connect(flows_dsn, autocommit=True) as connection:
                 psycopg.RawCursor(connection).execute(sql.encode(), parameters)

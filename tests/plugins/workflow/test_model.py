@@ -14,8 +14,8 @@ from chancy import Chancy, Settlement
 from chancy.broker.transaction import Transaction
 from chancy.clock import SystemClock
 from chancy.plugins.workflow import OnFailure, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import Notes
-from chancy.plugins.workflow.sweep import Sweep
+from chancy.plugins.workflow.ends import StepOutcomes
+from chancy.plugins.workflow.sweep import WorkflowSweep
 from tests.plugins.workflow import model, steps
 from tests.plugins.workflow.running import execute, working
 from tests.support.waiting import eventually
@@ -37,7 +37,7 @@ class Flaky(Workflows):
 async def settled(dsn: str, chancy: Chancy) -> None:
     """Wait until no job is left, and all that ended is told."""
     await eventually(lambda: not execute(dsn, "select id from chancy.jobs"))
-    sweep = Sweep(chancy.broker, SystemClock(), Notes(), keep_days=None)
+    sweep = WorkflowSweep(chancy.broker, SystemClock(), StepOutcomes(), keep_days=None)
     while await sweep.turn():
         pass
 

@@ -9,7 +9,7 @@ import pytest
 
 from chancy.attempt.settlement import Settlement
 from chancy.plugins.workflow import Workflows, chain
-from chancy.postgres.settle.plugin_writes import Insiders
+from chancy.postgres.settle.plugin_writes import PluginWrites
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, working
 from tests.support.waiting import eventually
@@ -19,15 +19,15 @@ async def test_plain_jobs_are_settled_without_the_plugin(
     flows_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    write = Insiders.write
+    write = PluginWrites.write
 
     async def noted(
-        self: Insiders, session: Any, wanted: Any, accepted: Sequence[Settlement]
+        self: PluginWrites, session: Any, wanted: Any, accepted: Sequence[Settlement]
     ) -> None:
         written.append(len(accepted))
         await write(self, session, wanted, accepted)
 
-    monkeypatch.setattr(Insiders, "write", noted)
+    monkeypatch.setattr(PluginWrites, "write", noted)
     flows = Workflows()
     async with working(flows_dsn, flows) as chancy:
         pushed = [await chancy.push(steps.number.job(n)) for n in range(5)]

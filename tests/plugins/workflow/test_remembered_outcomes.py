@@ -9,10 +9,10 @@ import pytest
 
 from chancy import Settlement, State
 from chancy.attempt.outcome import Returned
-from chancy.plugins.batch.ends import Notes as BatchNotes
-from chancy.plugins.batch.ends import Place as BatchPlace
+from chancy.plugins.batch.ends import BatchOutcomes as BatchNotes
+from chancy.plugins.batch.ends import BatchRef as BatchPlace
 from chancy.plugins.batch.ends import place_of as batch_place_of
-from chancy.plugins.workflow.ends import MAX_NOTED, Notes, place_of
+from chancy.plugins.workflow.ends import MAX_NOTED, StepOutcomes, place_of
 from tests.unit.attempt.test_judge import claimed
 
 
@@ -30,7 +30,7 @@ def test_notes_are_bounded_and_take_no_nonsense() -> None:
 
 def test_ends_that_were_not_told_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chancy.plugins.workflow.ends.MAX_UNTOLD", 10)
-    notes, meta = Notes(), {"workflow": {"id": str(UUID(int=1)), "step": "a", "run": 1}}
+    notes, meta = StepOutcomes(), {"workflow": {"id": str(UUID(int=1)), "step": "a", "run": 1}}
     claims = [claimed(meta=json.dumps(meta)) for _ in range(3)]
     for claim in claims:
         notes.note(claim, Returned("1"), 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from chancy import Chancy
 from chancy.clock import SystemClock
 from chancy.plugins.batch import Batches
-from chancy.plugins.batch.ends import Notes as BatchNotes
-from chancy.plugins.batch.sweep import Sweep as BatchSweep
+from chancy.plugins.batch.ends import BatchOutcomes as BatchNotes
+from chancy.plugins.batch.sweep import BatchSweep as BatchSweep
 from chancy.plugins.workflow import Workflows
 from tests.plugins.workflow.running import execute, sweep_of
 

@@ -6,7 +6,7 @@ from chancy import Chancy, Plugin, Worker
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.workflow import Each, From, Workflow, Workflows
-from chancy.postgres.schema.component import Kind
+from chancy.postgres.schema.component import RoleKind
 from tests.plugins.batch.jobs import act, ran, said
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import ASYNC, REFUSE, execute
@@ -20,12 +20,12 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
     plugins: list[Plugin] = [flows, RedisPlugin(url=redis_url)]
     cast = Cast(empty_dsn)
 
-    def application(kind: Kind) -> Chancy:
+    def application(kind: RoleKind) -> Chancy:
         return Chancy(cast.of(kind), queues=[ASYNC, FAST], plugins=plugins, no_default_plugins=True)
 
     with roles(empty_dsn, list(cast.names.values())):
         cast.grant(Chancy(empty_dsn, plugins=plugins, no_default_plugins=True).hooks.components)
-        async with application(Kind.WORKER) as chancy:
+        async with application(RoleKind.WORKER) as chancy:
             await chancy.declare(FAST)
         flow = (
             Workflow("w").add(steps.number.job(1), "here").add(fast(steps.number.job(2)), "there")
@@ -37,7 +37,7 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
         asked.add(steps.number.job(From("two")), "end")
         partly = Workflow("partly").wait_for("go").add(steps.number.job(From("go")), "end")
         partly.add(steps.mark.job(), "refused", after="go", on_failure="ignore")
-        async with application(Kind.PRODUCER) as chancy:
+        async with application(RoleKind.PRODUCER) as chancy:
             id = (await flows.push(chancy, flow)).id
             assert len(execute(empty_dsn, "select id from chancy.redis_outbox")) == 1
             reference = await flows.push(chancy, asked)
@@ -48,7 +48,7 @@ async def test_a_producer_pushes_what_a_worker_runs(empty_dsn: str, redis_url: s
             third = (await flows.push(chancy, partly)).id
             assert await flows.signal(chancy, third, "go", 9)
         assert len(execute(empty_dsn, "select id from chancy.redis_outbox")) == 2
-        async with application(Kind.WORKER) as chancy, Worker(chancy):
+        async with application(RoleKind.WORKER) as chancy, Worker(chancy):
             assert await flows.reference(chancy, id).result(10) == 6
             assert await flows.reference(chancy, reference.id).result(10) == 7
             assert await flows.reference(chancy, third).result(10) == {"end": 9, "refused": None}
@@ -59,15 +59,15 @@ async def test_a_producer_pushes_batches_that_a_worker_runs(empty_dsn: str, redi
     plugins: list[Plugin] = [batches, RedisPlugin(url=redis_url)]
     cast = Cast(empty_dsn)
 
-    def application(kind: Kind) -> Chancy:
+    def application(kind: RoleKind) -> Chancy:
         return Chancy(cast.of(kind), queues=[ASYNC, FAST], plugins=plugins, no_default_plugins=True)
 
     with roles(empty_dsn, list(cast.names.values())):
         cast.grant(Chancy(empty_dsn, plugins=plugins, no_default_plugins=True).hooks.components)
-        async with application(Kind.WORKER) as chancy:
+        async with application(RoleKind.WORKER) as chancy:
             await chancy.declare(FAST)
         to = said.job("on")
-        async with application(Kind.PRODUCER) as chancy:
+        async with application(RoleKind.PRODUCER) as chancy:
             # One that has ended when it is pushed, whose callbacks are pushed by the producer.
             empty = Batch(name="empty", on_success=to, on_finish=fast(to))
             await batches.push(chancy, empty, [])
@@ -75,7 +75,7 @@ async def test_a_producer_pushes_batches_that_a_worker_runs(empty_dsn: str, redi
             reference = await batches.push(chancy, batch, [act.job(1), fast(act.job(2))])
             assert await reference.add([act.job(3), fast(act.job(4))]) == 2
             await reference.close()
-        async with application(Kind.WORKER) as chancy, Worker(chancy):
+        async with application(RoleKind.WORKER) as chancy, Worker(chancy):
             found = batches.reference(chancy, reference.id)
             assert await found.finished(10) is BatchState.SUCCEEDED
             await eventually(lambda: len(ran) == 7)

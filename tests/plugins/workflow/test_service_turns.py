@@ -6,7 +6,7 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
-from chancy.plugins.workflow.timers import Timers
+from chancy.plugins.workflow.timers import SignalTimeouts
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, sweep_of
 
@@ -22,7 +22,7 @@ async def test_a_turn_rings_so_many_timers(flows_dsn: str, monkeypatch: pytest.M
         for _ in range(COUNT):
             await FLOWS.push(chancy, Workflow("w").wait_for("go", timeout_s=3600, default=1))
         execute(flows_dsn, "update chancy.workflows_timers set due_at = now()")
-        timers = Timers(chancy.broker)
+        timers = SignalTimeouts(chancy.broker)
         assert [await timers.turn() for _ in range(3)] == [4, 3, 0]
         ended = await FLOWS.find(chancy)
     assert {one.state for one in ended} == {WorkflowState.SUCCEEDED}

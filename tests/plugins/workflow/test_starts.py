@@ -10,8 +10,8 @@ import pytest
 from chancy import Chancy
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import End, Place, advancing
-from chancy.plugins.workflow.flows import Flows
+from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing
+from chancy.plugins.workflow.flows import WorkflowCalls
 from chancy.plugins.workflow.starts import Starts, start_pieces
 from chancy.plugins.workflow.store import store_of
 from tests.plugins.workflow import steps
@@ -169,7 +169,7 @@ async def halted_too(chancy: Chancy, dsn: str, flows: Workflows) -> WorkflowRefe
 async def settled_at_once(dsn: str, flows: int, width: int) -> tuple[list[int], int]:
     """What is left of each, and the jobs that there are, when the first steps of workflows before
     as many others end in one settlement."""
-    ends: list[End] = []
+    ends: list[StepOutcome] = []
     async with Chancy(dsn, plugins=[Workflows()]) as chancy:
         for _ in range(flows):
             flow = Workflow("w").add(steps.mark.job(), "out")
@@ -179,7 +179,9 @@ async def settled_at_once(dsn: str, flows: int, width: int) -> tuple[list[int], 
             out = await reference.step("out")
             assert out is not None
             assert out.job_id is not None
-            ends.append(End(Place(reference.id, "out", 1, False), out.job_id, 4, None, None, None))
+            ends.append(
+                StepOutcome(StepRef(reference.id, "out", 1, False), out.job_id, 4, None, None, None)
+            )
         sql, *parameters = advancing("chancy", ends, most=2)
         ((_, left),) = await store_of(chancy.broker).fetch(sql, *parameters)
     pieces = [size for (size,) in execute(dsn, PIECES)]
@@ -268,8 +270,8 @@ async def test_what_no_settlement_has_told_is_started_in_pieces_too(flows_dsn: s
         out = await reference.step("out")
         assert out is not None
         assert out.job_id is not None
-        end = End(Place(reference.id, "out", 1, False), out.job_id, 4, None, None, None)
-        await Flows(chancy.broker).advance([end])
+        end = StepOutcome(StepRef(reference.id, "out", 1, False), out.job_id, 4, None, None, None)
+        await WorkflowCalls(chancy.broker).advance([end])
     by = "select count(distinct xmin::text), count(*) from chancy.jobs where id <> %s"
     assert execute(flows_dsn, by, out.job_id) == [(4, WIDTH)]
     assert execute(flows_dsn, PIECES) == []

@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy.plugins.workflow.ends import Place, place_of
+from chancy.plugins.workflow.ends import StepRef, place_of
 
 ID = UUID("018f3c3e-7d3a-7cc0-8000-0123456789ab")
 
@@ -21,7 +21,7 @@ async def test_it_is_read_alike_by_both_ways(dsn: str, step: str, more: dict[str
     with psycopg.connect(dsn) as connection:
         row = connection.execute("select %s::jsonb::text", (json.dumps(meta),)).fetchone()
     assert row is not None
-    wanted = Place(ID, step, 3, "dead_letters" in more)
+    wanted = StepRef(ID, step, 3, "dead_letters" in more)
     assert place_of(row[0]) == wanted
 
 

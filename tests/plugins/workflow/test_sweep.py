@@ -24,8 +24,8 @@ from chancy.plugins.workflow import (
     WorkflowState,
     chain,
 )
-from chancy.plugins.workflow.ends import Notes
-from chancy.plugins.workflow.sweep import Sweep
+from chancy.plugins.workflow.ends import StepOutcomes
+from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import ASYNC, Deaf, execute, states, sweep_of, working
@@ -227,11 +227,11 @@ async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
 async def test_what_another_broker_has_yet_to_settle_is_remembered_for_a_while(
     flows_dsn: str,
 ) -> None:
-    notes, clock = Notes(), ManualClock()
+    notes, clock = StepOutcomes(), ManualClock()
     meta = json.dumps({"workflow": {"id": str(UUID(int=1)), "step": "a", "run": 1}})
     claim = claimed(meta=meta)
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
-        sweep = Sweep(chancy.broker, clock, notes, keep_days=None)
+        sweep = WorkflowSweep(chancy.broker, clock, notes, keep_days=None)
         notes.note(claim, Returned("1"), clock.monotonic())
         clock.advance(30)
         assert await sweep.ask() == 0

@@ -21,7 +21,7 @@ from chancy.plugins.workflow import (
     WorkflowState,
 )
 from chancy.plugins.workflow.store import statement, store_of
-from chancy.plugins.workflow.timers import Timer, Timers
+from chancy.plugins.workflow.timers import SignalTimeout, SignalTimeouts
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, is_in, states, working
 from tests.support.waiting import eventually
@@ -95,7 +95,7 @@ async def test_waits_survive_restarts_and_count_from_their_beginning(flows_dsn: 
         flow.wait_for("later", after="go", timeout_s=3600, default="none")
         id = (await Workflows().push(chancy, flow)).id
         assert execute(flows_dsn, TIMERS) == [("go", 1)]
-        assert await Timers(chancy.broker).turn() == 0
+        assert await SignalTimeouts(chancy.broker).turn() == 0
     execute(flows_dsn, DUE)
     async with working(flows_dsn, Workflows(sweep_s=0.1)) as chancy:
         reference = Workflows().reference(chancy, id)
@@ -113,8 +113,8 @@ async def test_the_signal_and_the_timer_count_once(flows_dsn: str) -> None:
         reference = await flows.push(chancy, flow)
         execute(flows_dsn, DUE)
         assert await reference.signal("go", "somebody")
-        assert await Timers(chancy.broker).turn() == 1
-        assert await Timers(chancy.broker).turn() == 0
+        assert await SignalTimeouts(chancy.broker).turn() == 1
+        assert await SignalTimeouts(chancy.broker).turn() == 0
     async with working(flows_dsn, flows) as chancy:
         assert await flows.reference(chancy, reference.id).result(10) == "somebody"
 
@@ -157,10 +157,10 @@ async def test_a_timer_that_was_due_while_its_workflow_had_failed_begins_anew(
         assert await flows.reference(chancy, reference.id).retry() == 1
         await store.fetch(statement("rung", store.schema), *([one] for one in due[:3]))
         assert execute(flows_dsn, TIMERS) == [("go", 1)]
-        assert await Timers(chancy.broker).turn() == 0
+        assert await SignalTimeouts(chancy.broker).turn() == 0
 
 
-class Late(Timers):
+class Late(SignalTimeouts):
     """Frozen between its look at what is due and what it makes of it."""
 
     def __init__(
@@ -169,7 +169,7 @@ class Late(Timers):
         super().__init__(chancy.broker)
         self._meanwhile = meanwhile
 
-    async def _ring(self, due: Sequence[Timer]) -> None:
+    async def _ring(self, due: Sequence[SignalTimeout]) -> None:
         await self._meanwhile()
         await super()._ring(due)
 
@@ -197,11 +197,11 @@ async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
         with psycopg.connect(flows_dsn) as connection:
             if locked:  # as whoever retries it does
                 connection.execute("select from chancy.workflows for no key update")
-                assert await Timers(chancy.broker).turn() == 1
+                assert await SignalTimeouts(chancy.broker).turn() == 1
             else:
                 assert await Late(chancy, retried).turn() == 1
         assert execute(flows_dsn, TIMERS) == [("go", 1)]
-        assert await Timers(chancy.broker).turn() == 1
+        assert await SignalTimeouts(chancy.broker).turn() == 1
         assert execute(flows_dsn, TIMERS) == []
         go = await reference.step("go")
         assert go is not None

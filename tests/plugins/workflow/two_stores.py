@@ -17,8 +17,8 @@ from chancy.plugins.workflow import (
     WorkflowReference,
     Workflows,
 )
-from chancy.plugins.workflow.ends import Notes
-from chancy.plugins.workflow.sweep import Sweep
+from chancy.plugins.workflow.ends import StepOutcomes
+from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.routing.router import RoutedBroker
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 from tests.plugins.workflow.running import ASYNC, SOON
@@ -100,5 +100,5 @@ async def state_there(chancy: Chancy, reference: WorkflowReference, name: str) -
     return found[step.job_id].state if found else None
 
 
-def sweep_of(chancy: Chancy, clock: Clock | None = None) -> Sweep:
-    return Sweep(chancy.broker, clock or SystemClock(), Notes(), keep_days=None)
+def sweep_of(chancy: Chancy, clock: Clock | None = None) -> WorkflowSweep:
+    return WorkflowSweep(chancy.broker, clock or SystemClock(), StepOutcomes(), keep_days=None)

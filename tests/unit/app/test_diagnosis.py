@@ -11,7 +11,7 @@ import pytest
 
 from chancy.app.diagnosis import Why, diagnose
 from chancy.attempt.failure import Failure
-from chancy.broker.values import Place, WorkerRecord
+from chancy.broker.values import QueuePosition, WorkerRecord
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
 from chancy.states import State
@@ -152,8 +152,8 @@ async def test_a_plugin_says_what_holds_it(bench: Bench) -> None:
         async def get(self, ids: Sequence[uuid.UUID]) -> Mapping[uuid.UUID, QueuedJob]:
             return {job.id: job}
 
-        async def place(self, id: uuid.UUID) -> Place:
-            return Place(0, 0, 0.0, 0.0, 0.0)
+        async def place(self, id: uuid.UUID) -> QueuePosition:
+            return QueuePosition(0, 0, 0.0, 0.0, 0.0)
 
     for broker_says, found in (
         (await diagnose(Holding(), job.id, explain), "per-user has 2 slots; shop.jobs.work waits"),

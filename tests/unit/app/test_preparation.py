@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from chancy import Job, Limit, Queue, ThreadOptions
-from chancy.app.preparation import Intake, chunks
+from chancy.app.preparation import JobPreparation, chunks
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge, PushError
 from chancy.job.registry import Registry
 from tests.unit import jobs
 
 
 @pytest.fixture
-def intake() -> Intake:
-    return Intake(Registry(), max_payload=1_000)
+def intake() -> JobPreparation:
+    return JobPreparation(Registry(), max_payload=1_000)
 
 
-def test_a_job_is_prepared(intake: Intake) -> None:
+def test_a_job_is_prepared(intake: JobPreparation) -> None:
     job_id = uuid.uuid4()
     made = jobs.registered.job(a=1).with_id(job_id).with_run_at(90)
     assert intake.prepare(made, validate=True) == (
@@ -38,14 +38,14 @@ def test_a_job_is_prepared(intake: Intake) -> None:
     )
 
 
-def test_a_job_without_an_id_gets_one(intake: Intake) -> None:
+def test_a_job_without_an_id_gets_one(intake: JobPreparation) -> None:
     made = jobs.registered.job(a=1)
     first, second = intake.prepare_all([made, made], validate=True)
     assert first.id.version == 7
     assert first.id < second.id
 
 
-def test_a_moment_is_stored_in_utc(intake: Intake) -> None:
+def test_a_moment_is_stored_in_utc(intake: JobPreparation) -> None:
     at = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     prepared = intake.prepare(Job(func="shop.work", run_at=at), validate=False)
     assert prepared.run_at is not None
@@ -59,7 +59,7 @@ def test_a_moment_is_stored_in_utc(intake: Intake) -> None:
         datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=3))),
     ],
 )
-def test_a_moment_that_utc_does_not_have_is_refused(intake: Intake, at: datetime) -> None:
+def test_a_moment_that_utc_does_not_have_is_refused(intake: JobPreparation, at: datetime) -> None:
     with pytest.raises(PushError, match="outside of the years 1 to 9999 in UTC"):
         intake.prepare(Job(func="shop.work", run_at=at), validate=False)
 
@@ -74,25 +74,29 @@ def test_a_moment_that_utc_does_not_have_is_refused(intake: Intake, at: datetime
         ("shop.work", "'shop.work' is not a Job"),
     ],
 )
-def test_what_is_no_job_is_refused_with_what_to_do(intake: Intake, thing: Any, said: str) -> None:
+def test_what_is_no_job_is_refused_with_what_to_do(
+    intake: JobPreparation, thing: Any, said: str
+) -> None:
     with pytest.raises(PushError, match=said):
         intake.prepare(thing, validate=True)
 
 
-def test_configuration_errors_of_a_job_are_push_errors(intake: Intake) -> None:
+def test_configuration_errors_of_a_job_are_push_errors(intake: JobPreparation) -> None:
     for made in (Job(func="shop.work", queue="a b"), Job(func="work")):
         with pytest.raises(PushError, match=r"cannot be the name of a queue|is not the path"):
             intake.prepare(made, validate=False)
 
 
-def test_a_function_that_is_not_there_is_refused_unless_asked_not_to(intake: Intake) -> None:
+def test_a_function_that_is_not_there_is_refused_unless_asked_not_to(
+    intake: JobPreparation,
+) -> None:
     made = Job(func="tests.unit.jobs.missing")
     with pytest.raises(PushError, match=r"has no function 'missing'; .* pass validate=False"):
         intake.prepare(made, validate=True)
     assert intake.prepare(made, validate=False).func == made.func
 
 
-def test_arguments_and_meta_are_held_to_json_and_the_limit(intake: Intake) -> None:
+def test_arguments_and_meta_are_held_to_json_and_the_limit(intake: JobPreparation) -> None:
     with pytest.raises(InvalidArguments, match=r"^the arguments of shop.work\['a'\] cannot"):
         intake.prepare(Job(func="shop.work", arguments={"a": object()}), validate=False)
     with pytest.raises(InvalidArguments, match=r"^the meta of shop.work\['a'\] cannot"):
@@ -103,7 +107,7 @@ def test_arguments_and_meta_are_held_to_json_and_the_limit(intake: Intake) -> No
 
 def test_a_limit_that_fits_nothing_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_payload=1 "):
-        Intake(Registry(), max_payload=1)
+        JobPreparation(Registry(), max_payload=1)
 
 
 def test_chunks() -> None:
@@ -114,7 +118,7 @@ def test_chunks() -> None:
     assert next(taken) == 3
 
 
-def test_what_passed_the_checks_does_not_let_its_equals_pass(intake: Intake) -> None:
+def test_what_passed_the_checks_does_not_let_its_equals_pass(intake: JobPreparation) -> None:
     good = Job(func="shop.work", priority=1, max_attempts=1)
     intake.prepare(good, validate=False)
     wrong: list[Any] = [True, 1.0]
@@ -132,19 +136,19 @@ def test_what_passed_the_checks_does_not_let_its_equals_pass(intake: Intake) -> 
         )
 
 
-def test_settings_that_cannot_be_hashed_are_refused(intake: Intake) -> None:
+def test_settings_that_cannot_be_hashed_are_refused(intake: JobPreparation) -> None:
     unhashable: Any = ["shop.work"]
     with pytest.raises(PushError, match="shop"):
         intake.prepare(Job(func=unhashable), validate=False)
 
 
-def test_limits_are_prepared(intake: Intake) -> None:
+def test_limits_are_prepared(intake: JobPreparation) -> None:
     made = Job(func="shop.work").with_limits(Limit.time(5), Limit.memory(2**28))
     prepared = intake.prepare(made, validate=False)
     assert prepared.limits == '{"time_s": 5, "memory_bytes": 268435456}'
 
 
-def test_limits_may_be_a_list(intake: Intake) -> None:
+def test_limits_may_be_a_list(intake: JobPreparation) -> None:
     listed: Any = [Limit.time(5)]
     passed: Any = iter(listed)
     for limits in (listed, passed):
@@ -161,7 +165,7 @@ def test_limits_may_be_a_list(intake: Intake) -> None:
         ([Limit.time(5), Limit.time(6)], "there are two limits of time"),
     ],
 )
-def test_what_is_no_limit_is_refused(intake: Intake, limits: Any, said: str) -> None:
+def test_what_is_no_limit_is_refused(intake: JobPreparation, limits: Any, said: str) -> None:
     with pytest.raises(PushError, match=f"^job shop.work: {said}"):
         intake.prepare(Job(func="shop.work", limits=limits), validate=False)
 
@@ -173,7 +177,7 @@ def test_a_limit_that_a_queue_of_the_application_cannot_keep_to_is_refused() -> 
         Queue(name="loop", executor="async"),
         Queue(name="loop", executor="process"),
     ]
-    intake = Intake(Registry(), max_payload=1_000, queues=queues)
+    intake = JobPreparation(Registry(), max_payload=1_000, queues=queues)
     timed = Job(func="shop.work", limits=(Limit.time(5),))
     large = Job(func="shop.work", limits=(Limit.memory(2**28),))
     said = "^job shop.work: queue 'threads': a thread cannot be stopped"
@@ -194,7 +198,7 @@ def test_a_plain_function_with_a_time_limit_is_refused_for_an_async_queue() -> N
         Queue(name="limited", executor="async", limits=limited),
         Queue(name="children", limits=limited),
     ]
-    intake = Intake(Registry(), max_payload=1_000, queues=queues)
+    intake = JobPreparation(Registry(), max_payload=1_000, queues=queues)
     plain = jobs.registered.job(a=1)
     refused = [plain.with_queue("loop").with_limits(*limited), plain.with_queue("limited")]
     for job in refused * 2:  # also where the settings have been met before

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chancy.broker.notices import Kind, Notice, channel, parse
+from chancy.broker.notices import Notice, NoticeKind, channel, parse
 
 
-@given(st.sampled_from(Kind), st.text(max_size=128))
-def test_a_notice_crosses_as_it_is(kind: Kind, token: str) -> None:
+@given(st.sampled_from(NoticeKind), st.text(max_size=128))
+def test_a_notice_crosses_as_it_is(kind: NoticeKind, token: str) -> None:
     assert parse(Notice(kind, token).payload()) == Notice(kind, token)
 
 
@@ -22,8 +22,8 @@ def test_any_payload_is_read_or_ignored(payload: str) -> None:
     assert notice is None or notice.payload() == payload
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_the_longest_notice_fits(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", NoticeKind)
+def test_the_longest_notice_fits(kind: NoticeKind) -> None:
     for token in ("x" * 128, str(uuid.uuid4())):
         payload = Notice(kind, token).payload()
         assert len(payload) <= 130

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
-from chancy.context.context import Attempt, Progress
-from chancy.context.host import Nowhere
+from chancy.context.context import AttemptInfo, Progress
+from chancy.context.host import DetachedHost
 
 
 class Stored:
@@ -27,18 +27,18 @@ class Stored:
             raise self._error
 
 
-class Ear(Nowhere):
+class Ear(DetachedHost):
     """Remembers all that is said."""
 
     def __init__(self, max_payload: int = 1_000) -> None:
         self.max_payload = max_payload
-        self.heard: list[tuple[Attempt, Progress]] = []
+        self.heard: list[tuple[AttemptInfo, Progress]] = []
         self.kept: list[str] = []
         self.error: BaseException | None = None
 
-    def say(self, attempt: Attempt, progress: Progress) -> None:
+    def say(self, attempt: AttemptInfo, progress: Progress) -> None:
         self.heard.append((attempt, progress))
 
-    def keep(self, attempt: Attempt, meta: str) -> Stored:
+    def keep(self, attempt: AttemptInfo, meta: str) -> Stored:
         self.kept.append(meta)
         return Stored(self.error)

@@ -12,9 +12,9 @@ import pytest
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Returned
-from chancy.context.context import MAX_TEXT, Attempt, JobContext, Progress
+from chancy.context.context import MAX_TEXT, AttemptInfo, JobContext, Progress
 from chancy.errors import Interrupted, NoCurrentJob
-from chancy.executors.base import Ties
+from chancy.executors.base import AttemptCallbacks
 from chancy.executors.progress import INTERVAL_S, Reporter
 from tests.support.waiting import eventually
 from tests.unit.attempt.test_judge import claimed
@@ -27,7 +27,7 @@ class Listener(Ear):
         self._claim = claim
         self._said = heard
 
-    def say(self, attempt: Attempt, progress: Progress) -> None:
+    def say(self, attempt: AttemptInfo, progress: Progress) -> None:
         assert attempt is self._claim
         self._said.append(progress)
 
@@ -112,7 +112,7 @@ async def test_no_word_is_lost_between_threads() -> None:
     def hear(claim: Claim, progress: Progress) -> None:
         last[claim.id] = progress.fraction
 
-    reporter = Reporter(Ties(report=hear), 1_000)
+    reporter = Reporter(AttemptCallbacks(report=hear), 1_000)
     reporter.attach(asyncio.get_running_loop())
     claims = [claimed()._replace(id=uuid4()) for _ in range(8)]
 

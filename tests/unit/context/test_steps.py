@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from chancy.attempt.claim import Claim
-from chancy.context.context import Attempt, JobContext
-from chancy.context.host import Nowhere
+from chancy.context.context import AttemptInfo, JobContext
+from chancy.context.host import DetachedHost
 from chancy.context.steps import MAX_NAME, MAX_STEPS
 from chancy.errors import Interrupted, InvalidArguments, InvalidStep, JobError, PayloadTooLarge
 from tests.unit.attempt.test_judge import claimed
@@ -127,7 +127,7 @@ class SlowEar(Ear):
         self.asked = threading.Event()
         self.go = threading.Event()
 
-    def keep(self, attempt: Attempt, meta: str) -> Stored:
+    def keep(self, attempt: AttemptInfo, meta: str) -> Stored:
         if not self.asked.is_set():
             self.asked.set()
             self.go.wait(10)
@@ -186,4 +186,4 @@ def test_a_job_that_is_to_end_begins_no_step() -> None:
 
 def test_there_are_no_steps_before_the_function_runs() -> None:
     with pytest.raises(JobError, match="belong into the function"):
-        JobContext(claimed(), Nowhere()).sync_step("one", int)
+        JobContext(claimed(), DetachedHost()).sync_step("one", int)

@@ -16,7 +16,7 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.judge import judge
 from chancy.attempt.outcome import Outcome, Raised, Returned
 from chancy.attempt.settlement import Settlement
-from chancy.broker.transaction import Inside, Transaction
+from chancy.broker.transaction import Transaction, TransactionHook
 from chancy.broker.values import Capability
 from chancy.context.context import JobContext
 from chancy.errors import ConfigurationError
@@ -131,7 +131,9 @@ def test_settling_hooks_are_for_brokers_that_settle_in_a_transaction() -> None:
     hooks = Hooks([Idle(), clerk])
     assert hooks.inside(Broker()) == ()
     assert hooks.inside(Broker(Capability.SETTLING)) == (
-        Inside("tests.unit.plugin.test_hooks.Clerk", frozenset({State.FAILED}), clerk.settling),
+        TransactionHook(
+            "tests.unit.plugin.test_hooks.Clerk", frozenset({State.FAILED}), clerk.settling
+        ),
     )
     assert Hooks([Idle()]).inside(Broker(Capability.SETTLING)) == ()
 

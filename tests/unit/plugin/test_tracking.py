@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
-from chancy.plugin.tracking import GONE_S, Search, Spot
+from chancy.plugin.tracking import GONE_S, OutcomeSearch, Spot
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
 
@@ -24,7 +24,10 @@ async def unsent(ids: list[UUID]) -> Collection[UUID]:
 
 
 def look(
-    search: Search[Over], ended: Collection[UUID], gone: Collection[UUID], last: Spot | None = None
+    search: OutcomeSearch[Over],
+    ended: Collection[UUID],
+    gone: Collection[UUID],
+    last: Spot | None = None,
 ) -> list[UUID]:
     """What one look tells of."""
     told = search.twice([Over(job) for job in (*ended, *gone)], gone)
@@ -32,8 +35,8 @@ def look(
     return [one.job for one in told]
 
 
-def made(clock: ManualClock) -> Search[Over]:
-    return Search(MemoryBroker(), unsent, clock)
+def made(clock: ManualClock) -> OutcomeSearch[Over]:
+    return OutcomeSearch(MemoryBroker(), unsent, clock)
 
 
 def test_what_has_ended_is_told_at_the_second_look_and_what_is_gone_after_a_while() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from chancy.attempt.claim import Claim
-from chancy.postgres.claim.hints import Lanes
+from chancy.postgres.claim.hints import ClaimHints
 
 LEASE = uuid.uuid4()
 
@@ -17,15 +17,15 @@ def claims(*positions: int, priority: int = 0) -> list[Claim]:
     ]
 
 
-def lanes(*positions: int, priority: int = 0, took_s: float = 0.001) -> Lanes:
+def lanes(*positions: int, priority: int = 0, took_s: float = 0.001) -> ClaimHints:
     """Lanes that have looked from the front at 0.0 seconds."""
-    made = Lanes()
+    made = ClaimHints()
     made.learn_front(claims(*positions, priority=priority), limit=100, now=0.0, took_s=took_s)
     return made
 
 
 def test_the_first_look_is_from_the_front() -> None:
-    assert Lanes().plan(0.0, thorough=False) is None
+    assert ClaimHints().plan(0.0, thorough=False) is None
 
 
 def test_a_look_starts_behind_what_was_seen() -> None:
@@ -41,7 +41,7 @@ def test_higher_lanes_come_first() -> None:
 
 
 def test_who_keeps_up_starts_where_it_was_a_moment_ago() -> None:
-    made = Lanes()
+    made = ClaimHints()
     for _ in range(2):  # so long that there is no other look from the front
         made.learn_front(claims(0), limit=100, now=0.0, took_s=1.0)
     moments = {0: 0.0}
@@ -57,7 +57,7 @@ def test_who_keeps_up_starts_where_it_was_a_moment_ago() -> None:
 
 
 def test_who_works_off_a_backlog_starts_at_its_hints() -> None:
-    made = Lanes()
+    made = ClaimHints()
     for _ in range(2):
         made.learn_front(claims(10), limit=100, now=1.0, took_s=1.0)
     for step in range(1, 9):

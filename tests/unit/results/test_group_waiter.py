@@ -11,7 +11,7 @@ import pytest
 
 from chancy.broker.notices import Subscription, Topic
 from chancy.errors import BrokerUnavailable, WaitTimeout
-from chancy.results.group_waiter import Endings, Standing
+from chancy.results.group_waiter import GroupStatus, GroupWaiter
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, settlement
@@ -40,14 +40,14 @@ class Races:
     def __init__(self, broker: Watched, clock: ManualClock) -> None:
         self.broker = broker
         self.looks = 0
-        self.endings = Endings(broker, clock, "race", self.look)
+        self.endings = GroupWaiter(broker, clock, "race", self.look)
 
-    async def look(self, id: UUID) -> Standing[State] | None:
+    async def look(self, id: UUID) -> GroupStatus[State] | None:
         self.looks += 1
         found = (await self.broker.expect([id])).get(id)
         if found is None:
             return None
-        return Standing(found.state.label, found.state is State.SUCCEEDED, found.state)
+        return GroupStatus(found.state.label, found.state is State.SUCCEEDED, found.state)
 
 
 @pytest.fixture

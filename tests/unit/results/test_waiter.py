@@ -14,7 +14,7 @@ from chancy.broker.notices import Subscription, Topic
 from chancy.errors import BrokerUnavailable, JobError, WaitTimeout
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
-from chancy.results.waiter import Finishes
+from chancy.results.waiter import CompletionWaiter
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, prepared, settlement
@@ -83,14 +83,14 @@ async def bench(broker: Watched) -> Bench:
 
 
 @pytest.fixture
-async def finishes(broker: Watched, clock: ManualClock) -> AsyncIterator[Finishes]:
-    made = Finishes(broker, clock)
+async def finishes(broker: Watched, clock: ManualClock) -> AsyncIterator[CompletionWaiter]:
+    made = CompletionWaiter(broker, clock)
     yield made
     await made.close()
 
 
 async def begun(
-    broker: Watched, finishes: Finishes, id: UUID, timeout_s: float | None = None
+    broker: Watched, finishes: CompletionWaiter, id: UUID, timeout_s: float | None = None
 ) -> asyncio.Task[QueuedJob]:
     """A task that waits for a job, after the job was looked at for it."""
     before = len(broker.expected)
@@ -99,14 +99,14 @@ async def begun(
     return waiting
 
 
-async def test_a_finished_job_is_there_at_once(bench: Bench, finishes: Finishes) -> None:
+async def test_a_finished_job_is_there_at_once(bench: Bench, finishes: CompletionWaiter) -> None:
     [claim] = await bench.running()
     await bench.settle(settlement(claim, State.SUCCEEDED))
     assert (await finishes.wait(claim.id, 5.0)).state is State.SUCCEEDED
 
 
 async def test_a_notice_wakes_without_time_passing(
-    bench: Bench, broker: Watched, finishes: Finishes
+    bench: Bench, broker: Watched, finishes: CompletionWaiter
 ) -> None:
     [claim] = await bench.running()
     waiting = await begun(broker, finishes, claim.id)
@@ -116,7 +116,7 @@ async def test_a_notice_wakes_without_time_passing(
 
 
 async def test_many_share_a_listener_and_statements(
-    bench: Bench, broker: Watched, finishes: Finishes
+    bench: Bench, broker: Watched, finishes: CompletionWaiter
 ) -> None:
     await bench.push(*(prepared() for _ in range(1_500)))
     claims = list(await bench.claim(limit=1_500))
@@ -129,7 +129,7 @@ async def test_many_share_a_listener_and_statements(
 
 
 async def test_without_notices_it_looks_now_and_then(
-    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     broker.deaf = True
     [claim] = await bench.running()
@@ -148,7 +148,7 @@ async def test_without_notices_it_looks_now_and_then(
 
 
 async def test_with_notices_it_looks_rarely(
-    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
     waiting = await begun(broker, finishes, claim.id)
@@ -161,7 +161,7 @@ async def test_with_notices_it_looks_rarely(
 
 
 async def test_the_timeout_says_how_it_stands(
-    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
     there = await begun(broker, finishes, claim.id, 3.0)
@@ -175,7 +175,7 @@ async def test_the_timeout_says_how_it_stands(
 
 
 async def test_who_has_no_time_is_told_what_one_look_shows(
-    bench: Bench, finishes: Finishes
+    bench: Bench, finishes: CompletionWaiter
 ) -> None:
     [done, going] = await bench.running(prepared(), prepared())
     await bench.settle(settlement(done, State.SUCCEEDED))
@@ -185,7 +185,7 @@ async def test_who_has_no_time_is_told_what_one_look_shows(
 
 
 async def test_where_nobody_can_look_in_time_nothing_is_said_of_the_job(
-    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
     broker.answers = asyncio.Event()
@@ -198,7 +198,7 @@ async def test_where_nobody_can_look_in_time_nothing_is_said_of_the_job(
 
 
 async def test_one_who_gives_up_does_not_take_the_others_along(
-    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
     patient = await begun(broker, finishes, claim.id)
@@ -212,7 +212,7 @@ async def test_one_who_gives_up_does_not_take_the_others_along(
 
 
 async def test_a_job_that_vanishes_cannot_be_waited_for(
-    bench: Bench, broker: Watched, finishes: Finishes
+    bench: Bench, broker: Watched, finishes: CompletionWaiter
 ) -> None:
     await broker.declare(Queue(name="brief", keep_finished=False))
     await bench.push(prepared(queue="brief"))
@@ -224,7 +224,7 @@ async def test_a_job_that_vanishes_cannot_be_waited_for(
 
 
 async def test_a_job_may_come_later(
-    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     job = prepared()
     waiting = await begun(broker, finishes, job.id)
@@ -233,14 +233,14 @@ async def test_a_job_may_come_later(
     assert (await waiting).state is State.SUCCEEDED
 
 
-async def test_who_begins_in_an_outage_is_told(broker: Watched, finishes: Finishes) -> None:
+async def test_who_begins_in_an_outage_is_told(broker: Watched, finishes: CompletionWaiter) -> None:
     broker.away = True
     with pytest.raises(BrokerUnavailable, match="gone fishing"):
         await finishes.wait(uuid.uuid4(), None)
 
 
 async def test_who_waits_already_outlasts_an_outage(
-    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
     waiting = await begun(broker, finishes, claim.id)
@@ -258,7 +258,7 @@ async def test_who_waits_already_outlasts_an_outage(
 
 
 async def test_the_listener_goes_when_nobody_waits(
-    bench: Bench, broker: Watched, finishes: Finishes, clock: ManualClock
+    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
 ) -> None:
     [claim] = await bench.running()
     waiting = await begun(broker, finishes, claim.id)
@@ -276,7 +276,9 @@ async def test_the_listener_goes_when_nobody_waits(
     assert (await again).state is State.SUCCEEDED
 
 
-async def test_closing_ends_every_wait(bench: Bench, broker: Watched, finishes: Finishes) -> None:
+async def test_closing_ends_every_wait(
+    bench: Bench, broker: Watched, finishes: CompletionWaiter
+) -> None:
     [claim] = await bench.running()
     waiting = await begun(broker, finishes, claim.id)
     await finishes.close()
@@ -288,7 +290,7 @@ async def test_closing_ends_every_wait(bench: Bench, broker: Watched, finishes: 
 async def test_whatever_ends_the_listening_it_is_begun_again(
     bench: Bench,
     broker: Watched,
-    finishes: Finishes,
+    finishes: CompletionWaiter,
     clock: ManualClock,
     caplog: pytest.LogCaptureFixture,
     fault: BaseException,

@@ -10,7 +10,7 @@ import pytest
 from chancy.app.preparation import chunks
 from chancy.broker.values import CHUNK, PreparedJob
 from chancy.errors import PushError
-from chancy.routing.partitioning import Sorting
+from chancy.routing.partitioning import PushPartitioning
 
 
 def job(queue: str) -> PreparedJob:
@@ -21,13 +21,13 @@ def home(queue: str) -> str:
     return queue[0]
 
 
-def sorting(jobs: Sequence[PreparedJob], refuse: str = "") -> Sorting:
+def sorting(jobs: Sequence[PreparedJob], refuse: str = "") -> PushPartitioning:
     def check(name: str, part: Sequence[PreparedJob]) -> None:
         assert {home(one.queue) for one in part} == {name}
         if name == refuse:
             raise PushError("refused")
 
-    return Sorting(chunks(jobs, CHUNK), home, check, lambda name, part: None)
+    return PushPartitioning(chunks(jobs, CHUNK), home, check, lambda name, part: None)
 
 
 def test_no_jobs() -> None:
@@ -36,7 +36,7 @@ def test_no_jobs() -> None:
 
 def test_chunks_of_one_broker_pass_as_they_are() -> None:
     given = [[job("a") for _ in range(CHUNK)], [job("a1")]]
-    sorted_ = Sorting(given, home, lambda name, part: None, lambda name, part: None)
+    sorted_ = PushPartitioning(given, home, lambda name, part: None, lambda name, part: None)
     assert sorted_.begin() == "a"
     taken = list(sorted_.stream("a"))
     assert taken == given
@@ -73,7 +73,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         yield [job("a"), *(job("b") for _ in range(10))]
         yield [job("b")]
 
-    sorted_ = Sorting(given(), home, lambda name, part: None, lambda name, part: None)
+    sorted_ = PushPartitioning(given(), home, lambda name, part: None, lambda name, part: None)
     sorted_.begin()
     with pytest.raises(PushError, match=r"11 jobs of this call.*'a'; up to 10 are kept"):
         list(sorted_.stream("a"))

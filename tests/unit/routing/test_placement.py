@@ -6,14 +6,14 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.queue.queue import DEFAULT_BROKER, Queue
-from chancy.routing.placement import FRESH_S, Homes, check_move
+from chancy.routing.placement import FRESH_S, QueuePlacement, check_move
 
 FAR = Queue(name="far", broker="memory")
 NEAR = Queue(name="far")
 
 
 def test_the_row_goes_before_what_the_application_says() -> None:
-    homes = Homes([FAR], ["memory"])
+    homes = QueuePlacement([FAR], ["memory"])
     assert homes.of("far") == "memory"
     assert homes.of("unknown") == DEFAULT_BROKER
     homes.learn([NEAR, Queue(name="other", broker="memory")], 0.0)
@@ -24,13 +24,13 @@ def test_the_row_goes_before_what_the_application_says() -> None:
 
 
 def test_a_broker_that_is_not_here_gets_nothing() -> None:
-    homes = Homes([], ["memory"])
+    homes = QueuePlacement([], ["memory"])
     homes.learn([Queue(name="far", broker="redis")], 0.0)
     assert homes.of("far") == DEFAULT_BROKER
 
 
 def test_rows_are_believed_for_a_while() -> None:
-    homes = Homes([FAR], ["memory"])
+    homes = QueuePlacement([FAR], ["memory"])
     assert (homes.fresh(0.0), homes.read) == (False, False)
     assert homes.own("far")
     assert not homes.own("near")

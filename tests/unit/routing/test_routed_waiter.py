@@ -13,8 +13,8 @@ from chancy.broker.values import PreparedJob
 from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, JobError, StatementFailed, WaitTimeout
 from chancy.job.definition import QueuedJob
-from chancy.routing.members import Planes
-from chancy.routing.waiter import Waits
+from chancy.routing.members import BrokerSet
+from chancy.routing.waiter import RoutedWaiter
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
 from tests.support.two_brokers import FailingBroker, TwoBrokers
@@ -26,16 +26,16 @@ def two() -> TwoBrokers:
 
 
 @pytest.fixture
-async def planes(two: TwoBrokers) -> AsyncIterator[Planes]:
-    made = Planes(MemoryBroker(), {"memory": FailingBroker(two)})
+async def planes(two: TwoBrokers) -> AsyncIterator[BrokerSet]:
+    made = BrokerSet(MemoryBroker(), {"memory": FailingBroker(two)})
     await made.open()
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def waits(planes: Planes) -> AsyncIterator[Waits]:
-    made = Waits(planes, SystemClock())
+async def waits(planes: BrokerSet) -> AsyncIterator[RoutedWaiter]:
+    made = RoutedWaiter(planes, SystemClock())
     yield made
     await made.close()
 
@@ -46,7 +46,7 @@ def job() -> PreparedJob:
 
 @pytest.mark.parametrize("name", ["postgres", "memory"])
 async def test_a_job_that_is_nowhere_yet_is_waited_for(
-    planes: Planes, waits: Waits, name: str
+    planes: BrokerSet, waits: RoutedWaiter, name: str
 ) -> None:
     wanted = job()
     waiting = asyncio.create_task(waits.wait(wanted.id, 10))
@@ -57,7 +57,7 @@ async def test_a_job_that_is_nowhere_yet_is_waited_for(
 
 
 async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_history(
-    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+    planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
     wanted = job()
@@ -71,7 +71,7 @@ async def test_what_the_broker_forgot_that_it_was_pushed_to_is_found_in_the_hist
 
 
 async def test_what_its_broker_lost_before_it_told_is_found_in_the_history(
-    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+    planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.results.waiter._LOOK_S", 0.01)
     wanted, lost = job(), job()
@@ -93,7 +93,7 @@ async def test_what_its_broker_lost_before_it_told_is_found_in_the_history(
 
 
 async def test_many_who_begin_to_wait_are_answered_by_few_looks(
-    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+    planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [job() for _ in range(2_500)]
     await planes.all["memory"].push(wanted)
@@ -112,7 +112,7 @@ async def test_many_who_begin_to_wait_are_answered_by_few_looks(
 
 
 async def test_a_look_that_fails_leaves_those_who_wait(
-    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+    planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
     failed = asyncio.Event()
@@ -136,7 +136,7 @@ async def test_a_look_that_fails_leaves_those_who_wait(
     assert (await waiting).state is State.CANCELLED
 
 
-async def test_who_waits_at_the_end_is_told(planes: Planes, waits: Waits) -> None:
+async def test_who_waits_at_the_end_is_told(planes: BrokerSet, waits: RoutedWaiter) -> None:
     waiting = asyncio.create_task(waits.wait(uuid.uuid4(), 10))
     await asyncio.sleep(0)
     await waits.close()
@@ -145,7 +145,7 @@ async def test_who_waits_at_the_end_is_told(planes: Planes, waits: Waits) -> Non
 
 
 async def test_who_waits_where_it_was_pushed_waits_no_longer_than_asked(
-    planes: Planes, waits: Waits, monkeypatch: pytest.MonkeyPatch
+    planes: BrokerSet, waits: RoutedWaiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.routing.waiter._DOUBT_S", 0.01)
     wanted = job()
@@ -155,7 +155,7 @@ async def test_who_waits_where_it_was_pushed_waits_no_longer_than_asked(
         await waits.wait(wanted.id, 0.2)
 
 
-async def test_a_wait_ends_in_time(planes: Planes, waits: Waits, two: TwoBrokers) -> None:
+async def test_a_wait_ends_in_time(planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers) -> None:
     with pytest.raises(WaitTimeout):
         await waits.wait(uuid.uuid4(), 0.1)
     two.away = True
@@ -164,7 +164,7 @@ async def test_a_wait_ends_in_time(planes: Planes, waits: Waits, two: TwoBrokers
 
 
 async def test_a_broker_that_comes_back_is_asked_again(
-    planes: Planes, waits: Waits, two: TwoBrokers
+    planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers
 ) -> None:
     there = job()
     await planes.all["memory"].push([there])
@@ -177,7 +177,7 @@ async def test_a_broker_that_comes_back_is_asked_again(
 
 
 async def test_who_waits_in_the_only_broker_that_can_have_it_hears_of_its_outage(
-    planes: Planes, waits: Waits, two: TwoBrokers
+    planes: BrokerSet, waits: RoutedWaiter, two: TwoBrokers
 ) -> None:
     there = job()
     await planes.all["memory"].push([there])
@@ -187,7 +187,7 @@ async def test_who_waits_in_the_only_broker_that_can_have_it_hears_of_its_outage
         await waits.wait(there.id, 10)
 
 
-async def test_of_what_is_remembered_there_is_an_end(planes: Planes) -> None:
+async def test_of_what_is_remembered_there_is_an_end(planes: BrokerSet) -> None:
     ids = [uuid.uuid4() for _ in range(10_001)]
     planes.pushed("memory", ids[:6_000])
     planes.pushed("memory", ids[6_000:])

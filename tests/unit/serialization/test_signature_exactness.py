@@ -15,8 +15,8 @@ import pytest
 from pydantic import AfterValidator, SecretStr, StringConstraints
 
 from chancy.errors import InvalidArguments, InvalidResult
-from chancy.serialization.roundtrip.schema_rules import Exactness
-from chancy.serialization.validation import Schemas
+from chancy.serialization.roundtrip.schema_rules import SchemaRules
+from chancy.serialization.validation import Validator
 from tests.unit.serialization import orders
 from tests.unit.serialization.orders import (
     Amount,
@@ -269,7 +269,7 @@ def test_a_look_is_enough_for_common_types(monkeypatch: pytest.MonkeyPatch) -> N
         (list[datetime | str], [AT, "soon"]),
         (UUID | str | None, "soon"),
     ]
-    monkeypatch.setattr(Schemas, "load", read_back)
+    monkeypatch.setattr(Validator, "load", read_back)
     for annotation, value in values:
         signature(annotation).encode({"it": value})
 
@@ -286,11 +286,11 @@ def test_floats_beside_none_are_written_at_once(monkeypatch: pytest.MonkeyPatch)
     def dump(*_: Any) -> Any:
         raise AssertionError("it was written once more, since null might be a NaN")
 
-    monkeypatch.setattr(Schemas, "dump", dump)
+    monkeypatch.setattr(Validator, "dump", dump)
     of = signature(list[Point | float | None])
     assert of.encode({"it": [Point(1.0, 2.0), 0.5, None]}).endswith("null},0.5,null]}")
 
 
 def test_an_unknown_kind_of_schema_is_not_taken_to_be_exact() -> None:
-    assert not Exactness().exact({"type": "of a later pydantic"})
-    assert not Exactness().exact({"type": "definition-ref", "schema_ref": "nowhere"})
+    assert not SchemaRules().exact({"type": "of a later pydantic"})
+    assert not SchemaRules().exact({"type": "definition-ref", "schema_ref": "nowhere"})

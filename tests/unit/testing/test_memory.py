@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from chancy.broker.notices import Kind
+from chancy.broker.notices import NoticeKind
 from chancy.errors import BrokerUnavailable
 from chancy.states import State
 from chancy.testing.clock import ManualClock
@@ -91,7 +91,7 @@ async def test_a_slow_listener_keeps_the_last_notices(bench: Bench) -> None:
     await bench.push(prepared())
     notices = await subscription.receive(1.0)
     assert len(notices) == MAX_NOTICES
-    assert notices[-1].kind is Kind.WAKE
+    assert notices[-1].kind is NoticeKind.WAKE
     await subscription.close()
 
 

@@ -10,14 +10,16 @@ import pytest
 
 from chancy import Chancy, JobFailed, Queue, State, WaitTimeout, gather, job
 from chancy.errors import BrokerUnavailable, InvalidArguments, JobError
-from chancy.plugins.retry import Constant, Jitter, Retry
+from chancy.plugins.retry import Constant, Jitter, Retries
 from chancy.testing.sandbox import Sandbox
 
 pytest_plugins = ["pytester"]
 
 QUIET = ("-p", "no:randomly", "-o", "asyncio_default_fixture_loop_scope=function")
 
-app = Chancy("postgresql://nowhere.invalid/none", plugins=[Retry(Constant(60, jitter=Jitter.NONE))])
+app = Chancy(
+    "postgresql://nowhere.invalid/none", plugins=[Retries(Constant(60, jitter=Jitter.NONE))]
+)
 sent: list[str] = []
 
 

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from chancy.broker.contract import Broker
-from chancy.broker.notices import Kind, Notice
+from chancy.broker.notices import Notice, NoticeKind
 from chancy.clock import SystemClock
 from chancy.worker.listener import Listener
 
-_A, _B = Notice(Kind.WAKE, "a"), Notice(Kind.WAKE, "b")
+_A, _B = Notice(NoticeKind.WAKE, "a"), Notice(NoticeKind.WAKE, "b")
 
 
 class _Subscription:

@@ -10,42 +10,49 @@ import sys
 import pytest
 
 from chancy.worker.supervisor import liveness as vitals
-from chancy.worker.supervisor.liveness import Finding, Vitals
+from chancy.worker.supervisor.liveness import Liveness, LivenessStatus
 from tests.support.waiting import eventually_sync
 
 
 @pytest.mark.parametrize(
     ("state", "used", "passed_s", "silent", "finding"),
     [
-        ("S", {}, 5.0, False, Finding.WORKS),
-        ("R", {}, 5.0, False, Finding.WORKS),
-        ("T", {1: 1.0}, 5.0, False, Finding.STOPPED),
-        ("t", {}, 5.0, True, Finding.STOPPED),
-        ("Z", {}, 5.0, False, Finding.GONE),
-        ("R", {1: 0.0, 2: 1.0}, 5.0, True, Finding.BUSY),
-        ("R", {2: 0.3}, 5.0, True, Finding.BUSY),
+        ("S", {}, 5.0, False, LivenessStatus.WORKS),
+        ("R", {}, 5.0, False, LivenessStatus.WORKS),
+        ("T", {1: 1.0}, 5.0, False, LivenessStatus.STOPPED),
+        ("t", {}, 5.0, True, LivenessStatus.STOPPED),
+        ("Z", {}, 5.0, False, LivenessStatus.GONE),
+        ("R", {1: 0.0, 2: 1.0}, 5.0, True, LivenessStatus.BUSY),
+        ("R", {2: 0.3}, 5.0, True, LivenessStatus.BUSY),
         # Ten threads that wait for the lock, each at 1.2 %.
-        ("S", dict.fromkeys(range(10), 0.06), 5.0, True, Finding.STUCK),
+        ("S", dict.fromkeys(range(10), 0.06), 5.0, True, LivenessStatus.STUCK),
         ("S", dict.fromkeys(range(10), 0.01), 0.5, True, None),
-        ("R", {1: 0.04}, 0.2, True, Finding.BUSY),
-        ("S", {}, 5.0, True, Finding.STUCK),
+        ("R", {1: 0.04}, 0.2, True, LivenessStatus.BUSY),
+        ("S", {}, 5.0, True, LivenessStatus.STUCK),
     ],
 )
 def test_findings(
-    state: str, used: dict[int, float], passed_s: float, silent: bool, finding: Finding | None
+    state: str,
+    used: dict[int, float],
+    passed_s: float,
+    silent: bool,
+    finding: LivenessStatus | None,
 ) -> None:
-    before = Vitals("S", {1: 100.0})
-    now = Vitals(state, {thread: before.cpu_s.get(thread, 0) + s for thread, s in used.items()})
+    before = Liveness("S", {1: 100.0})
+    now = Liveness(state, {thread: before.cpu_s.get(thread, 0) + s for thread, s in used.items()})
     assert vitals.find(now, before, passed_s=passed_s, silent=silent) is finding
 
 
 def test_without_proc_only_words_count() -> None:
-    assert vitals.find(None, None, passed_s=5, silent=False) is Finding.WORKS
-    assert vitals.find(None, None, passed_s=5, silent=True) is Finding.STUCK
+    assert vitals.find(None, None, passed_s=5, silent=False) is LivenessStatus.WORKS
+    assert vitals.find(None, None, passed_s=5, silent=True) is LivenessStatus.STUCK
 
 
 def test_what_lives_is_beaten_for() -> None:
-    assert [one for one in Finding if one.lives] == [Finding.WORKS, Finding.BUSY]
+    assert [one for one in LivenessStatus if one.lives] == [
+        LivenessStatus.WORKS,
+        LivenessStatus.BUSY,
+    ]
 
 
 def test_a_process_is_read() -> None:

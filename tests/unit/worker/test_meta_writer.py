@@ -19,7 +19,7 @@ from chancy.context.context import Progress
 from chancy.errors import BrokerUnavailable
 from chancy.states import State
 from chancy.worker import meta_writer as notes
-from chancy.worker.meta_writer import Notes
+from chancy.worker.meta_writer import MetaWriter
 from tests.support.waiting import eventually
 from tests.unit.worker.test_quarantine import claim
 
@@ -54,9 +54,9 @@ def store() -> Store:
 
 
 @pytest.fixture
-async def kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Notes]:
+async def kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MetaWriter]:
     monkeypatch.setattr(notes, "EVERY_S", 0.05)
-    made = Notes(cast("Broker", store), SystemClock())
+    made = MetaWriter(cast("Broker", store), SystemClock())
     task = asyncio.create_task(made.serve())
     yield made
     task.cancel()
@@ -72,7 +72,7 @@ def fractions(notes: Sequence[Note]) -> dict[UUID, float]:
 
 
 async def test_the_last_word_of_each_is_written_with_those_of_the_others(
-    kept: Notes, store: Store
+    kept: MetaWriter, store: Store
 ) -> None:
     one, other = claim(), claim()
     kept.take(one, Progress(0.1), Interrupts())
@@ -88,7 +88,7 @@ async def test_the_last_word_of_each_is_written_with_those_of_the_others(
 
 
 async def test_while_the_store_is_away_the_last_word_is_kept(
-    kept: Notes, store: Store, caplog: pytest.LogCaptureFixture
+    kept: MetaWriter, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.away = True
     one = claim()
@@ -102,7 +102,7 @@ async def test_while_the_store_is_away_the_last_word_is_kept(
 
 
 async def test_a_word_that_may_not_be_written_goes_out_with_the_settlement(
-    kept: Notes, store: Store
+    kept: MetaWriter, store: Store
 ) -> None:
     store.open.clear()
     early, late, quiet = claim(), claim(), claim()
@@ -117,7 +117,9 @@ async def test_a_word_that_may_not_be_written_goes_out_with_the_settlement(
     assert kept.joined(batch) == batch, "said once"
 
 
-async def test_a_lost_lease_stops_the_job_unless_it_has_ended(kept: Notes, store: Store) -> None:
+async def test_a_lost_lease_stops_the_job_unless_it_has_ended(
+    kept: MetaWriter, store: Store
+) -> None:
     store.open.clear()
     lost, done = claim(), claim()
     interrupts = Interrupts()

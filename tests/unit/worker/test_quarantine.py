@@ -10,7 +10,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Returned, Snoozed
 from chancy.worker import quarantine
-from chancy.worker.quarantine import CHILDREN, MOST, Quarantine
+from chancy.worker.quarantine import CHILDREN, MOST, QuarantineExecutor
 from tests.support.waiting import eventually
 
 
@@ -79,7 +79,7 @@ class Ward:
     def __init__(self, *, slots: int = 256, idle_s: float = 60.0) -> None:
         self.normal = Stub(slots)
         self.lanes: list[Stub] = []
-        self.quarantine = Quarantine(self.normal, self._make, idle_s=idle_s)
+        self.quarantine = QuarantineExecutor(self.normal, self._make, idle_s=idle_s)
 
     def _make(self) -> Stub:
         self.lanes.append(Stub())

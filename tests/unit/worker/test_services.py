@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chancy.testing.clock import ManualClock
-from chancy.worker.services import Services
+from chancy.worker.services import ServiceLoops
 from tests.support.waiting import eventually
 
 
@@ -15,7 +15,7 @@ async def test_a_loop_whose_inner_task_somebody_cancelled_is_started_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    services = Services(clock)
+    services = ServiceLoops(clock)
     runs = 0
     inner = asyncio.create_task(asyncio.Event().wait())
 
@@ -41,7 +41,7 @@ async def test_a_loop_whose_inner_task_somebody_cancelled_is_started_again(
 async def test_a_loop_that_is_stopped_while_it_fails_at_that_is_done(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    services = Services(ManualClock())
+    services = ServiceLoops(ManualClock())
     runs = 0
     inner = asyncio.create_task(asyncio.Event().wait())
 

@@ -8,14 +8,14 @@ import socket
 import threading
 from collections.abc import Callable
 
-from chancy.executors.process.child.interrupts import Guard
-from chancy.executors.process.protocol import Feed, Frame
+from chancy.executors.process.child.interrupts import Interrupter
+from chancy.executors.process.protocol import Frame, FrameReader
 
 #: Milliseconds after which it is looked again, since a signal handler may have taken the answer.
 _LOOK_MS = 20
 
 
-class ChildLine:
+class ChildConnection:
     """Says frames, whole and one after the other, from any thread; hears those of the parent.
 
     A copy of the process that a job has made by forking has no line: what it says is dropped.
@@ -24,13 +24,15 @@ class ChildLine:
     :param heed: takes what the parent says. In the main thread.
     """
 
-    def __init__(self, end: socket.socket, guard: Guard, heed: Callable[[Frame], None]) -> None:
+    def __init__(
+        self, end: socket.socket, guard: Interrupter, heed: Callable[[Frame], None]
+    ) -> None:
         self._socket = end
         self._guard = guard
         self._heed = heed
         self._lock = threading.Lock()
         self._speaker = 0
-        self._feed = Feed()
+        self._feed = FrameReader()
         self._hearing = False
         self._again = False
         #: Whether this process is a copy.

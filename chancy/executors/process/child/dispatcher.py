@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from chancy.attempt.outcome import Outcome, Raised
 from chancy.context.context import CURRENT, JobContext
-from chancy.context.host import Outside
+from chancy.context.host import AttemptHost
 from chancy.executors.invocation import (
     Callee,
     arguments_of,
@@ -24,9 +24,9 @@ from chancy.executors.invocation import (
     returned,
 )
 from chancy.executors.process.answer import answer, stopped
-from chancy.executors.process.call import Call
-from chancy.executors.process.child.interrupts import Guard
-from chancy.executors.process.memory import Wall
+from chancy.executors.process.call import ChildCall
+from chancy.executors.process.child.interrupts import Interrupter
+from chancy.executors.process.memory import MemoryLimit
 from chancy.job.definition import DECORATED
 from chancy.job.registry import Registry
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("chancy.job")
 
 
-class Desk:
+class Dispatcher:
     """Plain functions are called at once, coroutines run by a loop of this thread.
 
     The loop is kept from call to call, so that clients tied to it stay usable. Tasks that a
@@ -47,17 +47,17 @@ class Desk:
     :param outside: takes what the job that runs says.
     """
 
-    def __init__(self, max_result: int, guard: Guard, outside: Outside) -> None:
+    def __init__(self, max_result: int, guard: Interrupter, outside: AttemptHost) -> None:
         self._max_result = max_result
         self._guard = guard
         self._outside = outside
-        self._wall = Wall()
+        self._wall = MemoryLimit()
         self._callees: dict[str, Callee] = {}
         # The parent has checked against its own list that the row may name the function.
         self._registry = Registry(allow=("*",))
         self._runner: asyncio.Runner | None = None
 
-    def answer(self, call: Call) -> bytes:
+    def answer(self, call: ChildCall) -> bytes:
         """Make a call; gives the answer, whatever the function does."""
         guard = self._guard
         deadline = time.monotonic() + call.time_s if call.time_s else None
@@ -81,7 +81,7 @@ class Desk:
             return raised(error, perf_counter())
         return self._make(called, {}, perf_counter())
 
-    def _run(self, call: Call) -> Outcome:
+    def _run(self, call: ChildCall) -> Outcome:
         began = perf_counter()
         try:
             called = self.callee(call.func)
@@ -144,7 +144,7 @@ class Desk:
             runner.close()
             raise
 
-    def packed(self, call: Call, outcome: Outcome) -> bytes:
+    def packed(self, call: ChildCall, outcome: Outcome) -> bytes:
         """The answer to the call that was made last."""
         if self._guard.stopped:
             return stopped(call, outcome.elapsed_s, self._guard.why, self._guard.timed_out)

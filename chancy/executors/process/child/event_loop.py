@@ -21,17 +21,17 @@ from chancy.attempt.outcome import Outcome
 from chancy.context.context import CURRENT, JobContext
 from chancy.executors.invocation import Callee, arguments_of, call_error, raised, returned
 from chancy.executors.process import answer as answers
-from chancy.executors.process.call import MAX_CALL, Call
+from chancy.executors.process.call import MAX_CALL, ChildCall
 from chancy.executors.process.child.dispatcher import note_stray
 from chancy.executors.process.child.job_loop import JobLoop
 
 _NUMBER: ContextVar[int] = ContextVar("chancy_call_number", default=0)
 
 
-class _Course:
+class _RunningCoroutine:
     """One coroutine on its way."""
 
-    def __init__(self, call: Call, job: JobContext) -> None:
+    def __init__(self, call: ChildCall, job: JobContext) -> None:
         self.call = call
         self.job = job
         self.began = perf_counter()
@@ -63,7 +63,7 @@ class ConcurrentJobLoop(JobLoop):
         """Answer calls until the parent closes the line."""
         if not self.prepare():
             return
-        self._courses: dict[int, _Course] = {}
+        self._courses: dict[int, _RunningCoroutine] = {}
         self._reading = False
         self._over = False
         with self._desk.runner as runner:
@@ -102,20 +102,20 @@ class ConcurrentJobLoop(JobLoop):
             self._loop.remove_reader(self._calls.fileno())
             self._loop.stop()
             return
-        self._begin(Call(message))
+        self._begin(ChildCall(message))
         if len(self._courses) >= self._terms.jobs:
             self._reading = False
             self._loop.remove_reader(self._calls.fileno())
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: ChildCall) -> None:
         self._busy = True
         if not call.whole:
             self._fetch(call)
         deadline = time.monotonic() + call.time_s if call.time_s else None
         job = JobContext(call, self._requests, deadline)
-        copy_context().run(self._start, _Course(call, job))
+        copy_context().run(self._start, _RunningCoroutine(call, job))
 
-    def _start(self, course: _Course) -> None:
+    def _start(self, course: _RunningCoroutine) -> None:
         """Begin a job, in a context of its own."""
         call = course.call
         CURRENT.set(course.job)
@@ -137,7 +137,7 @@ class ConcurrentJobLoop(JobLoop):
         else:
             self._end(course, returned(called, value, self._terms.max_payload, course.began))
 
-    def _call(self, course: _Course, called: Callee, arguments: dict[str, Any]) -> Any:
+    def _call(self, course: _RunningCoroutine, called: Callee, arguments: dict[str, Any]) -> Any:
         if called.coroutine:
             return called.function(**arguments)
         guard = self._guard
@@ -149,7 +149,7 @@ class ConcurrentJobLoop(JobLoop):
             if guard.stopped:
                 course.why, course.at_limit = guard.why, guard.timed_out
 
-    def _follow(self, course: _Course, called: Callee, value: Awaitable[Any]) -> None:
+    def _follow(self, course: _RunningCoroutine, called: Callee, value: Awaitable[Any]) -> None:
         self._courses[course.call.number] = course
         course.task = self._loop.create_task(self._run(course, called, value), name="chancy-job")
         course.task.add_done_callback(partial(self._ended, course))
@@ -161,7 +161,9 @@ class ConcurrentJobLoop(JobLoop):
         if (why_stopped := self._guard.asked(course.call.number)) is not None:
             course.stop(why_stopped)
 
-    async def _run(self, course: _Course, called: Callee, value: Awaitable[Any]) -> Outcome:
+    async def _run(
+        self, course: _RunningCoroutine, called: Callee, value: Awaitable[Any]
+    ) -> Outcome:
         try:
             result = await value
         except BaseException as error:
@@ -169,7 +171,7 @@ class ConcurrentJobLoop(JobLoop):
             return raised(error, course.began)
         return returned(called, result, self._terms.max_payload, course.began)
 
-    def _ended(self, course: _Course, task: asyncio.Task[Outcome]) -> None:
+    def _ended(self, course: _RunningCoroutine, task: asyncio.Task[Outcome]) -> None:
         if course.timer is not None:
             course.timer.cancel()
         del self._courses[course.call.number]
@@ -180,7 +182,7 @@ class ConcurrentJobLoop(JobLoop):
         self._end(course, outcome)
         self._read_on()
 
-    def _end(self, course: _Course, outcome: Outcome) -> None:
+    def _end(self, course: _RunningCoroutine, outcome: Outcome) -> None:
         call = course.call
         if self._line.cut:
             os._exit(0)

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from chancy.context.context import JobContext
 from chancy.errors import Interrupted
-from chancy.executors.process.call import Call
+from chancy.executors.process.call import ChildCall
 
 if TYPE_CHECKING:
     import asyncio
 
 
-class Guard:
+class Interrupter:
     """Of one job at a time. Used in the main thread."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Guard:
         """Why the job was to stop."""
         return self._why or ""
 
-    def begin(self, call: Call, context: JobContext) -> None:
+    def begin(self, call: ChildCall, context: JobContext) -> None:
         """A job is about to run; from here on it can be stopped, and its time runs."""
         self._why = None
         self.stopped = self.timed_out = self._pending = False

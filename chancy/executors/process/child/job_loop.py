@@ -19,17 +19,17 @@ import time
 
 from chancy.attempt.outcome import Raised
 from chancy.context.context import Progress
-from chancy.context.host import CompletionPlace
+from chancy.context.host import CompletionRef
 from chancy.executors.process import protocol as frames
-from chancy.executors.process.call import MAX_CALL, Call
-from chancy.executors.process.child.connection import ChildLine
-from chancy.executors.process.child.dispatcher import Desk
-from chancy.executors.process.child.interrupts import Guard
-from chancy.executors.process.child.progress import Says
+from chancy.executors.process.call import MAX_CALL, ChildCall
+from chancy.executors.process.child.connection import ChildConnection
+from chancy.executors.process.child.dispatcher import Dispatcher
+from chancy.executors.process.child.interrupts import Interrupter
+from chancy.executors.process.child.progress import ProgressBuffer
 from chancy.executors.process.child.requests import Requests
-from chancy.executors.process.logs import Recorder
+from chancy.executors.process.logs import ChildLogHandler
 from chancy.executors.process.protocol import Frame, packed
-from chancy.executors.process.terms import Terms
+from chancy.executors.process.terms import ChildSettings
 
 #: Seconds that an idle child has for its exit handlers once the parent has closed the line.
 EXIT_GRACE_S = 1.0
@@ -42,26 +42,26 @@ class JobLoop:
     :param calls: the socket that the calls come by.
     """
 
-    def __init__(self, line: socket.socket, calls: socket.socket, terms: Terms) -> None:
+    def __init__(self, line: socket.socket, calls: socket.socket, terms: ChildSettings) -> None:
         self._calls = calls
         self._terms = terms
         self._busy = True
         self._number = 0
-        self._guard = Guard()
-        self._line = ChildLine(line, self._guard, self._heed)
+        self._guard = Interrupter()
+        self._line = ChildConnection(line, self._guard, self._heed)
         os.register_at_fork(after_in_child=calls.close)
-        self._says = Says(self._report)
-        self._recorder = Recorder(self._record)
-        place = None if terms.completion is None else CompletionPlace(*terms.completion)
+        self._says = ProgressBuffer(self._report)
+        self._recorder = ChildLogHandler(self._record)
+        place = None if terms.completion is None else CompletionRef(*terms.completion)
         self._requests = Requests(self._line, self._says, terms.max_payload, place)
-        self._fetching: Call | None = None
-        self._desk = Desk(terms.max_payload, self._guard, self._requests)
+        self._fetching: ChildCall | None = None
+        self._desk = Dispatcher(terms.max_payload, self._guard, self._requests)
 
     def serve(self) -> None:
         """Answer calls until the parent closes the line."""
         if self.prepare():
             while message := self._receive():
-                self._answer(Call(message))
+                self._answer(ChildCall(message))
 
     def prepare(self) -> bool:
         """Make everything ready and say so; False if the initializer failed."""
@@ -93,7 +93,7 @@ class JobLoop:
             return False
         return True
 
-    def _answer(self, call: Call) -> None:
+    def _answer(self, call: ChildCall) -> None:
         self._busy = True
         self._number = call.number
         if not call.whole:
@@ -107,7 +107,7 @@ class JobLoop:
         self._busy = False
         self._line.say(answer)
 
-    def _fetch(self, call: Call) -> None:
+    def _fetch(self, call: ChildCall) -> None:
         self._fetching = call
         self._line.say(packed(frames.WANT, call.number))
         self._line.hear_until(lambda: call.whole)
@@ -131,7 +131,7 @@ class JobLoop:
         """The number of the call that runs; 0 for none."""
         return self._number if self._busy else 0
 
-    def _report(self, call: Call, progress: Progress) -> None:
+    def _report(self, call: ChildCall, progress: Progress) -> None:
         text = progress.text.encode()
         self._line.say(packed(frames.PROGRESS, call.number, progress.fraction, text))
 

@@ -12,7 +12,7 @@ import sys
 from typing import NoReturn
 
 from chancy.executors.process.child.job_loop import JobLoop
-from chancy.executors.process.terms import Terms
+from chancy.executors.process.terms import ChildSettings
 
 _PR_SET_PDEATHSIG = 1
 #: Added to the child's score, so that the kernel ends it before the worker when memory runs out.
@@ -26,7 +26,7 @@ def main(line_fd: int, parent: int, terms_text: str) -> NoReturn:
         signal.signal(signum, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     os.register_at_fork(after_in_child=_restore_signals)
-    terms = Terms(**json.loads(terms_text))
+    terms = ChildSettings(**json.loads(terms_text))
     line, calls = socket.socket(fileno=line_fd), socket.socket(fileno=terms.calls)
     line.set_inheritable(False)
     calls.set_inheritable(False)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from chancy.context.context import Attempt, Progress
-from chancy.executors.process.call import Call
+from chancy.context.context import AttemptInfo, Progress
+from chancy.executors.process.call import ChildCall
 
 #: Of each job one word goes out in so many seconds.
 INTERVAL_S = 0.05
@@ -16,38 +16,38 @@ INTERVAL_S = 0.05
 _MOST = 1_000
 
 
-class _Word:
+class _ProgressUpdate:
     __slots__ = ("call", "last", "sent_at")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ChildCall) -> None:
         self.call = call
         self.last: Progress | None = None
         self.sent_at = 0.0
 
 
-class Says:
+class ProgressBuffer:
     """Lets the first word of a job out at once, and then the last of every interval: what a job
     says last always gets out.
 
     :param report: sends a word to the parent. Called from any thread.
     """
 
-    def __init__(self, report: Callable[[Call, Progress], None]) -> None:
+    def __init__(self, report: Callable[[ChildCall, Progress], None]) -> None:
         self._report = report
         self._lock = threading.RLock()
-        self._words: dict[int, _Word] = {}
+        self._words: dict[int, _ProgressUpdate] = {}
         self._timer: threading.Timer | None = None
 
-    def say(self, attempt: Attempt, progress: Progress) -> None:
+    def say(self, attempt: AttemptInfo, progress: Progress) -> None:
         """Take a word. From any thread."""
-        call = cast("Call", attempt)
+        call = cast("ChildCall", attempt)
         now = time.monotonic()
         with self._lock:
             word = self._words.get(call.number)
             if word is None:
                 if len(self._words) >= _MOST:
                     self._words.clear()
-                word = self._words[call.number] = _Word(call)
+                word = self._words[call.number] = _ProgressUpdate(call)
             if now < word.sent_at + INTERVAL_S:
                 word.last = progress
                 self._flush_later()
@@ -55,7 +55,7 @@ class Says:
             word.last, word.sent_at = None, now
         self._report(call, progress)
 
-    def end(self, call: Call) -> None:
+    def end(self, call: ChildCall) -> None:
         """A job has ended: let out what it said last."""
         if not self._words:
             return

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, cast
 
-from chancy.context.context import Attempt, Progress
-from chancy.context.host import CompletionPlace
+from chancy.context.context import AttemptInfo, Progress
+from chancy.context.host import CompletionRef
 from chancy.errors import LeaseLost
 from chancy.executors.process import protocol as frames
 from chancy.executors.process.answer import error_of
-from chancy.executors.process.call import Call
-from chancy.executors.process.child.progress import Says
+from chancy.executors.process.call import ChildCall
+from chancy.executors.process.child.progress import ProgressBuffer
 from chancy.executors.process.protocol import packed
 
 #: Seconds between looks of those who wait whether their answer has come all the same, or whether
@@ -21,7 +21,7 @@ from chancy.executors.process.protocol import packed
 _LOOK_S = 0.5
 
 
-class Line(Protocol):
+class RequestHost(Protocol):
     """What the requests need of the child that they are made in."""
 
     def say(self, frame: bytes) -> bool: ...
@@ -35,9 +35,9 @@ class Line(Protocol):
 
 
 class Request:
-    """A request whose answer is waited for; see `Receipt`."""
+    """A request whose answer is waited for; see `PendingWrite`."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: RequestHost) -> None:
         self._line = line
         self._done = False
         self._error: BaseException | None = None
@@ -92,7 +92,7 @@ async def _wait(told: Any) -> None:
 
 
 class Requests:
-    """The `Outside` of the contexts of a child.
+    """The `AttemptHost` of the contexts of a child.
 
     :param says: takes their progress.
     :param max_payload: bytes that an encoded result, and all steps together, may have.
@@ -100,7 +100,11 @@ class Requests:
     """
 
     def __init__(
-        self, line: Line, says: Says, max_payload: int, completion: CompletionPlace | None
+        self,
+        line: RequestHost,
+        says: ProgressBuffer,
+        max_payload: int,
+        completion: CompletionRef | None,
     ) -> None:
         self._line = line
         self._says = says
@@ -110,15 +114,15 @@ class Requests:
         # As many as wait, and each has an answer in the end.
         self._open: dict[float, Request] = {}
 
-    def say(self, attempt: Attempt, progress: Progress) -> None:
-        """See `Outside.say`."""
+    def say(self, attempt: AttemptInfo, progress: Progress) -> None:
+        """See `AttemptHost.say`."""
         self._says.say(attempt, progress)
 
-    def keep(self, attempt: Attempt, meta: str) -> Request:
-        """See `Outside.keep`."""
+    def keep(self, attempt: AttemptInfo, meta: str) -> Request:
+        """See `AttemptHost.keep`."""
         number = float(next(self._numbers))
         request = self._open[number] = Request(self._line)
-        call = cast("Call", attempt)
+        call = cast("ChildCall", attempt)
         if not self._line.say(packed(frames.KEEP, call.number, number, meta.encode())):
             self.answered(number, b"Lthe job goes on in a copy of its process, which keeps nothing")
         return request
@@ -129,7 +133,7 @@ class Requests:
         if request is not None:
             request.settle(error_of(body))
 
-    def completing(self, attempt: Attempt) -> None:
-        """See `Outside.completing`."""
-        if not self._line.say(packed(frames.COMPLETING, cast("Call", attempt).number)):
+    def completing(self, attempt: AttemptInfo) -> None:
+        """See `AttemptHost.completing`."""
+        if not self._line.say(packed(frames.COMPLETING, cast("ChildCall", attempt).number)):
             raise LeaseLost("the job goes on in a copy of its process, which cannot complete it")

@@ -19,7 +19,7 @@ from chancy.plugins.redis.compat.discovery import discover
 from chancy.plugins.redis.compat.fennel.loop import Loop
 from chancy.plugins.redis.compat.fennel.settings import Settings, settings_of
 from chancy.plugins.redis.transport.clients import checked
-from chancy.plugins.retry import Fennel, Policy, Retry
+from chancy.plugins.retry import Fennel, Policy, Retries
 from chancy.queue.queue import Queue
 from chancy.text import shown
 
@@ -99,7 +99,7 @@ class App:
             queues=[self._queue],
             plugins=[
                 redis,
-                Retry(self._retry, crashes_cost_attempts=True),
+                Retries(self._retry, crashes_cost_attempts=True),
                 Recovery(sweep_s=max(_LEAST_SWEEP_S, ours.maintenance_interval)),
                 self.letters,
             ],

@@ -6,7 +6,7 @@ import logging
 from typing import Literal
 
 from chancy.cli import logs
-from chancy.cli.serving import Orders, run
+from chancy.cli.serving import ServeOptions, run
 from chancy.plugins.redis.compat.fennel.application import App
 
 EXIT_SIGNAL: Literal["signal"] = "signal"
@@ -30,7 +30,7 @@ def start(
     run(app(), orders)
 
 
-def orders_of(app: App, *, burst: bool = False, concurrency: int | None = None) -> Orders:
+def orders_of(app: App, *, burst: bool = False, concurrency: int | None = None) -> ServeOptions:
     """The settings of an application as those of a worker.
 
     :param concurrency: instead of the setting.
@@ -38,7 +38,7 @@ def orders_of(app: App, *, burst: bool = False, concurrency: int | None = None) 
     ours = app.settings
     most = concurrency or ours.concurrency
     ahead = None if ours.prefetch_count is None else most * (ours.prefetch_count - 1)
-    return Orders(
+    return ServeOptions(
         queues=(app.name,),
         processors=None,
         tags=(),

@@ -11,8 +11,10 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.encoding.codecs import Codec, JsonCodec, ValuesCodec
 from chancy.plugins.redis.streams.encoding.compression import Compressor as NamedCompressor
 from chancy.plugins.redis.streams.encoding.compression import Gzip, Lz4
-from chancy.plugins.redis.streams.model.protocols import Item, Middleware, Place
-from chancy.plugins.redis.streams.processing.middleware import DeadLetters
+from chancy.plugins.redis.streams.model.protocols import Item, Middleware, MiddlewareContext
+from chancy.plugins.redis.streams.processing.middleware import (
+    DeadLetterMiddleware as DeadLetterMiddleware,
+)
 from chancy.text import shown
 
 
@@ -48,7 +50,6 @@ class JSONSerializer(Serializer):
 
 FastJSONSerializer = JSONSerializer
 LZ4 = Lz4
-DeadLetterMiddleware = DeadLetters
 
 
 class OldMiddleware(Protocol):
@@ -78,7 +79,7 @@ class _Around:
         self._old = old
 
     async def handler(
-        self, parent: AsyncIterator[Item], place: Place
+        self, parent: AsyncIterator[Item], place: MiddlewareContext
     ) -> AsyncGenerator[Item, None]:
         items = self._old.handler(
             parent, stream=place.stream, processor=place.processor, partition=place.partition
@@ -113,7 +114,7 @@ def compressor_of(own: Any) -> NamedCompressor | None:
 
 def middleware_of(given: Iterable[Any]) -> list[Middleware]:
     """Middleware of runnel, or of streams, as the latter."""
-    return [one if isinstance(one, DeadLetters) else _Around(one) for one in given]
+    return [one if isinstance(one, DeadLetterMiddleware) else _Around(one) for one in given]
 
 
 def at(path: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -29,7 +29,7 @@ class Control:
     :param heard: called with the reason of each message: join, leave, dead, plan, released, resume.
     """
 
-    def __init__(self, link: Link, processor: Processor[Any], heard: Heard) -> None:
+    def __init__(self, link: ScriptClient, processor: Processor[Any], heard: Heard) -> None:
         self._reader = link.reader()
         self._processor = processor
         self._ctl = processor.stream.keys.ctl(processor.name)

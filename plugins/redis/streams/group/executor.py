@@ -13,14 +13,14 @@ from chancy.errors import BrokerError
 from chancy.log_context import ORIGIN, origin_here
 from chancy.plugins.redis.streams.group.control import Control
 from chancy.plugins.redis.streams.group.halts import Exit
-from chancy.plugins.redis.streams.group.heartbeat import Heartbeat
+from chancy.plugins.redis.streams.group.heartbeat import MemberHeartbeat
 from chancy.plugins.redis.streams.group.maintenance import Maintenance
-from chancy.plugins.redis.streams.group.membership import Membership, Standing
-from chancy.plugins.redis.streams.group.runner import Runner
+from chancy.plugins.redis.streams.group.membership import Membership, MembershipStatus
+from chancy.plugins.redis.streams.group.runner import PartitionRunner
 from chancy.plugins.redis.streams.model.schema import agree, shape_of
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -29,20 +29,20 @@ logger = logging.getLogger("chancy.redis.streams")
 _COUNT_S = 60.0
 
 
-class Executor:
+class StreamExecutor:
     """One member of the group of a processor: heartbeat, maintenance, control and runner.
 
     :param link: of the running loop.
     :param leave: asks for the end of the process.
     """
 
-    def __init__(self, link: Link, processor: Processor[Any], leave: Exit) -> None:
+    def __init__(self, link: ScriptClient, processor: Processor[Any], leave: Exit) -> None:
         self._link = link
         self.processor = processor
         self.member = uuid.uuid4().hex
         self._membership = Membership(link, processor, self.member)
         self._ownership = Ownership(link, processor, self.member)
-        self.runner = Runner(link, processor, self._ownership, self._membership, leave)
+        self.runner = PartitionRunner(link, processor, self._ownership, self._membership, leave)
         self._joining = asyncio.Event()
         # Of the membership: a leave is behind all joins.
         self._changing = asyncio.Lock()
@@ -65,7 +65,7 @@ class Executor:
             self.member,
             standing.version,
         )
-        heartbeat = Heartbeat(
+        heartbeat = MemberHeartbeat(
             self._link,
             self.processor,
             self.member,
@@ -102,14 +102,14 @@ class Executor:
             await asyncio.sleep(self.processor.options.join_delay_s)
             group.create_task(self.runner.serve(), name="runner")
 
-    async def _join(self) -> Standing:
+    async def _join(self) -> MembershipStatus:
         """Join, and ask again until it is answered: the server may have done it, and a share of
         the partitions would wait for a lease if it were another member that goes on.
 
         If cancelled meanwhile, leave again, for the same reason.
         """
         backoff = Backoff(base_s=0.2, cap_s=10.0)
-        joining: asyncio.Task[Standing] | None = None
+        joining: asyncio.Task[MembershipStatus] | None = None
         try:
             while True:
                 try:
@@ -178,7 +178,7 @@ class Executor:
         else:
             self.runner.changed.set()
 
-    def _stands(self, standing: Standing) -> None:
+    def _stands(self, standing: MembershipStatus) -> None:
         if not standing.belongs:
             self._joining.set()
         elif standing.version != self._version:

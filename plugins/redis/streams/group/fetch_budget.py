@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
 #: Bytes that one round trip asks for; one event at least.
 TRIP_BYTES = 8 * 1024 * 1024
@@ -18,7 +18,7 @@ _FIRST, _UNKNOWN = 8, 128 * 1024
 _LEAST_BYTES = 1024
 
 
-class Portions:
+class FetchBudget:
     """What the round trips of one processor ask for."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -27,7 +27,7 @@ class Portions:
         # Of all lanes, for those that have read nothing yet.
         self._mean = 0.0
 
-    def share(self, lanes: Sequence[Lane[Any]]) -> Sequence[int]:
+    def share(self, lanes: Sequence[OwnedPartition[Any]]) -> Sequence[int]:
         """How many events a round trip asks for of each lane; 0 for those that must wait for the
         next one."""
         left, given = float(self._bytes), False
@@ -45,12 +45,14 @@ class Portions:
             counts.append(count)
         return counts
 
-    def weigh(self, lane: Lane[Any], entries: Sequence[tuple[Any, Sequence[bytes]]]) -> None:
+    def weigh(
+        self, lane: OwnedPartition[Any], entries: Sequence[tuple[Any, Sequence[bytes]]]
+    ) -> None:
         """Note what has come of a lane."""
         lane.weigh(sum(sum(map(len, fields)) for _, fields in entries) / len(entries))
         self._mean = max(lane.mean, self._mean * 0.9)
 
-    def late(self, lanes: Sequence[Lane[Any]], counts: Sequence[int]) -> None:
+    def late(self, lanes: Sequence[OwnedPartition[Any]], counts: Sequence[int]) -> None:
         """No answer has come to a round trip: ask for less, whatever the reason was."""
         asked = sum(
             count * (lane.mean or self._mean or _UNKNOWN)

@@ -10,14 +10,14 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, BrokerUnavailable
-from chancy.plugins.redis.streams.group.fetch_budget import Portions
+from chancy.plugins.redis.streams.group.fetch_budget import FetchBudget
 from chancy.plugins.redis.streams.group.waiter import Waiter
 from chancy.plugins.redis.streams.model.event import Event
-from chancy.plugins.redis.streams.processing.counters import Meter
+from chancy.plugins.redis.streams.processing.counters import Counters
 from chancy.plugins.redis.streams.processing.loss import tell_loss
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Call, Link, Reply
+from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -31,7 +31,12 @@ class Fetcher:
     """Keeps the lanes of a processor filled, and passes on what they have acknowledged."""
 
     def __init__(
-        self, link: Link, processor: Processor[Any], member: str, waiter: Waiter, meter: Meter
+        self,
+        link: ScriptClient,
+        processor: Processor[Any],
+        member: str,
+        waiter: Waiter,
+        meter: Counters,
     ) -> None:
         self._link = link
         self._keys = processor.stream.keys
@@ -41,17 +46,17 @@ class Fetcher:
         self._member = member
         self._waiter = waiter
         self._meter = meter
-        self._due: dict[Lane[Any], None] = {}
+        self._due: dict[OwnedPartition[Any], None] = {}
         self._poked = asyncio.Event()
         self._backoff = Backoff(base_s=0.05, cap_s=2.0)
-        self._portions = Portions(link.settings.timeout_s)
+        self._portions = FetchBudget(link.settings.timeout_s)
 
-    def add(self, lane: Lane[Any]) -> None:
+    def add(self, lane: OwnedPartition[Any]) -> None:
         """Begin to fetch for a lane."""
         lane.poke = self.poke
         self.poke(lane)
 
-    def poke(self, lane: Lane[Any]) -> None:
+    def poke(self, lane: OwnedPartition[Any]) -> None:
         """Look at a lane: it wants events, or has acknowledged some."""
         self._due[lane] = None
         self._poked.set()
@@ -62,7 +67,7 @@ class Fetcher:
             for number in range(_AT_ONCE):
                 group.create_task(self._fetch(), name=f"fetch {number}")
 
-    async def drop(self, lane: Lane[Any]) -> None:
+    async def drop(self, lane: OwnedPartition[Any]) -> None:
         """Fetch no more for a lane; returns when no exchange of it is under way."""
         await lane.hold()
 
@@ -79,12 +84,12 @@ class Fetcher:
             elif not self._due:
                 self._waiter.look()
 
-    def _wants(self, lane: Lane[Any]) -> bool:
+    def _wants(self, lane: OwnedPartition[Any]) -> bool:
         if lane.flush and lane.acked:
             return True
         return lane.more and lane.room > 0 and not lane.closing
 
-    async def _exchange_all(self, due: Sequence[Lane[Any]]) -> None:
+    async def _exchange_all(self, due: Sequence[OwnedPartition[Any]]) -> None:
         lanes, counts = self._portioned(due)
         calls = []
         for lane, count in zip(lanes, counts, strict=True):
@@ -118,7 +123,9 @@ class Fetcher:
                 self.poke(lane)
         self._waiter.look()
 
-    def _portioned(self, due: Sequence[Lane[Any]]) -> tuple[list[Lane[Any]], list[int]]:
+    def _portioned(
+        self, due: Sequence[OwnedPartition[Any]]
+    ) -> tuple[list[OwnedPartition[Any]], list[int]]:
         """The lanes of one round trip, and how many events it asks for of each."""
         lanes, counts = [], []
         for lane, count in zip(due, self._portions.share(due), strict=True):
@@ -129,12 +136,12 @@ class Fetcher:
                 self.poke(lane)
         return lanes, counts
 
-    def _exchange(self, lane: Lane[Any], count: int) -> Call:
+    def _exchange(self, lane: OwnedPartition[Any], count: int) -> StreamCall:
         keys = self._keys
         ids = [lane.acked.popleft() for _ in range(min(len(lane.acked), _MOST_ACKS))]
         if lane.acked:
             lane.flush = True
-        return Call(
+        return StreamCall(
             "exchange",
             (
                 keys.own(lane.number, self._group),
@@ -144,7 +151,7 @@ class Fetcher:
             (self._group, self._member, lane.epoch, count, lane.cursor or ">", *ids),
         )
 
-    def _apply(self, lane: Lane[Any], call: Call, count: int, reply: Reply) -> None:
+    def _apply(self, lane: OwnedPartition[Any], call: StreamCall, count: int, reply: Reply) -> None:
         if reply[0] != b"ok":
             self._meter.fenced += 1
             tell_loss(self._id, lane, "a read or an acknowledgement was refused")
@@ -166,7 +173,9 @@ class Fetcher:
         if entries:
             lane.arrive()
 
-    def _follow(self, lane: Lane[Any], count: int, found: int, entries: Reply, gone: Reply) -> None:
+    def _follow(
+        self, lane: OwnedPartition[Any], count: int, found: int, entries: Reply, gone: Reply
+    ) -> None:
         """Say where the next read goes on."""
         if lane.cursor is None:
             lane.more = found >= count
@@ -178,7 +187,7 @@ class Fetcher:
                 (one.decode() for one in (*gone, *(xid for xid, _ in entries[-1:]))), key=_order
             )
 
-    def _failed(self, lane: Lane[Any], call: Call, error: Exception) -> float:
+    def _failed(self, lane: OwnedPartition[Any], call: StreamCall, error: Exception) -> float:
         """Redis has not answered, or refused. What it delivered, if it did, is pending."""
         self._resume(lane, call)
         if not isinstance(error, BrokerUnavailable):
@@ -193,7 +202,7 @@ class Fetcher:
             lane.lose()
         return self._backoff.next_s()
 
-    def _resume(self, lane: Lane[Any], call: Call) -> None:
+    def _resume(self, lane: OwnedPartition[Any], call: StreamCall) -> None:
         """Acknowledge it again, and read what is pending behind the last entry that has come
         before anything new."""
         lane.acked.extendleft(reversed([str(one) for one in call.args[5:]]))

@@ -11,7 +11,7 @@ from typing import Any
 
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.processing.ownership import Ownership
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -49,7 +49,7 @@ class Halts:
         self.numbers: set[int] = set()
         self._telling: set[asyncio.Task[None]] = set()
 
-    def add(self, lane: Lane[Any], *, leave: bool, ending: bool) -> None:
+    def add(self, lane: OwnedPartition[Any], *, leave: bool, ending: bool) -> None:
         """A lane is halted, by what its ``halted`` says.
 
         :param leave: the process is to end.
@@ -60,13 +60,13 @@ class Halts:
         if leave:
             self._exit.ask(ending=ending)
 
-    def drop(self, lane: Lane[Any]) -> None:
+    def drop(self, lane: OwnedPartition[Any]) -> None:
         """A lane is given up: its next owner begins."""
         self.numbers.discard(lane.number)
 
     def lift(
-        self, lanes: Mapping[int, Lane[Any]], only: Collection[int] | None
-    ) -> Sequence[Lane[Any]]:
+        self, lanes: Mapping[int, OwnedPartition[Any]], only: Collection[int] | None
+    ) -> Sequence[OwnedPartition[Any]]:
         """Those that go on now.
 
         :param only: of these numbers; None: all.
@@ -80,12 +80,12 @@ class Halts:
                 self._tell(lane)
         return lifted
 
-    def _tell(self, lane: Lane[Any]) -> None:
+    def _tell(self, lane: OwnedPartition[Any]) -> None:
         task = asyncio.create_task(self._say(lane), name=f"halt {lane.number}")
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
-    async def _say(self, lane: Lane[Any]) -> None:
+    async def _say(self, lane: OwnedPartition[Any]) -> None:
         """Until Redis knows what holds, which may have changed on the way."""
         while not lane.over:
             halted = lane.number in self.numbers

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from chancy.plugins.redis.streams.group.membership import Membership, Standing
+from chancy.plugins.redis.streams.group.membership import Membership, MembershipStatus
 from chancy.plugins.redis.streams.processing.loss import tell_loss
 from chancy.plugins.redis.streams.processing.ownership import Ownership
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("chancy.redis.streams")
 _PATIENCE_S = 5.0
 
 
-class Heartbeat:
+class MemberHeartbeat:
     """Says that a member lives and extends the leases of its lanes, four times a lease.
 
     :param lanes: those that are owned now; called in the thread, so it gives a copy.
@@ -32,13 +32,13 @@ class Heartbeat:
 
     def __init__(
         self,
-        link: Link,
+        link: ScriptClient,
         processor: Processor[Any],
         member: str,
         ownership: Ownership,
         *,
-        lanes: Callable[[], Sequence[Lane[Any]]],
-        heard: Callable[[Standing], None],
+        lanes: Callable[[], Sequence[OwnedPartition[Any]]],
+        heard: Callable[[MembershipStatus], None],
     ) -> None:
         self._link = link
         self._processor = processor
@@ -103,7 +103,7 @@ class Heartbeat:
         finally:
             await link.close()
 
-    async def _beat(self, link: Link, membership: Membership) -> None:
+    async def _beat(self, link: ScriptClient, membership: Membership) -> None:
         for lane in await self._ownership.extend(self._lanes(), link):
             self._lose(lane, "another owns it, or the lease had ended")
         if self._belongs:
@@ -115,11 +115,11 @@ class Heartbeat:
             if not lane.lost and not lane.given and now >= lane.deadline:
                 self._lose(lane, "its lease has ended")
 
-    def _lose(self, lane: Lane[Any], why: str) -> None:
+    def _lose(self, lane: OwnedPartition[Any], why: str) -> None:
         tell_loss(self._processor.id, lane, why)
         self._call(lane.lose)
 
-    def _tell(self, standing: Standing) -> None:
+    def _tell(self, standing: MembershipStatus) -> None:
         self._call(lambda: self._heard(standing))
 
     def _call(self, work: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ import time
 import uuid
 
 from chancy.errors import BrokerError
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -22,7 +22,7 @@ class RedisGate:
         before it was asked for, so that a leader knows earlier than the others that it is none.
     """
 
-    def __init__(self, link: Link, *, lease_s: float = 16.0) -> None:
+    def __init__(self, link: ScriptClient, *, lease_s: float = 16.0) -> None:
         self._link = link
         self._lease_s = lease_s
         self._key = f"{{{link.prefix}st}}:lead"

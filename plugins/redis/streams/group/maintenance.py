@@ -10,9 +10,9 @@ from typing import Any
 
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.group.membership import Membership
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -22,10 +22,10 @@ class Maintenance:
 
     def __init__(
         self,
-        link: Link,
+        link: ScriptClient,
         processor: Processor[Any],
         membership: Membership,
-        lanes: Callable[[], Sequence[Lane[Any]]],
+        lanes: Callable[[], Sequence[OwnedPartition[Any]]],
     ) -> None:
         self._link = link
         self._processor = processor
@@ -55,7 +55,7 @@ class Maintenance:
         stream = self._processor.stream
         await self._link.call_many(
             [
-                Call("trim", (stream.keys.log(lane.number),), (stream.size,))
+                StreamCall("trim", (stream.keys.log(lane.number),), (stream.size,))
                 for lane in self._lanes()
             ]
         )

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Link, Reply
+from chancy.plugins.redis.transport.script_client import Reply, ScriptClient
 
 Action = Literal["join", "leave", "reap", "beat"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PartitionPlan:
     """Which member has which partition.
 
     :ivar version: each change makes a higher one; 0 if there is none.
@@ -31,7 +31,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MembershipStatus:
     """What a change of the membership has come to.
 
     :ivar version: of the plan that holds now.
@@ -49,14 +49,14 @@ class Standing:
 class Membership:
     """The members of a processor, as one of them sees it."""
 
-    def __init__(self, link: Link, processor: Processor[Any], member: str) -> None:
+    def __init__(self, link: ScriptClient, processor: Processor[Any], member: str) -> None:
         keys, name = processor.stream.keys, processor.name
         self._link = link
         self._processor = processor
         self.member = member
         self._keys = (keys.members(name), keys.plan(name), keys.ctl(name))
 
-    async def change(self, action: Action) -> Standing:
+    async def change(self, action: Action) -> MembershipStatus:
         """Join, leave, drop the dead, or say that this member lives.
 
         :raises BrokerUnavailable: it may have happened; a repetition does no harm.
@@ -74,9 +74,11 @@ class Membership:
             ),
         )
         version, belongs, last, *dead = reply
-        return Standing(version, belongs == 1, last.decode(), [one.decode() for one in dead])
+        return MembershipStatus(
+            version, belongs == 1, last.decode(), [one.decode() for one in dead]
+        )
 
-    async def plan(self) -> Plan:
+    async def plan(self) -> PartitionPlan:
         """The plan as it stands."""
         found = await self._link.command("HMGET", self._keys[1], "version", "order", "assigned")
         return read_plan(found)
@@ -88,9 +90,9 @@ class Membership:
         )
 
 
-def read_plan(found: Reply) -> Plan:
+def read_plan(found: Reply) -> PartitionPlan:
     """A plan of the fields version, order, assigned."""
     version, order, assigned = (one.decode() if one else "" for one in found)
     names = order.split(",") if order else []
     places = assigned.split(",") if assigned else []
-    return Plan(int(version or 0), names, [names[int(place) - 1] for place in places])
+    return PartitionPlan(int(version or 0), names, [names[int(place) - 1] for place in places])

@@ -10,17 +10,17 @@ from typing import Any
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.group.fetcher import Fetcher
 from chancy.plugins.redis.streams.group.halts import Exit, Halts
-from chancy.plugins.redis.streams.group.membership import Membership, Plan
+from chancy.plugins.redis.streams.group.membership import Membership, PartitionPlan
 from chancy.plugins.redis.streams.group.overdue import Overdue
 from chancy.plugins.redis.streams.group.waiter import Waiter
 from chancy.plugins.redis.streams.processing.cancellation import interrupt
-from chancy.plugins.redis.streams.processing.consumer import Consumer, End
-from chancy.plugins.redis.streams.processing.counters import Meter
+from chancy.plugins.redis.streams.processing.consumer import Consumer, ConsumerEnd
+from chancy.plugins.redis.streams.processing.counters import Counters
 from chancy.plugins.redis.streams.processing.loss import tell_loss
 from chancy.plugins.redis.streams.processing.ownership import Busy, Ownership, Parked
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -28,12 +28,12 @@ logger = logging.getLogger("chancy.redis.streams")
 _SOON_S, _LATE_S = 0.05, 1.0
 
 
-class Runner:
+class PartitionRunner:
     """The lanes of a processor in this worker, each with its consumer."""
 
     def __init__(
         self,
-        link: Link,
+        link: ScriptClient,
         processor: Processor[Any],
         ownership: Ownership,
         membership: Membership,
@@ -42,18 +42,18 @@ class Runner:
         self._processor = processor
         self._ownership = ownership
         self._membership = membership
-        self.meter = Meter()
-        self._lanes: dict[int, Lane[Any]] = {}
-        self._consumers: dict[int, asyncio.Task[End]] = {}
+        self.meter = Counters()
+        self._lanes: dict[int, OwnedPartition[Any]] = {}
+        self._consumers: dict[int, asyncio.Task[ConsumerEnd]] = {}
         self._leaving: dict[int, asyncio.Task[None]] = {}
-        self._ending: set[asyncio.Task[End]] = set()
+        self._ending: set[asyncio.Task[ConsumerEnd]] = set()
         self._hurried = False
         self._overdue = Overdue(processor)
         self._retry_s: float | None = None
         #: Partitions that are quarantined for this processor, as far as this worker has seen.
         self.parked: set[int] = set()
         self._halts = Halts(ownership, leave)
-        self._returning: list[Lane[Any]] = []
+        self._returning: list[OwnedPartition[Any]] = []
         self._acquiring = asyncio.Lock()
         #: Nothing more is acquired.
         self.leaving = False
@@ -63,7 +63,7 @@ class Runner:
         self._fetcher = Fetcher(link, processor, membership.member, self._waiter, self.meter)
 
     @property
-    def lanes(self) -> Sequence[Lane[Any]]:
+    def lanes(self) -> Sequence[OwnedPartition[Any]]:
         """The lanes that are owned now. From any thread."""
         return list(self._lanes.values())
 
@@ -101,7 +101,7 @@ class Runner:
             except TimeoutError:
                 continue
 
-    async def follow(self, plan: Plan) -> None:
+    async def follow(self, plan: PartitionPlan) -> None:
         """Begin to release what is not ours by the plan, and acquire what is."""
         assigned = plan.of(self._membership.member)
         for number, lane in list(self._lanes.items()):
@@ -123,7 +123,7 @@ class Runner:
         acquired = []
         for number, claim in claims.items():
             match claim:
-                case Lane():
+                case OwnedPartition():
                     self._begin(claim)
                     acquired.append(number)
                     if self.leaving:
@@ -150,21 +150,21 @@ class Runner:
                 ",".join(map(str, acquired)),
             )
 
-    def _begin(self, lane: Lane[Any]) -> None:
+    def _begin(self, lane: OwnedPartition[Any]) -> None:
         self.parked.discard(lane.number)
         self._overdue.end(lane.number)
         self._lanes[lane.number] = lane
         self._fetcher.add(lane)
         self._consume(lane)
 
-    def _consume(self, lane: Lane[Any]) -> None:
+    def _consume(self, lane: OwnedPartition[Any]) -> None:
         consumer = Consumer(self._processor, lane, self._ownership, self.meter)
         name = f"{self._processor.id} {lane.number}"
         task = asyncio.create_task(consumer.run(), name=name)
         self._consumers[lane.number] = task
         task.add_done_callback(lambda task: self._ended(lane, task))
 
-    def _ended(self, lane: Lane[Any], task: asyncio.Task[End]) -> None:
+    def _ended(self, lane: OwnedPartition[Any], task: asyncio.Task[ConsumerEnd]) -> None:
         interrupted = task.cancelled() and lane.closing
         if interrupted or self._lanes.get(lane.number) is not lane:
             return
@@ -180,12 +180,12 @@ class Runner:
             lane.lose()
         else:
             match task.result():
-                case End.HALTED | End.EXITING as end:
-                    self._halts.add(lane, leave=end is End.EXITING, ending=self.leaving)
+                case ConsumerEnd.HALTED | ConsumerEnd.EXITING as end:
+                    self._halts.add(lane, leave=end is ConsumerEnd.EXITING, ending=self.leaving)
                     return
-                case End.PARKED:
+                case ConsumerEnd.PARKED:
                     self.parked.add(lane.number)
-                case End.CLOSED:
+                case ConsumerEnd.CLOSED:
                     pass
         self.changed.set()
 
@@ -206,18 +206,18 @@ class Runner:
 
     # Giving up
 
-    def _release(self, lane: Lane[Any]) -> None:
+    def _release(self, lane: OwnedPartition[Any]) -> None:
         if lane.number not in self._leaving:
             name = f"release {self._processor.id} {lane.number}"
             task = asyncio.create_task(self._hand_over(lane), name=name)
             self._leaving[lane.number] = task
             task.add_done_callback(lambda _: self._released(lane))
 
-    def _released(self, lane: Lane[Any]) -> None:
+    def _released(self, lane: OwnedPartition[Any]) -> None:
         self._leaving.pop(lane.number, None)
         self.changed.set()
 
-    async def _hand_over(self, lane: Lane[Any]) -> None:
+    async def _hand_over(self, lane: OwnedPartition[Any]) -> None:
         """End the consumer, in good order if there is time, and give the partition back."""
         lane.close()
         consumer = self._consumers.pop(lane.number)

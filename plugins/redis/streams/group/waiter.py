@@ -9,9 +9,9 @@ from typing import Any
 
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -29,14 +29,17 @@ class Waiter:
     """
 
     def __init__(
-        self, link: Link, processor: Processor[Any], lanes: Callable[[], Iterable[Lane[Any]]]
+        self,
+        link: ScriptClient,
+        processor: Processor[Any],
+        lanes: Callable[[], Iterable[OwnedPartition[Any]]],
     ) -> None:
         self._clustered = link.clustered
         self._reader = link.reader()
         self._processor = processor
         self._keys = processor.stream.keys
         self._lanes = lanes
-        self._watched: set[Lane[Any]] = set()
+        self._watched: set[OwnedPartition[Any]] = set()
         self._changed = asyncio.Event()
         self._blocked = False
         self._unblocking: asyncio.Task[None] | None = None
@@ -71,7 +74,7 @@ class Waiter:
                 await asyncio.wait([self._unblocking])
             await self._reader.close()
 
-    def _idle(self) -> list[Lane[Any]]:
+    def _idle(self) -> list[OwnedPartition[Any]]:
         return [
             lane
             for lane in self._lanes()
@@ -126,7 +129,7 @@ class Waiter:
             came = any(lane.last != last for lane, last in read)
             pause_s = _SOON_S if came or not read else min(_LATE_S, pause_s * 1.5)
 
-    def _wake(self, lane: Lane[Any]) -> None:
+    def _wake(self, lane: OwnedPartition[Any]) -> None:
         lane.more = True
         lane.poke(lane)
 

@@ -44,7 +44,7 @@ Last = Halt | Quarantine | Ignore
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryInPlace:
     """Try again in place: the partition waits, so that its order holds.
 
     :param times: further tries after the first one.
@@ -75,4 +75,4 @@ class Retry:
         return ceiling * random.uniform(0.5, 1.0)
 
 
-Policy = Halt | Quarantine | Ignore | Retry
+Policy = Halt | Quarantine | Ignore | RetryInPlace

@@ -56,7 +56,7 @@ class Route(Protocol[Routed]):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MiddlewareContext:
     """Where a middleware runs."""
 
     stream: str
@@ -67,7 +67,7 @@ class Place:
 class Middleware(Protocol):
     """Stands between the log and a processor. Only for processors of the mode ``async``."""
 
-    def handler(self, parent: AsyncIterator[Item], place: Place) -> AsyncIterator[Item]:
+    def handler(self, parent: AsyncIterator[Item], place: MiddlewareContext) -> AsyncIterator[Item]:
         """Wrap the items of one partition: an async generator, begun anew with each run.
 
         An item is acknowledged when the processor asks for the next one: that comes back to the

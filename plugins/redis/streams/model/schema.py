@@ -7,7 +7,7 @@ from typing import Any
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.target import Target
-from chancy.plugins.redis.transport.script_client import Call, Link, Reply
+from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
 from chancy.plugins.redis.transport.scripts import Value
 from chancy.text import shown
 
@@ -35,10 +35,10 @@ def shape_of(stream: Target[Any]) -> Shape:
     )
 
 
-def asking(stream: Shape) -> Call:
+def asking(stream: Shape) -> StreamCall:
     """The call that keeps what a stream is, unless it is kept already."""
     args: list[Value] = [stream.partitions, stream.hasher, stream.codec, LAYOUT]
-    return Call("agree", [stream.meta], args)
+    return StreamCall("agree", [stream.meta], args)
 
 
 def check(stream: Shape, kept: Reply) -> None:
@@ -70,7 +70,7 @@ def check(stream: Shape, kept: Reply) -> None:
         )
 
 
-async def agree(link: Link, stream: Shape) -> None:
+async def agree(link: ScriptClient, stream: Shape) -> None:
     """Keep what a stream is, or compare it with what is kept.
 
     :raises ConfigurationError: it differs.

@@ -13,8 +13,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Source(Protocol[R]):
-    """What hands out the events of a partition: a `Lane`, or what stands for one in a child."""
+class EventSource(Protocol[R]):
+    """Hands out the events of a partition: an `OwnedPartition`, or its stand-in in a child."""
 
     buffer: deque[Event[R]]
     taken: deque[Event[R]]
@@ -32,7 +32,7 @@ class BlockingEvents(Generic[R]):
     """The events of one partition, in order: ``for event in events``. See `Events`."""
 
     def __init__(
-        self, source: Source[R], decode: Callable[[Sequence[bytes]], R], *, grace_s: float
+        self, source: EventSource[R], decode: Callable[[Sequence[bytes]], R], *, grace_s: float
     ) -> None:
         self._source = source
         self._decode = decode
@@ -50,17 +50,17 @@ class BlockingEvents(Generic[R]):
         """The records of the events."""
         return BlockingRecords(self)
 
-    def take(self, most: int, *, within: float) -> BlockingBatches[R]:
+    def take(self, most: int, *, within: float) -> BlockingEventBatches[R]:
         """Batches of events, none empty, each acknowledged as one; see `Events.take`."""
         check_batch(most, within, self._grace_s)
-        return BlockingBatches(self, most, within)
+        return BlockingEventBatches(self, most, within)
 
     def decoded(self) -> Iterator[R]:
         """What `BlockingRecords` iterates over."""
         return _singles(self._source, self.decode)
 
     def batched(self, most: int, within: float, make: Callable[[Event[R]], T]) -> Iterator[list[T]]:
-        """What `BlockingBatches` iterates over."""
+        """What `BlockingEventBatches` iterates over."""
         self._source.widen(most)
         return _batches(self._source, most, within, make)
 
@@ -83,7 +83,7 @@ class BlockingRecords(Generic[R]):
         return self._events.take(most, within=within).records()
 
 
-class BlockingBatches(Generic[R]):
+class BlockingEventBatches(Generic[R]):
     """Batches of events, in order."""
 
     def __init__(self, events: BlockingEvents[R], most: int, within: float) -> None:
@@ -115,7 +115,7 @@ def _same(event: Event[R]) -> Event[R]:
     return event
 
 
-def _singles(source: Source[R], make: Callable[[Event[R]], T]) -> Iterator[T]:
+def _singles(source: EventSource[R], make: Callable[[Event[R]], T]) -> Iterator[T]:
     buffer, taken = source.buffer, source.taken
     while True:
         if not buffer and not source.filled_blocking():
@@ -129,7 +129,7 @@ def _singles(source: Source[R], make: Callable[[Event[R]], T]) -> Iterator[T]:
 
 
 def _batches(
-    source: Source[R], most: int, within: float, make: Callable[[Event[R]], T]
+    source: EventSource[R], most: int, within: float, make: Callable[[Event[R]], T]
 ) -> Iterator[list[T]]:
     buffer = source.buffer
     while True:

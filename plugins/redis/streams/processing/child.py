@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.processing.child_logs import Echo
+from chancy.plugins.redis.streams.processing.child_logs import PartitionLogRelay
 from chancy.plugins.redis.streams.processing.child_main import SHIELDED, work
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
 
 #: Events that a child is given at a time.
@@ -52,10 +52,10 @@ def locate(processor: Processor[Any]) -> tuple[str, str]:
     return module, name
 
 
-class Child:
+class PartitionProcess:
     """The process of one lane, as the worker sees it. Its methods are for threads."""
 
-    def __init__(self, processor: Processor[Any], lane: Lane[Any]) -> None:
+    def __init__(self, processor: Processor[Any], lane: OwnedPartition[Any]) -> None:
         context = multiprocessing.get_context("spawn")
         self._lane = lane
         #: When the lane is over, and how many events the child has finished.
@@ -67,7 +67,7 @@ class Child:
         self._closed = False
         lane.mirror = self._mirror
         ours, theirs = context.Pipe()
-        self._echo = Echo()
+        self._echo = PartitionLogRelay()
         self._line: Connection = ours
         self._process = context.Process(
             target=work,

@@ -27,10 +27,10 @@ _fallback = logging.getLogger("chancy.redis.streams")
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class LogSettings:
     """What a child needs to log as the worker does.
 
-    :param line: to the `Echo`.
+    :param line: to the `PartitionLogRelay`.
     :param level: of the root logger.
     :param worker: its id; with ``about`` the `Origin` of the child, for handlers of its own.
     """
@@ -43,14 +43,14 @@ class Voice:
     def begin(self) -> None:
         """Log by the worker from now on, in this process."""
         ORIGIN.set(Origin(lambda: self.worker, self.about))
-        recorder = Recorder(self.line)
+        recorder = PartitionLogHandler(self.line)
         os.register_at_fork(after_in_child=self.line.close)
         root = logging.getLogger()
         root.setLevel(self.level)
         root.addHandler(recorder)
 
 
-class Recorder(logging.Handler):
+class PartitionLogHandler(logging.Handler):
     """The handler of a child's root logger. What cannot be sent goes to stderr, from warnings on.
 
     From any thread. Copies that the processor has made by forking send nothing: the pipe is not
@@ -94,7 +94,7 @@ class Recorder(logging.Handler):
         return True
 
 
-class Echo:
+class PartitionLogRelay:
     """Logs in the worker what a child has recorded, from the context that it was made in.
 
     :ivar theirs: the child's end; close it here once the child has it.
@@ -111,11 +111,11 @@ class Echo:
         )
 
     @property
-    def voice(self) -> Voice:
+    def voice(self) -> LogSettings:
         """For the child."""
         origin = origin_here()
         level = logging.getLogger().level
-        return Voice(self.theirs, level, str(origin.worker()), origin.about)
+        return LogSettings(self.theirs, level, str(origin.worker()), origin.about)
 
     def start(self) -> None:
         """Listen to the child, which has been started."""

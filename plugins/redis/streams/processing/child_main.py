@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
-from chancy.plugins.redis.streams.processing.child_logs import Voice
+from chancy.plugins.redis.streams.processing.child_logs import LogSettings
 from chancy.plugins.redis.streams.processing.ownership import described
 from chancy.plugins.redis.streams.processing.partition import FLUSH_S
 from chancy.plugins.redis.streams.processing.processor import Processor
@@ -31,7 +31,7 @@ class LineClosed(BaseException):
     """The worker has ended its side: no failure of the function, nor one that it may catch."""
 
 
-class RemoteLane(Generic[R]):
+class RemotePartition(Generic[R]):
     """The lane in the child. Its methods raise `LineClosed`."""
 
     def __init__(
@@ -100,7 +100,7 @@ class RemoteLane(Generic[R]):
 def work(
     line: Connection,
     shared: Any,
-    voice: Voice,
+    voice: LogSettings,
     module: str,
     name: str,
     number: int,
@@ -121,7 +121,7 @@ def work(
     decode = found.stream.coding.decode
     with contextlib.suppress(LineClosed):
         while True:
-            lane = RemoteLane(line, shared, number, decode)
+            lane = RemotePartition(line, shared, number, decode)
             lane.hear()
             try:
                 function(BlockingEvents(lane, decode, grace_s=grace_s))

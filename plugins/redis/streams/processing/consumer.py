@@ -10,19 +10,26 @@ from typing import Any
 from chancy.clock import Backoff
 from chancy.errors import BrokerError
 from chancy.log_context import ORIGIN, origin_here
-from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Last, Policy, Quarantine, Retry
+from chancy.plugins.redis.streams.model.policy import (
+    Halt,
+    Ignore,
+    Last,
+    Policy,
+    Quarantine,
+    RetryInPlace,
+)
 from chancy.plugins.redis.streams.processing.child import ChildDied
-from chancy.plugins.redis.streams.processing.counters import Meter
+from chancy.plugins.redis.streams.processing.counters import Counters
 from chancy.plugins.redis.streams.processing.loss import tell_loss
 from chancy.plugins.redis.streams.processing.ownership import Ownership, described
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.streams.processing.run import HandlingFailed, Invocation
 
 logger = logging.getLogger("chancy.redis.streams")
 
 
-class End(enum.Enum):
+class ConsumerEnd(enum.Enum):
     """Why a consumer has ended."""
 
     CLOSED = "closed"
@@ -35,7 +42,11 @@ class Consumer:
     """Works through a lane until it is over, or its policy ends it."""
 
     def __init__(
-        self, processor: Processor[Any], lane: Lane[Any], ownership: Ownership, meter: Meter
+        self,
+        processor: Processor[Any],
+        lane: OwnedPartition[Any],
+        ownership: Ownership,
+        meter: Counters,
     ) -> None:
         self._processor = processor
         self._lane = lane
@@ -46,7 +57,7 @@ class Consumer:
         self._failures = 0
         self._failing = ""
 
-    async def run(self) -> End:
+    async def run(self) -> ConsumerEnd:
         """Run the function again and again until the lane is over. Cancel it to interrupt."""
         lane = self._lane
         # Of this task, and of the threads and processes that it lets work.
@@ -71,7 +82,7 @@ class Consumer:
             # nobody would work on it.
             tell_loss(self._processor.id, lane, "its lease has ended here")
             lane.lose()
-        return End.CLOSED
+        return ConsumerEnd.CLOSED
 
     async def _invoke(self) -> None:
         """Run the function once. Behind events that it has done it fails for the first time."""
@@ -89,7 +100,7 @@ class Consumer:
             return
         await self._try_again("it returned although its partition goes on", None)
 
-    async def _failed(self, error: Exception) -> End | None:
+    async def _failed(self, error: Exception) -> ConsumerEnd | None:
         lane = self._lane
         first = lane.taken[0].xid if lane.taken else ""
         self._failures = self._failures + 1 if first == self._failing else 1
@@ -104,16 +115,16 @@ class Consumer:
             exc_info=error,
         )
         if lane.lost:
-            return End.CLOSED
+            return ConsumerEnd.CLOSED
         if lane.closing and isinstance(error, ChildDied):
             # Ended from outside, with the worker or before it: an interruption.
             lane.put_back()
-            return End.CLOSED
+            return ConsumerEnd.CLOSED
         return await self._decide(self._processor.options.policy, error)
 
-    async def _decide(self, policy: Policy, error: Exception) -> End | None:
+    async def _decide(self, policy: Policy, error: Exception) -> ConsumerEnd | None:
         match policy:
-            case Retry():
+            case RetryInPlace():
                 if self._failures > policy.times:
                     return await self._give_up(policy.then, error)
                 self._lane.put_back()
@@ -122,11 +133,11 @@ class Consumer:
             case Halt() | Quarantine() | Ignore():
                 return await self._give_up(policy, error)
 
-    async def _give_up(self, policy: Last, error: Exception) -> End | None:
+    async def _give_up(self, policy: Last, error: Exception) -> ConsumerEnd | None:
         match policy:
             case Halt():
                 self._halt(error)
-                return End.EXITING if policy.exit else End.HALTED
+                return ConsumerEnd.EXITING if policy.exit else ConsumerEnd.HALTED
             case Quarantine():
                 return await self._park(error)
             case Ignore():
@@ -149,7 +160,7 @@ class Consumer:
             self._lane.number,
         )
 
-    async def _park(self, error: Exception) -> End:
+    async def _park(self, error: Exception) -> ConsumerEnd:
         """Quarantine the partition, behind what is on its way to be acknowledged: it is refused
         afterwards, and what is done would come again."""
         lane = self._lane
@@ -159,7 +170,7 @@ class Consumer:
         finally:
             lane.end()
 
-    async def _park_quiet(self, lane: Lane[Any], error: Exception) -> End:
+    async def _park_quiet(self, lane: OwnedPartition[Any], error: Exception) -> ConsumerEnd:
         while not lane.lost:
             try:
                 if await self._ownership.park(lane, error):
@@ -172,11 +183,11 @@ class Consumer:
                         self._processor.id,
                         lane.number,
                     )
-                    return End.PARKED
+                    return ConsumerEnd.PARKED
                 self._refused("a quarantine")
             except BrokerError as away:
                 await self._wait_for_redis("quarantine", away)
-        return End.CLOSED
+        return ConsumerEnd.CLOSED
 
     async def _bury(self, error: Exception) -> None:
         """Write what failed to the dead letters; it is acknowledged only with that."""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(slots=True)
-class Meter:
+class Counters:
     """Counts since the start of the worker, for one processor.
 
     :ivar read: events that were read from the log, those that came again too.

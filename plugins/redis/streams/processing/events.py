@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.event import Event
-from chancy.plugins.redis.streams.model.protocols import Item, Middleware, Place
+from chancy.plugins.redis.streams.model.protocols import Item, Middleware, MiddlewareContext
 from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -27,7 +27,7 @@ MAX_BATCH = 10_000
 class Chain:
     """The generators of one run, so that they end in order when it does."""
 
-    def __init__(self, middleware: Sequence[Middleware], place: Place) -> None:
+    def __init__(self, middleware: Sequence[Middleware], place: MiddlewareContext) -> None:
         self._middleware = middleware
         self._place = place
         self._open: list[AsyncGenerator[Any, None]] = []
@@ -92,7 +92,12 @@ class Events(Generic[R]):
     """
 
     def __init__(
-        self, lane: Lane[R], decode: Callable[[Sequence[bytes]], R], chain: Chain, *, grace_s: float
+        self,
+        lane: OwnedPartition[R],
+        decode: Callable[[Sequence[bytes]], R],
+        chain: Chain,
+        *,
+        grace_s: float,
     ) -> None:
         self._lane = lane
         self._decode = decode
@@ -113,7 +118,7 @@ class Events(Generic[R]):
         """The records of the events."""
         return Records(self)
 
-    def take(self, most: int, *, within: float) -> Batches[R]:
+    def take(self, most: int, *, within: float) -> EventBatches[R]:
         """Batches of events, none empty, each acknowledged as one.
 
         :param most: events of a batch, 1 to 10,000. They wait in memory.
@@ -121,7 +126,7 @@ class Events(Generic[R]):
             the batch has its first event; at most the grace period.
         """
         check_batch(most, within, self._grace_s)
-        return Batches(self, most, within)
+        return EventBatches(self, most, within)
 
     # For Records and Batches, which are of this module.
 
@@ -135,7 +140,7 @@ class Events(Generic[R]):
     def batched(
         self, most: int, within: float, make: Callable[[Event[R]], T]
     ) -> AsyncIterator[list[T]]:
-        """What `Batches` iterates over."""
+        """What `EventBatches` iterates over."""
         self._lane.widen(most)
         raw = self._wrapped(_batches(self._lane, most, within))
         return self._chain.keep(
@@ -164,7 +169,7 @@ class Records(Generic[R]):
         return self._events.take(most, within=within).records()
 
 
-class Batches(Generic[R]):
+class EventBatches(Generic[R]):
     """Batches of events, in order."""
 
     def __init__(self, events: Events[R], most: int, within: float) -> None:
@@ -207,7 +212,9 @@ def _same(event: Event[R]) -> Event[R]:
     return event
 
 
-async def _singles(lane: Lane[R], make: Callable[[Event[R]], T]) -> AsyncGenerator[T, None]:
+async def _singles(
+    lane: OwnedPartition[R], make: Callable[[Event[R]], T]
+) -> AsyncGenerator[T, None]:
     """Events one by one, where nothing stands between: the shortest way."""
     buffer, taken, monotonic = lane.buffer, lane.taken, time.monotonic
     turn = 0
@@ -228,7 +235,7 @@ async def _singles(lane: Lane[R], make: Callable[[Event[R]], T]) -> AsyncGenerat
         lane.finish()
 
 
-async def _raw(lane: Lane[R]) -> AsyncGenerator[Event[R], None]:
+async def _raw(lane: OwnedPartition[R]) -> AsyncGenerator[Event[R], None]:
     """Events for middleware: acknowledged on the other side of it."""
     turn = 0
     while True:
@@ -246,7 +253,9 @@ async def _raw(lane: Lane[R]) -> AsyncGenerator[Event[R], None]:
         yield event
 
 
-async def _batches(lane: Lane[R], most: int, within: float) -> AsyncGenerator[list[Event[R]], None]:
+async def _batches(
+    lane: OwnedPartition[R], most: int, within: float
+) -> AsyncGenerator[list[Event[R]], None]:
     buffer = lane.buffer
     while True:
         if not buffer and not await lane.filled():
@@ -261,7 +270,7 @@ async def _batches(lane: Lane[R], most: int, within: float) -> AsyncGenerator[li
 
 
 async def _passed(
-    lane: Lane[R], items: AsyncIterator[Any], make: Callable[[Any], T]
+    lane: OwnedPartition[R], items: AsyncIterator[Any], make: Callable[[Any], T]
 ) -> AsyncGenerator[T, None]:
     async for item in items:
         yield make(item)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
 logger = logging.getLogger("chancy.redis.streams")
 
 
-def tell_loss(processor: str, lane: Lane[Any], why: str) -> None:
+def tell_loss(processor: str, lane: OwnedPartition[Any], why: str) -> None:
     """Say that a lane is lost, and why; once for each lane. From any thread.
 
     :param processor: ``stream/processor``.

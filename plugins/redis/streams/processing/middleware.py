@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding, coding_of
-from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.model.record import Record, is_primitive
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.text import shown
@@ -19,7 +19,7 @@ from chancy.text import shown
 R = TypeVar("R")
 
 #: What a middleware is at its heart: an async generator of items around another one.
-Around = Callable[[AsyncIterator[Item], Place], AsyncIterator[Item]]
+Around = Callable[[AsyncIterator[Item], MiddlewareContext], AsyncIterator[Item]]
 
 #: Characters of the message of an error that a dead letter keeps.
 _MAX_MESSAGE = 2_000
@@ -31,7 +31,7 @@ class FunctionMiddleware:
     def __init__(self, function: Around) -> None:
         self._function = function
 
-    def handler(self, parent: AsyncIterator[Item], place: Place) -> AsyncIterator[Item]:
+    def handler(self, parent: AsyncIterator[Item], place: MiddlewareContext) -> AsyncIterator[Item]:
         return self._function(parent, place)
 
     def __repr__(self) -> str:
@@ -49,11 +49,12 @@ def middleware(function: Around) -> FunctionMiddleware:
 
 
 class Dead(Record):
-    """An event that failed, as `DeadLetters` keeps it.
+    """An event that failed, as `DeadLetterMiddleware` keeps it.
 
     :ivar failed_at: on the clock of the worker, in UTC.
     :ivar xid: the id that the event has in its partition.
-    :ivar data: its fields as they are stored; ``DeadLetters.original`` makes a record of them.
+    :ivar data: its fields as they are stored; ``original`` of the middleware makes a record of
+        them.
     :ivar error: type and message of what was raised.
     """
 
@@ -66,7 +67,7 @@ class Dead(Record):
     error: str = ""
 
 
-class DeadLetters(Generic[R]):
+class DeadLetterMiddleware(Generic[R]):
     """A middleware that writes what failed to a stream of its own, before it may be acknowledged.
 
     Of a batch it writes every event. If the write fails, nothing is acknowledged, and the events
@@ -97,7 +98,7 @@ class DeadLetters(Generic[R]):
         )
 
     async def handler(
-        self, parent: AsyncIterator[Item], place: Place
+        self, parent: AsyncIterator[Item], place: MiddlewareContext
     ) -> AsyncGenerator[Item, None]:
         async for item in parent:
             try:
@@ -113,7 +114,9 @@ class DeadLetters(Generic[R]):
         """
         return self._coding.decode(letter.data)
 
-    async def _keep(self, events: Sequence[Any], place: Place, error: Exception) -> None:
+    async def _keep(
+        self, events: Sequence[Any], place: MiddlewareContext, error: Exception
+    ) -> None:
         now = datetime.now(UTC)
         reason = f"{type(error).__qualname__}: {error}"[:_MAX_MESSAGE]
         entries: list[Sequence[bytes]] = []

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chancy.errors import BrokerError
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.transport.script_client import Call, Link, Reply
+from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
 
 #: Dead letters of a partition and processor; the oldest make room, and are counted.
 MAX_LETTERS = 10_000
@@ -33,13 +33,13 @@ class Parked:
     """Nobody may have it until it is resumed."""
 
 
-Claim = Lane[Any] | Busy | Parked | BrokerError
+Claim = OwnedPartition[Any] | Busy | Parked | BrokerError
 
 
 class Ownership:
     """What this member owns of a processor's partitions."""
 
-    def __init__(self, link: Link, processor: Processor[Any], member: str) -> None:
+    def __init__(self, link: ScriptClient, processor: Processor[Any], member: str) -> None:
         self._link = link
         self._processor = processor
         self._keys = processor.stream.keys
@@ -65,7 +65,7 @@ class Ownership:
         lease_ms = round(self._options.lease_s * 1000)
         replies = await self._link.call_many(
             [
-                Call(
+                StreamCall(
                     "acquire",
                     (
                         self._own(number),
@@ -95,7 +95,7 @@ class Ownership:
             case [b"parked"]:
                 return Parked()
             case [b"owned", epoch, pending, last]:
-                return Lane(
+                return OwnedPartition(
                     number,
                     epoch,
                     deadline,
@@ -107,7 +107,7 @@ class Ownership:
             case _:
                 raise RuntimeError(f"acquire.lua answered {reply!r}")
 
-    async def release(self, lanes: Collection[Lane[Any]]) -> Sequence[bool | BrokerError]:
+    async def release(self, lanes: Collection[OwnedPartition[Any]]) -> Sequence[bool | BrokerError]:
         """Acknowledge what is done and give partitions back; False for what was not ours.
 
         :raises BrokerUnavailable: those that are not back are free when their leases end.
@@ -116,7 +116,7 @@ class Ownership:
             lane.given = True
         replies = await self._link.call_many(
             [
-                Call(
+                StreamCall(
                     "release",
                     (self._own(lane.number), self._keys.log(lane.number)),
                     (self._group, self._member, lane.epoch, *lane.acked),
@@ -126,7 +126,7 @@ class Ownership:
         )
         return [reply if isinstance(reply, BrokerError) else reply == 1 for reply in replies]
 
-    async def park(self, lane: Lane[Any], error: BaseException) -> bool:
+    async def park(self, lane: OwnedPartition[Any], error: BaseException) -> bool:
         """Quarantine a partition and give it back; False if it was not ours."""
         xid = lane.taken[0].xid if lane.taken else ""
         lane.given = True
@@ -145,14 +145,16 @@ class Ownership:
             raise
         return bool(parked == 1)
 
-    async def halt(self, lane: Lane[Any], why: str) -> bool:
+    async def halt(self, lane: OwnedPartition[Any], why: str) -> bool:
         """Say that a partition is halted here, or, with no reason, that it goes on."""
         told = await self._link.call(
             "halt", (self._own(lane.number),), (self._member, lane.epoch, why)
         )
         return bool(told == 1)
 
-    async def bury(self, lane: Lane[Any], ids: Sequence[str], error: BaseException) -> int | None:
+    async def bury(
+        self, lane: OwnedPartition[Any], ids: Sequence[str], error: BaseException
+    ) -> int | None:
         """Make events dead letters, which acknowledges them; None if the partition was not ours.
 
         Gives how many were written: those that were pending. Of more than a thousand the first
@@ -182,7 +184,9 @@ class Ownership:
             written += int(reply[1])
         return written
 
-    async def extend(self, lanes: Iterable[Lane[Any]], link: Link) -> Sequence[Lane[Any]]:
+    async def extend(
+        self, lanes: Iterable[OwnedPartition[Any]], link: ScriptClient
+    ) -> Sequence[OwnedPartition[Any]]:
         """Extend the leases of lanes; gives those that were found lost.
 
         Not those that were given back meanwhile.
@@ -195,7 +199,9 @@ class Ownership:
         lease_ms = round(self._options.lease_s * 1000)
         replies = await link.call_many(
             [
-                Call("extend", (self._own(lane.number),), (self._member, lane.epoch, lease_ms))
+                StreamCall(
+                    "extend", (self._own(lane.number),), (self._member, lane.epoch, lease_ms)
+                )
                 for lane in held
             ]
         )

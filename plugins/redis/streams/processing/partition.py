@@ -20,7 +20,7 @@ FLUSH_S = 0.005
 LANE_BYTES = 4 * 1024 * 1024
 
 
-class Lane(Generic[R]):
+class OwnedPartition(Generic[R]):
     """What is known of an owned partition, and the events of it that wait in memory.
 
     The processor takes from ``buffer`` and adds to ``acked``, in the loop or in a thread: both
@@ -78,7 +78,7 @@ class Lane(Generic[R]):
         #: What its policy has halted it by.
         self.halted = ""
         #: Asks the fetcher to look at this lane; of the fetcher, in the loop.
-        self.poke: Callable[[Lane[R]], None] = _nobody
+        self.poke: Callable[[OwnedPartition[R]], None] = _nobody
         #: Set when nothing more is handed out.
         self.ended = asyncio.Event()
         #: Set when the partition was given back, or that has failed.
@@ -243,7 +243,7 @@ class Lane(Generic[R]):
         self.poke(self)
 
 
-def _nobody(_: Lane[R]) -> None:
+def _nobody(_: OwnedPartition[R]) -> None:
     """Nobody fetches yet."""
 
 

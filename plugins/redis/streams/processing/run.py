@@ -9,13 +9,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from chancy.plugins.redis.streams.model.protocols import Place
+from chancy.plugins.redis.streams.model.protocols import MiddlewareContext
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.processing.cancellation import Escaped, cancelled
-from chancy.plugins.redis.streams.processing.child import Child
+from chancy.plugins.redis.streams.processing.child import PartitionProcess
 from chancy.plugins.redis.streams.processing.events import Chain, Events
 from chancy.plugins.redis.streams.processing.ownership import described
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
 
 logger = logging.getLogger("chancy.redis.streams")
@@ -32,10 +32,10 @@ class HandlingFailed(Exception):
 class Invocation:
     """Runs the function of a processor over a lane, as its mode says."""
 
-    def __init__(self, processor: Processor[Any], lane: Lane[Any]) -> None:
+    def __init__(self, processor: Processor[Any], lane: OwnedPartition[Any]) -> None:
         self._processor = processor
         self._lane = lane
-        self._child: Child | None = None
+        self._child: PartitionProcess | None = None
 
     async def run(self) -> None:
         """Run it once, and raise what it raises.
@@ -50,7 +50,9 @@ class Invocation:
             case "process":
                 if self._child is None or not self._child.alive:
                     await self.close()
-                    self._child = await asyncio.to_thread(Child, self._processor, self._lane)
+                    self._child = await asyncio.to_thread(
+                        PartitionProcess, self._processor, self._lane
+                    )
                 await _in_thread(self._child.run, _expected)
 
     async def close(self) -> None:
@@ -62,7 +64,7 @@ class Invocation:
     async def _run_here(self) -> None:
         processor, lane = self._processor, self._lane
         options = processor.options
-        place = Place(processor.stream.name, processor.name, lane.number)
+        place = MiddlewareContext(processor.stream.name, processor.name, lane.number)
         chain = Chain(options.middleware, place)
         decode = processor.stream.coding.decode
         events = Events(lane, decode, chain, grace_s=options.grace_s)

@@ -15,25 +15,25 @@ from chancy.plugins.redis.streams.producing.batch import Part
 FIRST_LOOK_S, LAST_LOOK_S = 0.005, 0.25
 
 
-class Turns:
+class Backpressure:
     """Who waits for room in which partition of a stream, for all loops and threads.
 
     The lines are deques, and each change of one is a single step of it: they need no lock.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[int, deque[Wait]] = {}
+        self._lines: dict[int, deque[SendWait]] = {}
 
     def waited(self, partition: int) -> bool:
         """Whether somebody waits for room there."""
         return bool(self._lines.get(partition))
 
-    def line(self, partition: int) -> deque[Wait]:
+    def line(self, partition: int) -> deque[SendWait]:
         """Those that wait there, the first one first."""
         return self._lines.setdefault(partition, deque())
 
 
-class Wait:
+class SendWait:
     """One send, with its place in the line of each partition in which it waits for room.
 
     :param timeout_s: seconds after which it gives up, and is passed over.
@@ -43,7 +43,7 @@ class Wait:
 
     def __init__(
         self,
-        turns: Turns,
+        turns: Backpressure,
         timeout_s: float,
         wake: Callable[[], object],
         over: Callable[[], bool] = lambda: False,
@@ -133,6 +133,6 @@ class Wait:
         return False
 
 
-def _remove(line: deque[Wait], one: Wait) -> None:
+def _remove(line: deque[SendWait], one: SendWait) -> None:
     with suppress(ValueError):  # whoever was behind it has done so
         line.remove(one)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from chancy.errors import ChancyError, InvalidArguments
 from chancy.plugins.redis.streams.model.target import Target
-from chancy.plugins.redis.transport.script_client import Call, Reply
+from chancy.plugins.redis.transport.script_client import Reply, StreamCall
 from chancy.plugins.redis.transport.scripts import Value
 from chancy.text import shown
 
@@ -29,7 +29,7 @@ class StreamFull(ChancyError):
 
 
 @dataclass(slots=True)
-class Run:
+class RecordRun:
     """Records that follow each other in a partition and have equally many fields.
 
     :ivar width: names and values of one of them.
@@ -48,7 +48,7 @@ class Part:
 
     partition: int
     #: In the order of the records, one at least.
-    runs: list[Run]
+    runs: list[RecordRun]
 
     @property
     def count(self) -> int:
@@ -56,7 +56,7 @@ class Part:
         return sum(len(run.places) for run in self.runs)
 
 
-class Batch(Generic[R]):
+class SendBatch(Generic[R]):
     """Records of a stream that are sent together.
 
     :param ids: whether the caller wants them, or gives them.
@@ -80,9 +80,9 @@ class Batch(Generic[R]):
         fields = stream.coding.encode(record)
         part = self._parts.get(partition)
         if part is None:
-            part = self._parts[partition] = Part(partition, [Run(len(fields))])
+            part = self._parts[partition] = Part(partition, [RecordRun(len(fields))])
         elif part.runs[-1].width != len(fields):
-            part.runs.append(Run(len(fields)))
+            part.runs.append(RecordRun(len(fields)))
         run = part.runs[-1]
         run.places.append(self.count)
         if id is not None:
@@ -108,7 +108,7 @@ class Batch(Generic[R]):
                 )
         return parts
 
-    def call(self, part: Part) -> Call:
+    def call(self, part: Part) -> StreamCall:
         """The script that appends a part."""
         stream = self._stream
         keys = stream.keys
@@ -121,7 +121,7 @@ class Batch(Generic[R]):
         for run in part.runs:
             args += (run.width, len(run.places))
             args += run.args
-        return Call("send", [keys.log(part.partition), keys.stat(part.partition)], args)
+        return StreamCall("send", [keys.log(part.partition), keys.stat(part.partition)], args)
 
 
 class Gathering(Generic[R]):
@@ -131,10 +131,10 @@ class Gathering(Generic[R]):
         self._stream = stream
         # No more than a partition holds: a batch of one key must find room.
         self._most = min(CHUNK, stream.size)
-        self._batch = Batch(stream, ids=False)
+        self._batch = SendBatch(stream, ids=False)
         self._number = 0
 
-    def add(self, record: R) -> Batch[R] | None:
+    def add(self, record: R) -> SendBatch[R] | None:
         """Encode a record; gives a batch when there is one to send.
 
         :raises InvalidArguments: the record does not fit the stream; says which one it is.
@@ -149,13 +149,13 @@ class Gathering(Generic[R]):
             return None
         return self.rest()
 
-    def rest(self) -> Batch[R]:
+    def rest(self) -> SendBatch[R]:
         """What there is so far, perhaps nothing."""
-        batch, self._batch = self._batch, Batch(self._stream, ids=False)
+        batch, self._batch = self._batch, SendBatch(self._stream, ids=False)
         return batch
 
 
-def whole(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> Batch[R]:
+def whole(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> SendBatch[R]:
     """All records in one batch.
 
     :raises InvalidArguments: a record or an id that cannot be, or too many of them.
@@ -166,7 +166,7 @@ def whole(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) ->
         )
     if ids is not None:
         check_ids(ids, len(records))
-    batch = Batch(stream, ids=True)
+    batch = SendBatch(stream, ids=True)
     for number, record in enumerate(records):
         try:
             batch.add(record, None if ids is None else ids[number])

@@ -18,9 +18,9 @@ from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.batch import (
     CHUNK,
     CHUNK_BYTES,
-    Batch,
     Gathering,
-    Run,
+    RecordRun,
+    SendBatch,
     whole,
 )
 from chancy.plugins.redis.streams.producing.sender import Progress, each
@@ -32,7 +32,7 @@ from chancy.text import shown
 R = TypeVar("R")
 
 
-class Waiting(NamedTuple):
+class EventOutboxRow(NamedTuple):
     """A row of the outbox: events of one call for one partition.
 
     :param pos: its place; of no other row, ever.
@@ -81,7 +81,7 @@ def _statement(name: str, schema: str) -> str:
     )
 
 
-def deposited(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> Batch[R]:
+def deposited(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> SendBatch[R]:
     """Records for the table; raises `InvalidArguments` for one that cannot be, and for ids."""
     if ids is not None:
         raise InvalidArguments(
@@ -91,7 +91,7 @@ def deposited(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None
     return whole(stream, records, None)
 
 
-class Deposits:
+class EventOutboxWriter:
     """The table, for those who put events into it inside transactions of theirs.
 
     :ivar schema: the one that has the table; None: there is none.
@@ -100,7 +100,7 @@ class Deposits:
     def __init__(self) -> None:
         self.schema: str | None = None
 
-    async def put(self, stream: Target[Any], batch: Batch[Any], within: object) -> None:
+    async def put(self, stream: Target[Any], batch: SendBatch[Any], within: object) -> None:
         """Put events into the table; raises what the caller's library does.
 
         :raises TypeError: ``within`` is no connection that we know, or there is no table.
@@ -108,7 +108,7 @@ class Deposits:
         text, parameters = self._insertion(stream, batch, within)
         await fetch_within(within, text, *parameters)
 
-    def put_blocking(self, stream: Target[Any], batch: Batch[Any], within: object) -> None:
+    def put_blocking(self, stream: Target[Any], batch: SendBatch[Any], within: object) -> None:
         """The same without an event loop."""
         text, parameters = self._insertion(stream, batch, within)
         fetch_within_sync(within, text, *parameters)
@@ -150,7 +150,7 @@ class Deposits:
         return count
 
     def _insertion(
-        self, stream: Target[Any], batch: Batch[Any], within: object
+        self, stream: Target[Any], batch: SendBatch[Any], within: object
     ) -> tuple[str, list[object]]:
         if self.schema is None:
             raise TypeError(
@@ -179,23 +179,23 @@ class Deposits:
         ]
 
 
-def _counted(count: int, batch: Batch[Any], progress: Progress | None) -> int:
+def _counted(count: int, batch: SendBatch[Any], progress: Progress | None) -> int:
     count += batch.count
     if progress is not None:
         progress(count)
     return count
 
 
-def _pieces(run: Run, size: int) -> Sequence[Run]:
+def _pieces(run: RecordRun, size: int) -> Sequence[RecordRun]:
     """Records in rows that a relay takes over as a whole."""
     most = min(CHUNK, size) * run.width
-    pieces = [Run(run.width)]
+    pieces = [RecordRun(run.width)]
     taken = 0
     for at in range(0, len(run.args), run.width):
         event = run.args[at : at + run.width]
         length = sum(len(value) for value in event if isinstance(value, bytes))
         if pieces[-1].args and (len(pieces[-1].args) >= most or taken + length > CHUNK_BYTES // 4):
-            pieces.append(Run(run.width))
+            pieces.append(RecordRun(run.width))
             taken = 0
         pieces[-1].args += event
         taken += length
@@ -220,7 +220,7 @@ def _unpacked(data: bytes) -> Sequence[bytes]:
     return values
 
 
-class Outbox:
+class EventOutboxReader:
     """The table, for the one relay that has the turn.
 
     :param holder: the relay.
@@ -235,17 +235,17 @@ class Outbox:
 
     async def take(
         self, lease_s: float, rows: int, bytes_: int, without: Sequence[tuple[str, int]]
-    ) -> list[Waiting]:
+    ) -> list[EventOutboxRow]:
         """Rows by their place, while this relay has the turn, which it now has for so long."""
         places = [f"{stream}/{number}" for stream, number in without]
         found = await self._fetch("take", self._holder, lease_s, rows, bytes_, places)
         return sorted(map(_waiting, found))
 
-    async def delete(self, done: Sequence[Waiting]) -> int:
+    async def delete(self, done: Sequence[EventOutboxRow]) -> int:
         """Delete rows that are in Redis; gives how many, none when the turn is over."""
         return len(await self._fetch("delete", self._holder, [one.pos for one in done]))
 
-    async def refuse(self, one: Waiting, problem: str) -> None:
+    async def refuse(self, one: EventOutboxRow, problem: str) -> None:
         """Write down why a row waits."""
         await self._fetch("refuse", one.pos, problem)
 
@@ -258,9 +258,11 @@ class Outbox:
         await self._fetch("yield", self._holder)
 
 
-def _waiting(row: Sequence[Any]) -> Waiting:
+def _waiting(row: Sequence[Any]) -> EventOutboxRow:
     pos, id, stream, partition, about, events, width, data, term = row
-    return Waiting(pos, id, stream, partition, about, events, width, _unpacked(bytes(data)), term)
+    return EventOutboxRow(
+        pos, id, stream, partition, about, events, width, _unpacked(bytes(data)), term
+    )
 
 
 #: What a row says of its stream, of the text in it.

@@ -18,12 +18,16 @@ from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, ChancyError, ConfigurationError
 from chancy.plugin.runtime import Runtime
-from chancy.plugins.redis.relay.leader_loop import Rounds
+from chancy.plugins.redis.relay.leader_loop import LeaderLoop
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.schema import agree
 from chancy.plugins.redis.streams.producing.batch import CHUNK, StreamFull
-from chancy.plugins.redis.streams.producing.outbox import Outbox, Waiting, declared
-from chancy.plugins.redis.transport.script_client import Call, Link, Reply
+from chancy.plugins.redis.streams.producing.outbox import (
+    EventOutboxReader,
+    EventOutboxRow,
+    declared,
+)
+from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
 from chancy.plugins.redis.transport.scripts import Value
 
 logger = logging.getLogger("chancy.redis.streams")
@@ -39,11 +43,11 @@ _MOST_AGREED = 1_000
 
 
 class EventRelay:
-    """Works beside each worker, as often as `Rounds` says."""
+    """Works beside each worker, as often as `LeaderLoop` says."""
 
-    def __init__(self, link: Link, store: SqlStore, runtime: Runtime) -> None:
+    def __init__(self, link: ScriptClient, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
-        self._outbox = Outbox(store, uuid.uuid4())
+        self._outbox = EventOutboxReader(store, uuid.uuid4())
         self._runtime = runtime
         self._agreed: set[tuple[str, str]] = set()
         #: Partitions that took nothing: until when they are left alone. Their rows keep their
@@ -54,7 +58,7 @@ class EventRelay:
     async def serve(self) -> None:
         """Go on until cancelled; then let another have the turn."""
         try:
-            await Rounds(self._runtime, self._reach, self.turn).serve()
+            await LeaderLoop(self._runtime, self._reach, self.turn).serve()
         finally:
             try:
                 await self._outbox.give_up()
@@ -72,14 +76,14 @@ class EventRelay:
         now = time.monotonic()
         self._stopped = {place: at for place, at in self._stopped.items() if at > now}
         taken = await self._outbox.take(LEASE_S, ROWS, BYTES, list(self._stopped))
-        calls: list[Call] = []
-        groups: list[Sequence[Waiting]] = []
+        calls: list[StreamCall] = []
+        groups: list[Sequence[EventOutboxRow]] = []
         for place, each in groupby(sorted(taken, key=_by_place), attrgetter("place")):
             some = await self._fitting(_some(list(each)))
             if some:
                 groups.append(some)
                 calls.append(self._call(place, some))
-        done: list[Waiting] = []
+        done: list[EventOutboxRow] = []
         stale = 0
         replies = await self._link.call_many(calls)
         for rows, reply in zip(groups, replies, strict=True):
@@ -94,14 +98,14 @@ class EventRelay:
             return False
         return bool(taken)
 
-    async def _fitting(self, rows: Sequence[Waiting]) -> Sequence[Waiting]:
+    async def _fitting(self, rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
         """The first of them, as far as their stream is kept as each of them says."""
         for at, row in enumerate(rows):
             if not await self._fits(row):
                 return rows[:at]
         return rows
 
-    async def _fits(self, row: Waiting) -> bool:
+    async def _fits(self, row: EventOutboxRow) -> bool:
         """Whether the stream is kept as the row says; if not, its rows wait for a person."""
         key = row.stream, row.about
         if key in self._agreed:
@@ -117,16 +121,20 @@ class EventRelay:
         self._agreed.add(key)
         return True
 
-    def _call(self, place: tuple[str, int], rows: Sequence[Waiting]) -> Call:
+    def _call(self, place: tuple[str, int], rows: Sequence[EventOutboxRow]) -> StreamCall:
         stream, number = place
         keys = StreamKeys(self._link.prefix, stream)
         about = declared(rows[-1].about)
         args: list[Value] = [rows[0].term, about.size, about.full]
         for row in rows:
             args += [row.pos, row.mark, row.width, row.events, *row.values]
-        return Call("relay", (keys.log(number), keys.stat(number), keys.relayed(number)), args)
+        return StreamCall(
+            "relay", (keys.log(number), keys.stat(number), keys.relayed(number)), args
+        )
 
-    async def _landed(self, rows: Sequence[Waiting], reply: Reply) -> Sequence[Waiting]:
+    async def _landed(
+        self, rows: Sequence[EventOutboxRow], reply: Reply
+    ) -> Sequence[EventOutboxRow]:
         """The rows that are in Redis; the partition of the others waits."""
         if isinstance(reply, BrokerError):
             await self._stop(rows[0], reply)
@@ -140,7 +148,7 @@ class EventRelay:
             self._pauses.pop(rows[0].place, None)
         return rows[:count]
 
-    async def _stop(self, row: Waiting, error: ChancyError) -> None:
+    async def _stop(self, row: EventOutboxRow, error: ChancyError) -> None:
         """Leave a partition alone for a while: growing, up to half a minute."""
         pauses = self._pauses.setdefault(row.place, Backoff(base_s=_SOON_S, cap_s=_LATE_S))
         pause_s = pauses.next_s()
@@ -155,11 +163,11 @@ class EventRelay:
         await self._outbox.refuse(row, str(error))
 
 
-def _by_place(row: Waiting) -> tuple[str, int, int]:
+def _by_place(row: EventOutboxRow) -> tuple[str, int, int]:
     return row.stream, row.partition, row.pos
 
 
-def _some(rows: Sequence[Waiting]) -> Sequence[Waiting]:
+def _some(rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
     """As many of the first rows as a script may append, one at least; the rest comes next time."""
     events = 0
     for at, row in enumerate(rows):

@@ -10,8 +10,15 @@ from typing import Generic, TypeVar
 
 from chancy.plugins.redis.streams.model.schema import agree, shape_of
 from chancy.plugins.redis.streams.model.target import Target
-from chancy.plugins.redis.streams.producing.backpressure import Turns, Wait
-from chancy.plugins.redis.streams.producing.batch import Batch, Gathering, Part, full, sort, whole
+from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
+from chancy.plugins.redis.streams.producing.batch import (
+    Gathering,
+    Part,
+    SendBatch,
+    full,
+    sort,
+    whole,
+)
 
 R = TypeVar("R")
 
@@ -28,7 +35,7 @@ class Sender(Generic[R]):
     :param turns: of all who send to the stream in this process.
     """
 
-    def __init__(self, stream: Target[R], turns: Turns) -> None:
+    def __init__(self, stream: Target[R], turns: Backpressure) -> None:
         self._stream = stream
         self._turns = turns
         self._agreed = False
@@ -113,7 +120,7 @@ class Sender(Generic[R]):
             flight.cancel()
         return flight.sent
 
-    async def _flush(self, batch: Batch[R], ids: list[str], timeout_s: float) -> int:
+    async def _flush(self, batch: SendBatch[R], ids: list[str], timeout_s: float) -> int:
         """Send a batch, waiting for room; gives how many there were."""
         if not batch.count:
             return 0
@@ -125,7 +132,7 @@ class Sender(Generic[R]):
         woken = asyncio.Event()
         loop = asyncio.get_running_loop()
         rouse = partial(loop.call_soon_threadsafe, woken.set)
-        with Wait(self._turns, timeout_s, rouse, loop.is_closed) as wait:
+        with SendWait(self._turns, timeout_s, rouse, loop.is_closed) as wait:
             wait.join(await self._attempt(batch, wait.free(parts), ids))
             while wait.parts:
                 if wait.left_s <= 0:
@@ -138,7 +145,9 @@ class Sender(Generic[R]):
                 wait.leave(first, but=await self._attempt(batch, first, ids))
         return batch.count
 
-    async def _attempt(self, batch: Batch[R], parts: Sequence[Part], ids: list[str]) -> list[Part]:
+    async def _attempt(
+        self, batch: SendBatch[R], parts: Sequence[Part], ids: list[str]
+    ) -> list[Part]:
         """Gives the parts for which there was no room."""
         if not parts:
             return []

@@ -9,11 +9,11 @@ from typing import Generic, Literal, TypeVar, get_args
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.protocols import Coding, Route
-from chancy.plugins.redis.streams.producing.backpressure import Turns
-from chancy.plugins.redis.streams.producing.outbox import Deposits, deposited
+from chancy.plugins.redis.streams.producing.backpressure import Backpressure
+from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter, deposited
 from chancy.plugins.redis.streams.producing.sender import PATIENCE_S, Progress, Sender
 from chancy.plugins.redis.streams.producing.sync_sender import SyncSender
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from chancy.text import shown
 
 R = TypeVar("R")
@@ -38,13 +38,13 @@ class Stream(Generic[R]):
         self,
         name: str,
         *,
-        link: Link,
+        link: ScriptClient,
         coding: Coding[R],
         route: Route[R],
         partitions: int = 16,
         size: int = 50_000,
         full: Full = "block",
-        deposits: Deposits | None = None,
+        deposits: EventOutboxWriter | None = None,
     ) -> None:
         check_name("stream", name)
         if not 1 <= partitions <= MAX_PARTITIONS:
@@ -65,9 +65,9 @@ class Stream(Generic[R]):
         self.size = size
         self.full: Full = full
         self.keys = StreamKeys(link.prefix, name)
-        self._deposits = deposits or Deposits()
+        self._deposits = deposits or EventOutboxWriter()
         #: Of the sends of this process, loops and threads alike.
-        self.turns = Turns()
+        self.turns = Backpressure()
         self._sender = Sender(self, self.turns)
         self._sync_sender = SyncSender(self, link.sync, self.turns)
 

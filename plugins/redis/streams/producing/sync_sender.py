@@ -9,10 +9,17 @@ from typing import Generic, TypeVar
 
 from chancy.plugins.redis.streams.model.schema import asking, check, shape_of
 from chancy.plugins.redis.streams.model.target import Target
-from chancy.plugins.redis.streams.producing.backpressure import Turns, Wait
-from chancy.plugins.redis.streams.producing.batch import Batch, Gathering, Part, full, sort, whole
+from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
+from chancy.plugins.redis.streams.producing.batch import (
+    Gathering,
+    Part,
+    SendBatch,
+    full,
+    sort,
+    whole,
+)
 from chancy.plugins.redis.streams.producing.sender import PATIENCE_S, Progress
-from chancy.plugins.redis.transport.script_client import SyncLink
+from chancy.plugins.redis.transport.script_client import SyncScriptClient
 
 R = TypeVar("R")
 
@@ -20,7 +27,7 @@ R = TypeVar("R")
 class SyncSender(Generic[R]):
     """`Sender` for threads."""
 
-    def __init__(self, stream: Target[R], link: SyncLink, turns: Turns) -> None:
+    def __init__(self, stream: Target[R], link: SyncScriptClient, turns: Backpressure) -> None:
         self._stream = stream
         self._turns = turns
         self._link = link
@@ -66,14 +73,14 @@ class SyncSender(Generic[R]):
             progress(sent)
         return sent
 
-    def _flush(self, batch: Batch[R], ids: list[str], timeout_s: float) -> int:
+    def _flush(self, batch: SendBatch[R], ids: list[str], timeout_s: float) -> int:
         if not batch.count:
             return 0
         parts = batch.parts()
         if not self._agreed:
             self._agree()
         woken = threading.Event()
-        with Wait(self._turns, timeout_s, woken.set) as wait:
+        with SendWait(self._turns, timeout_s, woken.set) as wait:
             wait.join(self._attempt(batch, wait.free(parts), ids))
             while wait.parts:
                 if wait.left_s <= 0:
@@ -84,7 +91,7 @@ class SyncSender(Generic[R]):
                 wait.leave(first, but=self._attempt(batch, first, ids))
         return batch.count
 
-    def _attempt(self, batch: Batch[R], parts: Sequence[Part], ids: list[str]) -> list[Part]:
+    def _attempt(self, batch: SendBatch[R], parts: Sequence[Part], ids: list[str]) -> list[Part]:
         """Gives the parts for which there was no room."""
         calls = [batch.call(part) for part in parts]
         return sort(parts, self._link.call_many(calls), ids) if calls else []

@@ -11,7 +11,7 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis.compat.fennel import App
 from chancy.plugins.redis.compat.fennel.exceptions import FennelException
 from chancy.plugins.redis.compat.fennel.worker import orders_of
-from chancy.plugins.retry import Fennel, Retry
+from chancy.plugins.retry import Fennel, Retries
 from tests.plugins.redis.compat.fennel_worker import Shop, opened
 
 
@@ -28,8 +28,8 @@ def sweep_of(app: App) -> float:
     return recovery.sweep_s
 
 
-def retry_of(app: App) -> Retry:
-    [retry] = [one for one in app.chancy.hooks.plugins if isinstance(one, Retry)]
+def retry_of(app: App) -> Retries:
+    [retry] = [one for one in app.chancy.hooks.plugins if isinstance(one, Retries)]
     return retry
 
 

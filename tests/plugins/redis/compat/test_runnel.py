@@ -26,7 +26,7 @@ from chancy.plugins.redis.compat.runnel import (
 )
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Quarantine
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from tests.docs.pages import page
 from tests.plugins.redis.compat import runnel_shop
 from tests.plugins.redis.streams.shards import tell
@@ -113,7 +113,7 @@ async def test_the_program_runs(
     assert found.count("billed 1") == found.count("checked 3") == found.count("warm") == 1
     last = runnel_shop.Large(order_id=1, amount=150)
     number = runnel_shop.large.route.partition(last, 16)
-    link = Link(RedisSettings(**place))
+    link = ScriptClient(RedisSettings(**place))
     kept = await link.command("HGET", "{shop:st:orders}:meta", "partitions")
     entries = await link.command("XRANGE", f"{{shop:st:large:{number}}}:log", "-", "+")
     await link.close()

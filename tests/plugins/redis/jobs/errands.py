@@ -14,7 +14,7 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.redis.relay import job_relay as relay
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from chancy.states import State
 
 QUEUE = Queue(
@@ -56,7 +56,7 @@ def make(dsn: str, url: str) -> Chancy:
         RedisPlugin(url=url),
         Leadership(lease_s=1.0),
         Recovery(sweep_s=0.2),
-        Retry(),
+        Retries(),
     ]
     return Chancy(dsn, queues=[QUEUE], plugins=plugins, no_default_plugins=True, pool_size=3)
 

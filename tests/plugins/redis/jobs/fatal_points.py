@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from chancy.errors import BrokerUnavailable
-from chancy.plugins.redis.jobs.handoff import Desk
+from chancy.plugins.redis.jobs.handoff import Handoff
 from chancy.plugins.redis.transport.clients import Client
 from chancy.plugins.redis.transport.scripts import Script, Value
-from chancy.plugins.redis.transport.shard_client import SCRIPTS, Link
+from chancy.plugins.redis.transport.shard_client import SCRIPTS, ShardClient
 
 #: Around each call.
 Call = Callable[[], AbstractContextManager[None]]
@@ -58,15 +58,15 @@ def replace(kind: type, name: str, method: Callable[..., object]) -> None:
 
 def arm_link(name: str, call: Call) -> None:
     """Nearly all of them are run there."""
-    run = Link.run
+    run = ShardClient.run
 
-    async def fatal(self: Link, script: str, *args: Value) -> object:
+    async def fatal(self: ShardClient, script: str, *args: Value) -> object:
         if script != name:
             return await run(self, script, *args)
         with call():
             return await run(self, script, *args)
 
-    replace(Link, "run", fatal)
+    replace(ShardClient, "run", fatal)
 
 
 def arm_threads(name: str, call: Call) -> None:
@@ -86,20 +86,20 @@ def arm_threads(name: str, call: Call) -> None:
 
 
 def arm_desk(call: Call) -> None:
-    hear = Desk.hear
+    hear = Handoff.hear
 
-    def fatal(self: Desk, payload: bytes) -> str | None:
+    def fatal(self: Handoff, payload: bytes) -> str | None:
         with call():
             return hear(self, payload)
 
-    replace(Desk, "hear", fatal)
+    replace(Handoff, "hear", fatal)
 
 
 def lose_a_claim() -> None:
     """Have the answer of the first claim that gives jobs be lost."""
-    run, lost = Link.run, False
+    run, lost = ShardClient.run, False
 
-    async def lose(self: Link, script: str, *args: Value) -> object:
+    async def lose(self: ShardClient, script: str, *args: Value) -> object:
         nonlocal lost
         answer = await run(self, script, *args)
         if script == "claim" and not lost and isinstance(answer, list) and len(answer) > 3:
@@ -107,4 +107,4 @@ def lose_a_claim() -> None:
             raise BrokerUnavailable("the answer was lost")
         return answer
 
-    replace(Link, "run", lose)
+    replace(ShardClient, "run", lose)

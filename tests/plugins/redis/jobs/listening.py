@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from chancy.broker.notices import Kind, Notice, Subscription
+from chancy.broker.notices import Notice, NoticeKind, Subscription
 from tests.support.waiting import eventually
 
 
@@ -28,6 +28,6 @@ class Listening:
 
 async def woken(listening: Listening) -> None:
     async def heard() -> bool:
-        return Notice(Kind.WAKE, "default") in listening.heard
+        return Notice(NoticeKind.WAKE, "default") in listening.heard
 
     await eventually(heard)

@@ -22,7 +22,7 @@ from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.redis.relay import job_relay as relay
 from chancy.plugins.redis.transport.clients import command_sync
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.routing.router import RoutedBroker
 from tests.plugins.redis.jobs.errand_fleet import entries, rows
@@ -69,7 +69,7 @@ class Scene:
     async def application(self) -> AsyncGenerator[Chancy]:
         # What a dead process has taken of the outbox is given to another soon.
         relay.LEASE_S = moves.LEASE_S = 0.5
-        plugins = [ImmediateLeadership(), Recovery(sweep_s=0.1), Retry()]
+        plugins = [ImmediateLeadership(), Recovery(sweep_s=0.1), Retries()]
         if self.alone:
             queue = replace(QUEUE, broker=DEFAULT_BROKER, broker_options={"history": "none"})
             broker = RedisBroker(self.settings)

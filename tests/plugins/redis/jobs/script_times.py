@@ -16,7 +16,7 @@ import redis
 
 from chancy.plugins.redis.transport.clients import command_sync
 from chancy.plugins.redis.transport.scripts import Value
-from chancy.plugins.redis.transport.shard_client import SCRIPTS, Link
+from chancy.plugins.redis.transport.shard_client import SCRIPTS, ShardClient
 from tests.support.redis_fixtures import RedisServer
 
 logger = logging.getLogger(__name__)
@@ -93,9 +93,9 @@ class ScriptTimes:
 @contextmanager
 def timed(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Generator[ScriptTimes]:
     """Note how long scripts take, of which one runs after the other."""
-    run = Link.run
+    run = ShardClient.run
 
-    async def noted(self: Link, name: str, *args: Value) -> Any:
+    async def noted(self: ShardClient, name: str, *args: Value) -> Any:
         calls, before_us = times.counted()
         began_us = times.cpu_us()
         try:
@@ -114,5 +114,5 @@ def timed(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Generator[Scr
         for script in SCRIPTS.values():
             command_sync(client, "SCRIPT LOAD", script.text)
         times = ScriptTimes(server, client)
-        patched.setattr(Link, "run", noted)
+        patched.setattr(ShardClient, "run", noted)
         yield times

@@ -18,7 +18,7 @@ from chancy.job.unique import OnConflict, UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.transport.chunks import BATCH, BYTES, MOVED, fit, take_back
 from chancy.plugins.redis.transport.scripts import Value
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.script_times import timed
@@ -59,7 +59,7 @@ def large(count: int, **options: Any) -> list[PreparedJob]:
     return [prepared(arguments=text if n % 5 else "{}", **options) for n in range(count)]
 
 
-def link_of(bench: Bench) -> Link:
+def link_of(bench: Bench) -> ShardClient:
     assert isinstance(bench.broker, RedisBroker)
     return bench.broker.link
 
@@ -68,16 +68,16 @@ def fail_script(
     monkeypatch: pytest.MonkeyPatch, script: str, number: int, error: Exception
 ) -> list[int]:
     """Have a run of a script end in an error; gives the lengths of all its runs."""
-    run, runs = Link.run, list[int]()
+    run, runs = ShardClient.run, list[int]()
 
-    async def failing(self: Link, name: str, *args: Value) -> Any:
+    async def failing(self: ShardClient, name: str, *args: Value) -> Any:
         if name == script:
             runs.append(len(args))
             if len(runs) == number:
                 raise error
         return await run(self, name, *args)
 
-    monkeypatch.setattr(Link, "run", failing)
+    monkeypatch.setattr(ShardClient, "run", failing)
     return runs
 
 
@@ -251,15 +251,15 @@ async def test_jobs_that_are_alike_and_there_are_pushed_piece_by_piece(bench: Be
 async def test_jobs_of_a_claim_that_was_lost_are_no_more_than_were_asked_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs, run = [prepared() for _ in range(25)], Link.run
+    jobs, run = [prepared() for _ in range(25)], ShardClient.run
     await bench.push(*jobs)
 
-    async def lose(self: Link, name: str, *args: Value) -> Any:
+    async def lose(self: ShardClient, name: str, *args: Value) -> Any:
         await run(self, name, *args)
         raise BrokerUnavailable("lost")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "run", lose)
+        patched.setattr(ShardClient, "run", lose)
         with pytest.raises(BrokerUnavailable):
             await bench.claim(25)
     given = [await bench.claim(10) for _ in range(3)]
@@ -272,16 +272,16 @@ async def test_jobs_of_a_claim_that_was_lost_are_given_piece_by_piece(
 ) -> None:
     jobs = [prepared() for _ in range(2 * MOVED)]
     await bench.push(*jobs)
-    run = Link.run
+    run = ShardClient.run
 
-    async def lose(self: Link, name: str, *args: Value) -> Any:
+    async def lose(self: ShardClient, name: str, *args: Value) -> Any:
         answer = await run(self, name, *args)
         if name == "claim" and await run(self, "counts"):
             raise BrokerUnavailable("lost")
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "run", lose)
+        patched.setattr(ShardClient, "run", lose)
         with pytest.raises(BrokerUnavailable):
             await bench.claim(1_000)
     first: Sequence[Claim] = await bench.claim(1_000)

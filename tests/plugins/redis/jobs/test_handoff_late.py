@@ -11,7 +11,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker
-from chancy.plugins.redis.jobs.handoff import Desk
+from chancy.plugins.redis.jobs.handoff import Handoff
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.plugins.redis.jobs.listening import Listening, woken
@@ -70,7 +70,7 @@ def given(number: int, queue: str) -> Claim:
 async def test_places_that_nobody_asks_for_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for one of which the server does not know yet what came: it would be run twice."""
     monkeypatch.setattr("chancy.plugins.redis.jobs.handoff.MOST_PLACES", 3)
-    made = Desk(lambda claims: None, lambda worker, queue: None)
+    made = Handoff(lambda claims: None, lambda worker, queue: None)
     made.skew = time.monotonic() - 1_000.0
     worker, [first, second] = UUID(int=1), [given(900, "a"), given(901, "b")]
     assert made.missed([first, second]) == [first, second]

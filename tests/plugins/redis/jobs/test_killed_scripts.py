@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from chancy.plugins.redis.maintenance.repair import Restoration
+from chancy.plugins.redis.maintenance.repair import Repair
 from chancy.plugins.redis.transport.shard_client import SCRIPTS
 from tests.plugins.redis.jobs.doomed_processes import Nursery, nursery
 from tests.plugins.redis.jobs.errand_fleet import balanced
@@ -81,7 +81,7 @@ class Stage:
                 await go_on(scene, chancy, look)
                 await check_ends(scene, chancy, scenario.ended[at], scenario.end)
                 link = (await redis_of(chancy)).link
-                assert await Restoration(link).astray() == (0, 0, 0)
+                assert await Repair(link).astray() == (0, 0, 0)
                 return look.keys()
 
     async def survive(self, name: str) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step, promote
@@ -101,9 +101,9 @@ async def test_what_is_claimed_at_this_moment_is_not_taken_for_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the answer takes: the server has carried it out."""
-    run, done, arrives = Link.run, asyncio.Event(), asyncio.Event()
+    run, done, arrives = ShardClient.run, asyncio.Event(), asyncio.Event()
 
-    async def late(self: Link, name: str, *args: Any) -> Any:
+    async def late(self: ShardClient, name: str, *args: Any) -> Any:
         answer = await run(self, name, *args)
         if name == "claim":
             done.set()
@@ -116,7 +116,7 @@ async def test_what_is_claimed_at_this_moment_is_not_taken_for_lost(
         bench = Bench(broker)
         await bench.prepare()
         [id] = await bench.push(prepared())
-        monkeypatch.setattr(Link, "run", late)
+        monkeypatch.setattr(ShardClient, "run", late)
         claiming = asyncio.create_task(bench.claim())
         await done.wait()
         assert await bench.state(id) is State.RUNNING

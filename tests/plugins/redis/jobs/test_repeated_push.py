@@ -11,7 +11,7 @@ from chancy.broker.values import PreparedJob
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
-from chancy.plugins.redis.transport.shard_client import Link
+from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
@@ -42,9 +42,9 @@ def lose(
 ) -> tuple[list[str], list[Any]]:
     """Lose answers of pushes, and have a worker run what they have stored before they are
     repeated; gives the scripts that push, and the ids of what was run."""
-    run, pushed, ran = Link.run, list[str](), list[Any]()
+    run, pushed, ran = ShardClient.run, list[str](), list[Any]()
 
-    async def losing(self: Link, name: str, *args: Any) -> Any:
+    async def losing(self: ShardClient, name: str, *args: Any) -> Any:
         answer = await run(self, name, *args)
         if name in PUSHES:
             pushed.append(name)
@@ -56,7 +56,7 @@ def lose(
                 raise BrokerUnavailable("the answer is lost")
         return answer
 
-    monkeypatch.setattr(Link, "run", losing)
+    monkeypatch.setattr(ShardClient, "run", losing)
     return pushed, ran
 
 

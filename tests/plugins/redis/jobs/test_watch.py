@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from chancy.broker.notices import Kind, Notice
+from chancy.broker.notices import Notice, NoticeKind
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.testing.conformance.bench import Bench, prepared
 
@@ -29,7 +29,7 @@ async def test_the_probe_of_another_is_told_to_nobody(redis_url: str) -> None:
         await bench.prepare()
         await bench.push(prepared())
         heard = await hearing
-        assert told == heard == [Notice(Kind.WAKE, "default")]
+        assert told == heard == [Notice(NoticeKind.WAKE, "default")]
         for subscription in (mine, theirs):
             await subscription.close()
     finally:

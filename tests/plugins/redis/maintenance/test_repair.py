@@ -12,7 +12,7 @@ from chancy.broker.values import JobFilter
 from chancy.job.unique import UniqueKey
 from chancy.plugins.redis import RedisBroker, RedisSettings
 from chancy.plugins.redis.maintenance.doctor import examine
-from chancy.plugins.redis.maintenance.repair import Restoration
+from chancy.plugins.redis.maintenance.repair import Repair
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, settlement
@@ -34,8 +34,8 @@ async def delete(broker: RedisBroker, name: str) -> None:
 
 
 async def restored(broker: RedisBroker) -> int:
-    found = await Restoration(broker.link).turn()
-    assert await Restoration(broker.link).astray() == (0, 0, 0)
+    found = await Repair(broker.link).turn()
+    assert await Repair(broker.link).astray() == (0, 0, 0)
     return found
 
 
@@ -124,11 +124,11 @@ async def test_what_is_gone_altogether_is_looked_for_once(
         return await command(*parts)
 
     monkeypatch.setattr(broker.link, "command", counting)
-    assert await Restoration(broker.link).turn() == 0
+    assert await Repair(broker.link).turn() == 0
     assert scans
     assert (await broker.counts())["default"] == (0, 0, MANY + 3)
     scans.clear()
-    assert await Restoration(broker.link).turn() == 0
+    assert await Repair(broker.link).turn() == 0
     assert not scans
 
 

@@ -14,8 +14,8 @@ from chancy import Chancy, State, Unique
 from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.relay import adoption as moves
-from chancy.plugins.redis.relay.adoption import Moves
-from chancy.postgres.connections.dedicated import Link
+from chancy.plugins.redis.relay.adoption import JobAdoption
+from chancy.postgres.connections.dedicated import DedicatedSession
 from chancy.worker.worker import Worker
 from tests.plugins.redis.relay.moving import (
     adoption,
@@ -39,16 +39,16 @@ async def chancy(dsn: str, redis_url: str) -> AsyncGenerator[Chancy]:
 
 def broken_off(monkeypatch: pytest.MonkeyPatch, name: str, meanwhile: Any = None) -> None:
     """Have it die before one of its statements, or do something there."""
-    ordinary = Moves._fetch
+    ordinary = JobAdoption._fetch
 
-    async def fetch(self: Moves, which: str, *parameters: object) -> Sequence[Sequence[Any]]:
+    async def fetch(self: JobAdoption, which: str, *parameters: object) -> Sequence[Sequence[Any]]:
         if which == name:
             if meanwhile is None:
                 raise BrokerUnavailable("killed")
             await meanwhile()
         return await ordinary(self, which, *parameters)
 
-    monkeypatch.setattr(Moves, "_fetch", fetch)
+    monkeypatch.setattr(JobAdoption, "_fetch", fetch)
 
 
 async def test_all_that_a_job_has_behind_it_comes_along(chancy: Chancy) -> None:
@@ -302,16 +302,16 @@ async def test_what_is_on_its_way_is_not_run_in_postgres_beside_steps(
 async def test_a_claim_of_steps_whose_answer_was_lost_is_found_again(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ordinary, lost = Link.fetch, list[str]()
+    ordinary, lost = DedicatedSession.fetch, list[str]()
 
-    async def fetch(self: Link, sql: str, *parameters: object, **options: Any) -> Any:
+    async def fetch(self: DedicatedSession, sql: str, *parameters: object, **options: Any) -> Any:
         rows = await ordinary(self, sql, *parameters, **options)
         if "redis_claim" in sql and rows and not lost:
             lost.append(sql)
             raise BrokerUnavailable("cut off")
         return rows
 
-    monkeypatch.setattr(Link, "fetch", fetch)
+    monkeypatch.setattr(DedicatedSession, "fetch", fetch)
     await insert(chancy, [1], '{"workflow": {}}')
     async with Worker(chancy):
         await eventually(lambda: jobs.noted == [1])

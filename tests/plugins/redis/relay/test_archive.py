@@ -19,7 +19,7 @@ from chancy.plugin.leader import Unelected
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.plugins.redis.relay.archive import Archive
-from chancy.plugins.retry import Retry
+from chancy.plugins.retry import Retries
 from chancy.routing.router import RoutedBroker
 from chancy.testing.conformance.bench import record
 from chancy.worker.worker import Worker
@@ -36,7 +36,7 @@ LETTERS = DeadLetters(sweep_s=0.1)
 
 @asynccontextmanager
 async def application(dsn: str, url: str) -> AsyncGenerator[Chancy]:
-    plugins = [RedisPlugin(url=url), LETTERS, Retry()]
+    plugins = [RedisPlugin(url=url), LETTERS, Retries()]
     async with Chancy(
         dsn, queues=QUEUES, plugins=plugins, no_default_plugins=True, pool_size=4
     ) as chancy:

@@ -22,8 +22,8 @@ from chancy.errors import BrokerUnavailable, PushError
 from chancy.plugin.leader import Unelected
 from chancy.plugins.redis import RedisBroker, RedisPlugin
 from chancy.plugins.redis.relay import job_relay as relay
-from chancy.plugins.redis.relay.job_relay import Relay
-from chancy.plugins.redis.relay.outbox import Outbox, Waiting
+from chancy.plugins.redis.relay.job_relay import JobRelay
+from chancy.plugins.redis.relay.outbox import JobOutboxReader, JobOutboxRow
 from chancy.routing.router import RoutedBroker
 from chancy.worker.worker import Worker
 from tests.support import jobs
@@ -74,12 +74,12 @@ async def waiting(chancy: Chancy) -> list[UUID]:
     return [row[0] for row in rows]
 
 
-async def relay_of(chancy: Chancy) -> Relay:
+async def relay_of(chancy: Chancy) -> JobRelay:
     class Beside:
         broker, clock, leader = chancy.broker, SystemClock(), Unelected()
 
     runtime: Any = Beside()
-    return Relay((await plane(chancy)).link, store(chancy), runtime)
+    return JobRelay((await plane(chancy)).link, store(chancy), runtime)
 
 
 async def until_empty(chancy: Chancy) -> None:
@@ -184,13 +184,13 @@ async def test_a_relay_that_died_after_its_push_repeats_nothing(
 ) -> None:
     monkeypatch.setattr(relay, "LEASE_S", 0.3)
 
-    async def die(_: Outbox, taken: Sequence[Waiting]) -> None:
+    async def die(_: JobOutboxReader, taken: Sequence[JobOutboxRow]) -> None:
         raise BrokerUnavailable("killed")
 
     async with chancy.transaction() as tx:
         reference = await chancy.push(note(1), within=tx)
     with monkeypatch.context() as patch:
-        patch.setattr(Outbox, "delete", die)
+        patch.setattr(JobOutboxReader, "delete", die)
         with pytest.raises(BrokerUnavailable, match="killed"):
             await (await relay_of(chancy)).turn()
         async with Worker(chancy):
@@ -218,16 +218,16 @@ async def test_a_relay_that_was_frozen_comes_too_late(
 ) -> None:
     async with chancy.transaction() as tx:
         reference = await chancy.push(note(1), within=tx)
-    take = Outbox.take
+    take = JobOutboxReader.take
 
-    async def freeze(outbox: Outbox, limit: int, lease_s: float) -> list[Waiting]:
+    async def freeze(outbox: JobOutboxReader, limit: int, lease_s: float) -> list[JobOutboxRow]:
         taken = await take(outbox, limit, 0.0)
         await asyncio.sleep(0.2)
         return taken
 
     with monkeypatch.context() as patch:
         patch.setattr(relay, "LEASE_S", 0.1)
-        patch.setattr(Outbox, "take", freeze)
+        patch.setattr(JobOutboxReader, "take", freeze)
         assert await (await relay_of(chancy)).turn() == 1
     assert "redis_relay_late jobs=1" in caplog.text
     assert await (await plane(chancy)).get([reference.id]) == {}

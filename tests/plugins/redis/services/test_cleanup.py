@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chancy.plugins.redis.services.leases import Ledger
+from chancy.plugins.redis.services.leases import Leases
 from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import LEASE_S, Shop, note, shop
@@ -67,7 +67,7 @@ async def test_what_has_ended_is_forgotten_without_a_look_through_its_list(
             place.raw.hset(keys.of(f"g{number}"), mapping={"task": "give", "state": "SUCCESS"})
         place.raw.lpush(keys.ended, *(f"g{number}" for number in range(200)))
         place.raw.zadd(f"{keys.waiting}:kept", {f"g{number}": 1 for number in range(200, 300)})
-        ledger = Ledger(place.services.link, "mine", LEASE_S)
+        ledger = Leases(place.services.link, "mine", LEASE_S)
         command_sync(place.raw, "CONFIG", "RESETSTAT")
         for _ in range(4):
             assert len(ledger.tidy(40, 60.0, drop=True)) == 40

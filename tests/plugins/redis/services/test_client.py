@@ -10,7 +10,7 @@ import pytest
 from chancy.errors import ConfigurationError, InvalidArguments, PayloadTooLarge
 from chancy.plugins.redis.keys import named_keys, own_keys
 from chancy.plugins.redis.services import NoService, Service, ServiceRuns
-from chancy.plugins.redis.services.leases import Ledger, Taken
+from chancy.plugins.redis.services.leases import Leases, Taken
 from chancy.plugins.redis.transport.clients import command_sync
 from tests.plugins.redis.services.shop import Beat, Shop
 from tests.support.waiting import eventually
@@ -141,7 +141,7 @@ def test_a_restart_is_done_once_though_the_lease_is_lost(alone: Shop, found_by: 
     """By the owner, which gives up in time; by a sweep; and where it is over as it is asked for."""
     store, leases = alone.services.blocking, alone.services.keys.leases
     id = store.start("beat")
-    ledger = Ledger(alone.services.link, "mine", 60.0)
+    ledger = Leases(alone.services.link, "mine", 60.0)
     (taken,) = ledger.claim(1)
     assert isinstance(taken, Taken)
     if found_by == "restart":
@@ -253,7 +253,7 @@ async def test_what_another_program_left_running_waits_again(alone: Shop) -> Non
     keys = alone.services.keys
     alone.raw.hset(keys.of("old"), mapping={"task": "give", "state": "RUNNING", "cleanup": "false"})
     alone.raw.sadd(keys.known, "old")
-    ledger = Ledger(alone.services.link, "other", 10.0)
+    ledger = Leases(alone.services.link, "other", 10.0)
     assert ledger.sweep(keep_s=1.0, adopt_s=0.05).over == []
     assert alone.raw.zscore(keys.leases, "old")
 
@@ -266,7 +266,7 @@ async def test_what_another_program_left_running_waits_again(alone: Shop) -> Non
 
 async def test_a_sweep_may_wait_for_longer_than_the_lease(alone: Shop) -> None:
     id = await alone.services.start("give")
-    ledger = Ledger(alone.services.link, "gone", 1.0)
+    ledger = Leases(alone.services.link, "gone", 1.0)
     assert len(ledger.claim(1)) == 1
     alone.raw.zincrby(alone.services.keys.leases, -1_500, id)
     assert ledger.sweep(keep_s=1.0, adopt_s=60.0, timeout_s=2.0).over == []
@@ -276,7 +276,7 @@ async def test_a_sweep_may_wait_for_longer_than_the_lease(alone: Shop) -> None:
 async def test_one_sweep_finds_the_services_of_a_worker_that_ran_many(alone: Shop) -> None:
     for number in range(250):
         alone.services.blocking.start("give", id=f"g{number}")
-    ledger = Ledger(alone.services.link, "gone", 1.0)
+    ledger = Leases(alone.services.link, "gone", 1.0)
     assert len(ledger.claim(250)) == 250
     leases = alone.services.keys.leases
     alone.raw.zadd(leases, dict.fromkeys(alone.raw.zrange(leases, 0, -1), 1))

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from chancy.plugins.redis.services.leases import Ledger, Taken
+from chancy.plugins.redis.services.leases import Leases, Taken
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import LEASE_S, Shop, shop
 from tests.support.waiting import eventually
@@ -175,7 +175,7 @@ async def test_an_id_that_was_moved_by_a_worker_that_died_is_not_lost(alone: Sho
     assert alone.notes("given") == ids
     # And a worker whose claim was answered to nobody.
     (id,) = [await alone.services.start("give", cleanup=False, value=1)]
-    (taken,) = Ledger(alone.services.link, "gone", LEASE_S).claim(1)
+    (taken,) = Leases(alone.services.link, "gone", LEASE_S).claim(1)
     assert isinstance(taken, Taken)
     assert taken.id == id
     async with alone.worker():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.services import Context, Service
-from chancy.plugins.redis.services.leases import Ledger
+from chancy.plugins.redis.services.leases import Leases
 from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import Shop
 from tests.support.waiting import eventually
@@ -154,7 +154,7 @@ async def test_the_last_update_is_renewed_while_it_runs(alone: Shop) -> None:
         await eventually(lambda: last() >= first + 1)
         found = await alone.services.get(id)
         assert found is not None
-        ledger = Ledger(alone.services.link, "other", lease_s)
+        ledger = Leases(alone.services.link, "other", lease_s)
         assert ledger.sweep(keep_s=1.0, adopt_s=60.0).over == []
         await eventually(alone.is_state(id, "SUCCESS"))
     assert alone.notes(id) == ["begin"]

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from chancy.plugins.redis.services import Context, Service
-from chancy.plugins.redis.services.base import State, Stopping
-from chancy.plugins.redis.services.instance import Copy
+from chancy.plugins.redis.services.base import ServiceState, Stopping
+from chancy.plugins.redis.services.instance import Instance
 from chancy.plugins.redis.services.leases import Ending, Taken
 from tests.support.waiting import eventually
 
@@ -41,7 +41,7 @@ class Desk:
         return self.answers.pop(0)
 
     async def finish(
-        self, taken: Taken, state: State, output: str, event: str, *, patient: bool
+        self, taken: Taken, state: ServiceState, output: str, event: str, *, patient: bool
     ) -> bool | None:
         raise AssertionError("it does not end by itself")
 
@@ -61,7 +61,7 @@ async def test_a_wish_that_was_asked_for_before_the_last_one_was_obeyed_is_asked
     begun.clear()
     desk = Desk()
     taken = Taken("id", "7", "numbered", '{"n":1}')
-    copy = Copy(taken, {"numbered": Numbered}, desk, grace_s=1.0)
+    copy = Instance(taken, {"numbered": Numbered}, desk, grace_s=1.0)
     living = asyncio.create_task(copy.live())
     await eventually(lambda: begun == [1])
     early = time.monotonic()
@@ -79,7 +79,9 @@ async def test_a_wish_that_was_asked_for_before_the_last_one_was_obeyed_is_asked
 async def test_a_copy_that_is_lost_before_it_begins_never_begins() -> None:
     begun.clear()
     desk = Desk()
-    copy = Copy(Taken("id", "7", "numbered", '{"n":1}'), {"numbered": Numbered}, desk, grace_s=1.0)
+    copy = Instance(
+        Taken("id", "7", "numbered", '{"n":1}'), {"numbered": Numbered}, desk, grace_s=1.0
+    )
     copy.give_up()
     await copy.live()
     assert (begun, desk.released, copy.was_lost) == ([], ["id"], True)

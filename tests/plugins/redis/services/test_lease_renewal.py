@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.services.lease_renewal import Held, Keeper
-from chancy.plugins.redis.services.leases import Ledger, Taken
+from chancy.plugins.redis.services.lease_renewal import HeldLease, LeaseRenewal
+from chancy.plugins.redis.services.leases import Leases, Taken
 from chancy.plugins.redis.transport.sync_client import scripts
 from tests.plugins.redis.services.shop import declare, shop
 from tests.support.proxy import Proxy
@@ -38,10 +38,10 @@ def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
         for number in range(_PHASES):
             services = declare(f"redis://127.0.0.1:{proxy.port}/0")
             stack.callback(services.close)
-            link = services.link.within(Keeper.patience_s(_LEASE_S))
+            link = services.link.within(LeaseRenewal.patience_s(_LEASE_S))
             stack.callback(link.close)
-            ledger = Ledger(link, f"worker {number}", _LEASE_S)
-            keeper = Keeper(ledger)
+            ledger = Leases(link, f"worker {number}", _LEASE_S)
+            keeper = LeaseRenewal(ledger)
             place.services.blocking.begin("beat", {}, id=f"{number}")
             asked = time.monotonic()
             (taken,) = ledger.claim(1)
@@ -58,13 +58,13 @@ def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
     assert worst > _LEASE_S / 10, f"{worst:.2f} s are left of the lease: {left}"
 
 
-def _hold(keeper: Keeper, taken: Taken, until: float, left: dict[str, float]) -> None:
+def _hold(keeper: LeaseRenewal, taken: Taken, until: float, left: dict[str, float]) -> None:
     """Note how many seconds of the lease are left as it is given up."""
 
     def lose() -> None:
         left[taken.id] = held.until - time.monotonic()
 
-    held = Held(taken.id, taken.token, until, lambda wanted, asked: None, lose)
+    held = HeldLease(taken.id, taken.token, until, lambda wanted, asked: None, lose)
     keeper.hold(held)
 
 
@@ -75,7 +75,7 @@ def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
     # Each command of a script that is listed, too, makes the script twice as long.
     server = own_redis(slowlog_log_slower_than="200", slowlog_max_len="100")
     with shop(server.url, cluster=False) as place, closing(server.client()) as client:
-        ledger = Ledger(place.services.link, "worker", 60.0)
+        ledger = Leases(place.services.link, "worker", 60.0)
         for number in range(500):
             place.services.blocking.begin("beat", {}, id=f"{number}")
         taken = ledger.claim(500)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from chancy.plugins.redis.services import NoService
-from chancy.plugins.redis.services.leases import Ledger
+from chancy.plugins.redis.services.leases import Leases
 from tests.plugins.redis.services.shop import LEASE_S, Shop
 from tests.support.waiting import eventually
 
@@ -47,7 +47,7 @@ async def test_a_local_service_that_has_ended_is_restarted_by_nobody(alone: Shop
 async def test_a_local_service_that_ends_as_a_restart_is_on_its_way_is_no_common_one(
     alone: Shop,
 ) -> None:
-    ledger = Ledger(alone.services.link, "mine", LEASE_S)
+    ledger = Leases(alone.services.link, "mine", LEASE_S)
     taken = ledger.claim_local("here", "give", "{}")
     assert taken is not None
     await alone.services.restart("here")
@@ -59,8 +59,8 @@ async def test_a_local_service_that_ends_as_a_restart_is_on_its_way_is_no_common
 @pytest.mark.row("P31")
 async def test_what_was_local_to_a_worker_that_is_gone_waits_for_nobody(alone: Shop) -> None:
     keys = alone.services.keys
-    assert Ledger(alone.services.link, "gone", LEASE_S).claim_local("here", "give", "{}")
+    assert Leases(alone.services.link, "gone", LEASE_S).claim_local("here", "give", "{}")
     alone.raw.zadd(keys.leases, {"here": 1})
-    other = Ledger(alone.services.link, "other", LEASE_S)
+    other = Leases(alone.services.link, "other", LEASE_S)
     assert list(other.sweep(keep_s=60.0, adopt_s=60.0).over) == [("here", "removed")]
     assert not alone.raw.exists(keys.of("here"), keys.waiting, keys.leases, keys.known)

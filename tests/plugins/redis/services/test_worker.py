@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chancy.plugins.redis.services import State
+from chancy.plugins.redis.services import ServiceState
 from tests.plugins.redis.services.shop import Shop
 from tests.support.command import alone as run
 from tests.support.command import command, started
@@ -74,7 +74,7 @@ def test_a_worker_that_is_told_to_end_stops_its_services_and_gives_them_back(
         assert len(pids) == turn, "each worker ran it whole"
         found = alone.services.blocking.get(id)
         assert found is not None
-        assert (found.state, alone.waiting) == (State.WAIT, [id])
+        assert (found.state, alone.waiting) == (ServiceState.WAIT, [id])
 
 
 def _has_begun(course: Path, times: int) -> bool:

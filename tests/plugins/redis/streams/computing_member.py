@@ -16,7 +16,7 @@ from typing import Any
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.plugins.redis.streams.member import LEASE_S, PARTITIONS, noted
 
@@ -35,7 +35,7 @@ orders = streams.stream(
 def handle(events: BlockingEvents[Order]) -> None:
     run = next(_runs)
     with asyncio.Runner() as runner:
-        link = Link(_SETTINGS)
+        link = ScriptClient(_SETTINGS)
         for event in events:
             order = event.record()
             line = f"{os.getpid()}:{run} {order.key} {order.seq} {event.recovering:d}"

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 
 
 @pytest.fixture(params=["alone", "cluster"])
-async def link(request: pytest.FixtureRequest) -> AsyncIterator[Link]:
+async def link(request: pytest.FixtureRequest) -> AsyncIterator[ScriptClient]:
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
-    made = Link(RedisSettings(url=url, cluster=clustered, prefix="t:"))
+    made = ScriptClient(RedisSettings(url=url, cluster=clustered, prefix="t:"))
     yield made
     await made.close()
 
 
 @pytest.fixture
-async def alone(redis_url: str) -> AsyncIterator[Link]:
-    made = Link(RedisSettings(url=redis_url, prefix="t:"))
+async def alone(redis_url: str) -> AsyncIterator[ScriptClient]:
+    made = ScriptClient(RedisSettings(url=redis_url, prefix="t:"))
     yield made
     await made.close()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.group.executor import Executor
+from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -49,7 +49,7 @@ class Worker:
     task: asyncio.Task[None] | None = None
 
     @property
-    def executor(self) -> Executor:
+    def executor(self) -> StreamExecutor:
         return self.streams.executors[0]
 
     @property

@@ -13,7 +13,7 @@ from chancy import Chancy
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.producing import relay
-from chancy.plugins.redis.streams.producing.outbox import Outbox, Waiting
+from chancy.plugins.redis.streams.producing.outbox import EventOutboxReader, EventOutboxRow
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.worker.worker import Worker
 from tests.plugins.redis.streams.orders import Order, in_turn
@@ -41,10 +41,10 @@ def perhaps_die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-delete = Outbox.delete
+delete = EventOutboxReader.delete
 
 
-async def risky_delete(outbox: Outbox, done: Sequence[Waiting]) -> int:
+async def risky_delete(outbox: EventOutboxReader, done: Sequence[EventOutboxRow]) -> int:
     """Between the copy and the deletion, and behind it."""
     perhaps_die()
     count = await delete(outbox, done)
@@ -56,7 +56,7 @@ async def main(dsn: str, url: str) -> None:
     relay.LEASE_S = LEASE_S
     # Small, so that there are many steps to be killed between.
     relay.ROWS = 20
-    Outbox.delete = risky_delete  # type: ignore[method-assign, assignment]
+    EventOutboxReader.delete = risky_delete  # type: ignore[method-assign, assignment]
     chancy, _ = declare(dsn, url)
     async with chancy, Worker(chancy, heartbeat_s=0.2, heartbeat_timeout_s=1.0):
         await asyncio.Event().wait()

@@ -10,7 +10,7 @@ import pytest
 
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Ignore, Policy, Quarantine
-from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.middleware import middleware
 from chancy.plugins.redis.streams.streams import Streams
@@ -88,7 +88,9 @@ class Cancelling:
     def __init__(self) -> None:
         self.broken = True
 
-    async def handler(self, parent: AsyncIterator[Item], place: Place) -> AsyncIterator[Item]:
+    async def handler(
+        self, parent: AsyncIterator[Item], place: MiddlewareContext
+    ) -> AsyncIterator[Item]:
         async for item in parent:
             try:
                 yield item
@@ -176,7 +178,9 @@ async def test_an_interruption_that_becomes_an_error_is_no_failure(
     seen: list[str] = []
 
     @middleware
-    async def watching(items: AsyncIterator[Item], place: Place) -> AsyncGenerator[Item, None]:
+    async def watching(
+        items: AsyncIterator[Item], place: MiddlewareContext
+    ) -> AsyncGenerator[Item, None]:
         async for item in items:
             try:
                 yield item

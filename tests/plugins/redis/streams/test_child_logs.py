@@ -11,7 +11,12 @@ from typing import Any, cast
 import pytest
 
 from chancy.log_context import ORIGIN, LogContext, Origin
-from chancy.plugins.redis.streams.processing.child_logs import MAX_NAMES, MAX_RECORD, Echo, Recorder
+from chancy.plugins.redis.streams.processing.child_logs import (
+    MAX_NAMES,
+    MAX_RECORD,
+    PartitionLogHandler,
+    PartitionLogRelay,
+)
 from tests.support.waiting import eventually_sync
 
 
@@ -38,19 +43,19 @@ def heard() -> Iterator[Heard]:
 
 
 @pytest.fixture
-def recorder() -> Iterator[Recorder]:
+def recorder() -> Iterator[PartitionLogHandler]:
     """Of a child that works on a partition; in this process, but for its pipe."""
 
-    def begin() -> Echo:
+    def begin() -> PartitionLogRelay:
         ORIGIN.set(Origin(lambda: "w").narrowed(executor="e", stream="orders", partition=3))
-        return Echo()
+        return PartitionLogRelay()
 
     echo = contextvars.copy_context().run(begin)
     theirs = echo.theirs
     # A start closes the worker's copy of it, which is the only one here.
     echo.theirs = cast("Connection", Nothing())
     echo.start()
-    yield Recorder(theirs)
+    yield PartitionLogHandler(theirs)
     theirs.close()
     echo.end(5.0)
 
@@ -60,11 +65,15 @@ class Nothing:
         pass
 
 
-def say(recorder: Recorder, text: str, *, name: str = "shop", level: int = logging.ERROR) -> None:
+def say(
+    recorder: PartitionLogHandler, text: str, *, name: str = "shop", level: int = logging.ERROR
+) -> None:
     recorder.handle(logging.LogRecord(name, level, "x.py", 1, "%s", (text,), None))
 
 
-def test_it_is_said_from_the_context_of_the_partition(heard: Heard, recorder: Recorder) -> None:
+def test_it_is_said_from_the_context_of_the_partition(
+    heard: Heard, recorder: PartitionLogHandler
+) -> None:
     say(recorder, "one")
     eventually_sync(lambda: heard.texts == ["one"])
     (record,) = map(vars, heard.records)
@@ -73,7 +82,9 @@ def test_it_is_said_from_the_context_of_the_partition(heard: Heard, recorder: Re
     assert said == ["w", "e", "orders", 3]
 
 
-def test_any_number_of_any_length_is_said_in_order(heard: Heard, recorder: Recorder) -> None:
+def test_any_number_of_any_length_is_said_in_order(
+    heard: Heard, recorder: PartitionLogHandler
+) -> None:
     for number in range(200):  # three megabytes, of which a pipe takes 64 KB
         say(recorder, f"{number} {'x' * 2 * MAX_RECORD}")
     eventually_sync(lambda: len(heard.records) == 200)
@@ -81,7 +92,9 @@ def test_any_number_of_any_length_is_said_in_order(heard: Heard, recorder: Recor
     assert MAX_RECORD - 100 < max(map(len, heard.texts)) <= MAX_RECORD
 
 
-def test_a_filter_that_raises_leaves_the_others_heard(heard: Heard, recorder: Recorder) -> None:
+def test_a_filter_that_raises_leaves_the_others_heard(
+    heard: Heard, recorder: PartitionLogHandler
+) -> None:
     def refuse(record: logging.LogRecord) -> bool:
         raise ValueError("no")
 
@@ -93,7 +106,7 @@ def test_a_filter_that_raises_leaves_the_others_heard(heard: Heard, recorder: Re
     bad.removeFilter(refuse)
 
 
-def test_names_that_are_made_up_do_not_stay(heard: Heard, recorder: Recorder) -> None:
+def test_names_that_are_made_up_do_not_stay(heard: Heard, recorder: PartitionLogHandler) -> None:
     for number in range(MAX_NAMES + 5):
         say(recorder, "x", name=f"made.up.{number}")
     eventually_sync(lambda: len(heard.records) == MAX_NAMES + 5)
@@ -114,7 +127,7 @@ class Interrupted:
 
 def test_a_signal_within_a_record_does_not_stand_still(capsys: pytest.CaptureFixture[str]) -> None:
     line = Interrupted()
-    recorder = Recorder(cast("Connection", line))
+    recorder = PartitionLogHandler(cast("Connection", line))
     line.interrupt = lambda: say(recorder, "by the signal")
     say(recorder, "interrupted")
     assert [text for _, _, text in line.sent] == ["interrupted"]

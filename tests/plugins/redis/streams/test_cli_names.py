@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from tests.plugins.redis.streams import shop
 from tests.plugins.redis.streams.test_cli import runner
 
 
 @pytest.fixture
-async def streams(link: Link) -> AsyncIterator[Streams]:
+async def streams(link: ScriptClient) -> AsyncIterator[Streams]:
     made = Streams(link.settings)
     shop.declare(made)
     yield made

@@ -14,7 +14,7 @@ from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.batch import StreamFull
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from tests.plugins.redis.streams import shop
 from tests.plugins.redis.streams.shop import Order
 from tests.plugins.redis.streams.test_cli import runner, working
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 
 @pytest.fixture
-async def streams(link: Link) -> AsyncIterator[Streams]:
+async def streams(link: ScriptClient) -> AsyncIterator[Streams]:
     made = Streams(RedisSettings(url=link.settings.url, cluster=link.settings.cluster, prefix="t:"))
     shop.declare(made, size=2)
     yield made
@@ -79,7 +79,7 @@ async def test_a_processor_is_forgotten_although_it_has_members(streams: Streams
     assert not await streams.link.command("EXISTS", key)
 
 
-async def left(link: Link) -> AsyncIterator[str]:
+async def left(link: ScriptClient) -> AsyncIterator[str]:
     """The keys of the processor that are there."""
     keys = StreamKeys("t:", "orders")
     for number in range(4):

@@ -13,8 +13,8 @@ from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.policy import Ignore, Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.ownership import Ownership
-from chancy.plugins.redis.streams.processing.partition import Lane
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 from chancy.plugins.redis.transport.scripts import Value
 from tests.plugins.redis.streams.fleet import Order, fleet
 from tests.support.waiting import eventually
@@ -27,15 +27,15 @@ class SlowExchanges:
         self.beside = 0
         self.ended = 0
         under_way = Counter[Value]()
-        call, call_many = Link.call, Link.call_many
+        call, call_many = ScriptClient.call, ScriptClient.call_many
 
-        def look(calls: Sequence[Call]) -> None:
+        def look(calls: Sequence[StreamCall]) -> None:
             for one in calls:
                 if one.script in ends:
                     self.ended += 1
                     self.beside += under_way[one.keys[0]] > 0
 
-        async def slow_many(link: Link, calls: Sequence[Call]) -> Any:
+        async def slow_many(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
             look(calls)
             keys = [one.keys[0] for one in calls if one.script == "exchange"]
             under_way.update(keys)
@@ -46,12 +46,14 @@ class SlowExchanges:
             finally:
                 under_way.subtract(keys)
 
-        async def slow(link: Link, script: str, keys: Sequence[Value], args: Any = ()) -> Any:
-            look([Call(script, tuple(keys), args)])
+        async def slow(
+            link: ScriptClient, script: str, keys: Sequence[Value], args: Any = ()
+        ) -> Any:
+            look([StreamCall(script, tuple(keys), args)])
             return await call(link, script, keys, args)
 
-        monkeypatch.setattr(Link, "call_many", slow_many)
-        monkeypatch.setattr(Link, "call", slow)
+        monkeypatch.setattr(ScriptClient, "call_many", slow_many)
+        monkeypatch.setattr(ScriptClient, "call", slow)
 
 
 async def unhurried(worker: int, events: Events[Order]) -> None:
@@ -107,7 +109,7 @@ async def test_what_is_acknowledged_with_a_quarantine_is_counted_and_not_sent_ag
     """The fetcher is asked to pass it on in the very moment in which the partition is parked."""
     park = Ownership.park
 
-    async def parked(ownership: Ownership, lane: Lane[Any], error: BaseException) -> bool:
+    async def parked(ownership: Ownership, lane: OwnedPartition[Any], error: BaseException) -> bool:
         done = await park(ownership, lane, error)
         assert lane.acked
         lane.flush = True
@@ -134,7 +136,9 @@ async def test_what_is_acknowledged_with_a_quarantine_is_counted_and_not_sent_ag
 
 
 @pytest.mark.row("R06", "R11")
-async def test_many_pending_events_that_are_gone_are_passed_over_at_once(alone: Link) -> None:
+async def test_many_pending_events_that_are_gone_are_passed_over_at_once(
+    alone: ScriptClient,
+) -> None:
     """As many as were asked for: more than Lua unpacks."""
     keys, count = StreamKeys(alone.prefix, "orders"), 9_000
     own, log, stat = keys.own(0, "handle"), keys.log(0), keys.stat(0)
@@ -156,9 +160,9 @@ async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server does nothing else while a script runs."""
-    buried, call = list[int](), Link.call
+    buried, call = list[int](), ScriptClient.call
 
-    async def noted(link: Link, script: str, keys: Sequence[Value], args: Any = ()) -> Any:
+    async def noted(link: ScriptClient, script: str, keys: Sequence[Value], args: Any = ()) -> Any:
         if script == "bury":
             buried.append(len(args) - 5)
         return await call(link, script, keys, args)
@@ -167,7 +171,7 @@ async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
         async for _ in events.records().take(2_500, within=5):
             raise ValueError("none of them")
 
-    monkeypatch.setattr(Link, "call", noted)
+    monkeypatch.setattr(ScriptClient, "call", noted)
     options = {"policy": Ignore(keep=True)}
     async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
         await crew.send(0, 2_500)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.streams.group.fetch_budget import Portions
+from chancy.plugins.redis.streams.group.fetch_budget import FetchBudget
 
 MIB = 1024 * 1024
 
@@ -26,4 +26,4 @@ def lane(mean: float) -> Any:
     ],
 )
 def test_one_event_at_least_and_never_less_than_none(means: list[float], counts: list[int]) -> None:
-    assert Portions(5.0).share([lane(mean) for mean in means]) == counts
+    assert FetchBudget(5.0).share([lane(mean) for mean in means]) == counts

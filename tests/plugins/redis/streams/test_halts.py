@@ -16,9 +16,9 @@ from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.model.policy import Halt, Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
 
@@ -116,15 +116,15 @@ async def test_what_was_on_its_way_to_be_acknowledged_does_not_come_again_after_
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements are sent, and reach the server late; the quarantine is quicker."""
-    on_its_way, answered = asyncio.Event(), Link.call_many
+    on_its_way, answered = asyncio.Event(), ScriptClient.call_many
 
-    async def late(link: Link, calls: Sequence[Call]) -> Any:
+    async def late(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
         if any(call.script == "exchange" and len(call.args) > 5 for call in calls):
             on_its_way.set()
             await asyncio.sleep(0.2)  # longer than a quarantine takes
         return await answered(link, calls)
 
-    monkeypatch.setattr(Link, "call_many", late)
+    monkeypatch.setattr(ScriptClient, "call_many", late)
     poison = {3}
 
     async def handle(worker: int, events: Events[Order]) -> None:
@@ -192,8 +192,10 @@ async def test_what_a_stream_is_is_kept_again_after_all_data_was_lost(redis_url:
 async def test_what_is_acknowledged_while_others_are_passed_on_is_passed_on_too() -> None:
     """A thread acknowledges just as the loop takes what was acknowledged before."""
     loop = asyncio.get_running_loop()
-    lane = Lane[Order](0, 1, loop.time() + 60, prefetch=8, pending=0, last="0-0", loop=loop)
-    poked: list[Lane[Order]] = []
+    lane = OwnedPartition[Order](
+        0, 1, loop.time() + 60, prefetch=8, pending=0, last="0-0", loop=loop
+    )
+    poked: list[OwnedPartition[Order]] = []
     lane.poke = poked.append
 
     class Meanwhile(deque[Event[Order]]):

@@ -12,11 +12,11 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.middleware import middleware
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.fleet import Order, in_turn
@@ -28,7 +28,7 @@ BATCH = 3
 
 
 @middleware
-async def through(parent: AsyncIterator[Item], place: Place) -> AsyncIterator[Item]:
+async def through(parent: AsyncIterator[Item], place: MiddlewareContext) -> AsyncIterator[Item]:
     async for item in parent:
         yield item
 
@@ -135,7 +135,9 @@ async def test_a_batch_of_a_thread_or_child_that_would_outlast_the_grace_period_
     most: int, within: float
 ) -> None:
     loop = asyncio.get_running_loop()
-    lane = Lane[Order](0, 1, time.monotonic(), prefetch=1, pending=0, last="0-0", loop=loop)
+    lane = OwnedPartition[Order](
+        0, 1, time.monotonic(), prefetch=1, pending=0, last="0-0", loop=loop
+    )
     events = BlockingEvents(lane, lambda _: Order(key=0, seq=0), grace_s=0.2)
     for each in (events, events.records()):
         with pytest.raises(ConfigurationError, match=r"take\("):

@@ -11,9 +11,9 @@ import pytest
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.group.membership import Membership
 from chancy.plugins.redis.streams.processing.ownership import Ownership
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Options, Processor
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from tests.plugins.redis.streams.fleet import fleet
 from tests.support.waiting import eventually
 
@@ -23,16 +23,16 @@ class LostAnswers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         self.lost = 0
-        call = Link.call
+        call = ScriptClient.call
 
-        async def forgetful(link: Link, script: str, keys: Any, args: Any = ()) -> Any:
+        async def forgetful(link: ScriptClient, script: str, keys: Any, args: Any = ()) -> Any:
             answer = await call(link, script, keys, args)
             if script == "membership" and args[0] == "join" and self.lost < count:
                 self.lost += 1
                 raise BrokerUnavailable("the answer is lost")
             return answer
 
-        monkeypatch.setattr(Link, "call", forgetful)
+        monkeypatch.setattr(ScriptClient, "call", forgetful)
 
 
 @pytest.mark.row("R24", "R31")
@@ -65,7 +65,7 @@ async def test_a_worker_that_follows_a_killed_one_waits_for_its_lease(
         await Membership(link, killed, "killed").change("join")
         began = time.monotonic()
         for number, lane in (await Ownership(link, killed, "killed").acquire(range(4))).items():
-            assert isinstance(lane, Lane)
+            assert isinstance(lane, OwnedPartition)
             names = keys.own(number, "handle"), keys.log(number), keys.stat(number)
             await link.call("exchange", names, ("handle", "killed", lane.epoch, 2, ">"))
         worker = await crew.start()

@@ -10,7 +10,7 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
 
@@ -34,9 +34,9 @@ def size_of(reply: Any) -> int:
 
 def slow_line(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
     """Let no answer of more bytes come in time; gives how large those were that came."""
-    came, call_many = list[int](), Link.call_many
+    came, call_many = list[int](), ScriptClient.call_many
 
-    async def slow(link: Link, calls: Sequence[Call]) -> Any:
+    async def slow(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
         replies = await call_many(link, calls)
         if any(one.script == "exchange" for one in calls):
             size = sum(map(size_of, replies))
@@ -45,7 +45,7 @@ def slow_line(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
             came.append(size)
         return replies
 
-    monkeypatch.setattr(Link, "call_many", slow)
+    monkeypatch.setattr(ScriptClient, "call_many", slow)
     return came
 
 

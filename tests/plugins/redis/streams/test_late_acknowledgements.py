@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 from tests.plugins.redis.streams.fleet import Order, fleet
 from tests.plugins.redis.streams.witness import witness
 from tests.support.waiting import eventually
@@ -22,9 +22,9 @@ class Held:
         self.member = ""
         self.kept = 0
         self.late = 0
-        answered = Link.call_many
+        answered = ScriptClient.call_many
 
-        async def call_many(link: Link, calls: Sequence[Call]) -> Any:
+        async def call_many(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
             held = self.member and any(self.member in call.args for call in calls)
             ids = sum(len(call.args) - 5 for call in calls if call.script == "exchange")
             if held:
@@ -36,7 +36,7 @@ class Held:
                 self.late += ids
             return replies
 
-        monkeypatch.setattr(Link, "call_many", call_many)
+        monkeypatch.setattr(ScriptClient, "call_many", call_many)
 
 
 @pytest.mark.row("R30")

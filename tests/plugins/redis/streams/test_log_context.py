@@ -16,7 +16,7 @@ import pytest
 from chancy.log_context import ORIGIN
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import Events, LogContext, Streams
-from chancy.plugins.redis.streams.group.executor import Executor
+from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from tests.plugins.redis.streams.fleet import in_turn
 from tests.plugins.redis.streams.orders import Order
 from tests.plugins.redis.streams.written_programs import shop_env
@@ -235,7 +235,7 @@ async def test_an_executor_that_nobody_bound_works_and_says_so(
                 raise ValueError(broken.pop())
             billed.append(order.order_id)
 
-    executor = Executor(streams.link, bill, streams.exit)
+    executor = StreamExecutor(streams.link, bill, streams.exit)
     serving = asyncio.create_task(executor.serve())
     await orders.send(Order(order_id=5))
     await eventually(lambda: executor.runner.halted)

@@ -13,7 +13,7 @@ from chancy.plugins.redis.streams.group.membership import Membership
 from chancy.plugins.redis.streams.model.policy import Quarantine
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.ownership import Ownership
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 from chancy.plugins.redis.transport.scripts import Value
 from tests.plugins.redis.streams.fleet import Fleet, Order, Worker, fleet
 from tests.support.waiting import eventually
@@ -27,9 +27,9 @@ class Overtaken:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, given_by: str) -> None:
         self.kept = 0
         self.given = threading.Event()
-        call, call_many = Link.call, Link.call_many
+        call, call_many = ScriptClient.call, ScriptClient.call_many
 
-        async def late_many(link: Link, calls: Sequence[Call]) -> Any:
+        async def late_many(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
             if any(one.script == "extend" for one in calls):
                 self.kept += 1
                 await eventually(self.given.is_set)
@@ -39,15 +39,17 @@ class Overtaken:
                 await asyncio.sleep(0.1)  # its answer comes last
             return replies
 
-        async def late(link: Link, script: str, keys: Sequence[Value], args: Any = ()) -> Any:
+        async def late(
+            link: ScriptClient, script: str, keys: Sequence[Value], args: Any = ()
+        ) -> Any:
             reply = await call(link, script, keys, args)
             if script == given_by:
                 self.given.set()
                 await asyncio.sleep(0.1)
             return reply
 
-        monkeypatch.setattr(Link, "call_many", late_many)
-        monkeypatch.setattr(Link, "call", late)
+        monkeypatch.setattr(ScriptClient, "call_many", late_many)
+        monkeypatch.setattr(ScriptClient, "call", late)
 
 
 async def test_a_partition_that_is_given_back_is_not_said_to_be_lost(

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.group.membership import Membership, Plan, read_plan
+from chancy.plugins.redis.streams.group.membership import Membership, PartitionPlan, read_plan
 from chancy.plugins.redis.streams.processing.processor import Options, Processor, Strategy
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.clients import connect_sync
-from chancy.plugins.redis.transport.script_client import Link, scripts
+from chancy.plugins.redis.transport.script_client import ScriptClient, scripts
 from chancy.plugins.redis.transport.scripts import Script
 from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.support.redis_fixtures import RedisServer
@@ -33,22 +33,22 @@ class Members:
         self.joined: list[str] = []
         client.flushall()
 
-    def change(self, action: str, member: str) -> Plan:
+    def change(self, action: str, member: str) -> PartitionPlan:
         keys = ("{m}:members", "{m}:plan", "{m}:ctl")
         args = (action, member, 60_000, self._partitions, self._strategy)
         self._script.run_sync(self._client, keys, args)
         return read_plan(self._client.hmget(keys[1], "version", "order", "assigned"))
 
-    def join(self, member: str) -> Plan:
+    def join(self, member: str) -> PartitionPlan:
         self.joined.append(member)
         return self.change("join", member)
 
-    def leave(self, member: str) -> Plan:
+    def leave(self, member: str) -> PartitionPlan:
         self.joined.remove(member)
         return self.change("leave", member)
 
 
-def fair(plan: Plan, members: Sequence[str], partitions: int) -> bool:
+def fair(plan: PartitionPlan, members: Sequence[str], partitions: int) -> bool:
     counts = Counter(dict.fromkeys(members, 0) | Counter(plan.assigned))
     return sum(counts.values()) == partitions and max(counts.values()) - min(counts.values()) <= 1
 
@@ -104,7 +104,7 @@ def test_sticky_is_fair_and_moves_the_fewest(
         client.close()
 
 
-def fewest(before: Plan, members: Sequence[str], partitions: int) -> int:
+def fewest(before: PartitionPlan, members: Sequence[str], partitions: int) -> int:
     """Moves that no fair plan can do without: what nobody may keep."""
     least, extra = divmod(partitions, len(members))
     had = sorted((Counter(before.assigned)[member] for member in members), reverse=True)
@@ -125,7 +125,7 @@ async def processor(redis_url: str) -> AsyncIterator[Processor[Order]]:
     await streams.link.close()
 
 
-async def control(link: Link, processor: Processor[Order]) -> list[str]:
+async def control(link: ScriptClient, processor: Processor[Order]) -> list[str]:
     found = await link.command("XRANGE", processor.stream.keys.ctl("handle"), "-", "+")
     return [fields[b"reason"].decode() for _, fields in found]
 

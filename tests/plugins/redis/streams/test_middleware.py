@@ -13,11 +13,11 @@ from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.model.policy import Ignore
-from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.middleware import (
-    DeadLetters,
+    DeadLetterMiddleware,
     FunctionMiddleware,
     middleware,
 )
@@ -62,7 +62,9 @@ def numbers(item: Item) -> Any:
 
 def recorder(name: str, log: list[Any]) -> FunctionMiddleware:
     @middleware
-    async def record(parent: AsyncIterator[Item], place: Place) -> AsyncGenerator[Item, None]:
+    async def record(
+        parent: AsyncIterator[Item], place: MiddlewareContext
+    ) -> AsyncGenerator[Item, None]:
         try:
             async for item in parent:
                 log.append((name, "before", numbers(item)))
@@ -143,7 +145,9 @@ async def test_a_middleware_may_leave_out_what_it_likes(streams: Streams) -> Non
     stream, seen = declare(streams), list[int]()
 
     @middleware
-    async def odd(parent: AsyncIterator[Item], place: Place) -> AsyncGenerator[Item, None]:
+    async def odd(
+        parent: AsyncIterator[Item], place: MiddlewareContext
+    ) -> AsyncGenerator[Item, None]:
         async for item in parent:
             if isinstance(item, Event) and item.record().order_id % 2:
                 yield item
@@ -167,7 +171,7 @@ async def test_a_middleware_may_leave_out_what_it_likes(streams: Streams) -> Non
 @pytest.mark.parametrize("size", [1, 5])
 async def test_what_failed_is_in_the_sink(streams: Streams, size: int) -> None:
     stream, seen = declare(streams), list[int]()
-    letters = DeadLetters(stream)
+    letters = DeadLetterMiddleware(stream)
 
     @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
     async def work(events: Events[Order]) -> None:
@@ -203,7 +207,7 @@ async def test_what_could_not_be_kept_is_not_acknowledged(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, tries = declare(streams), list[int]()
-    letters = DeadLetters(stream)
+    letters = DeadLetterMiddleware(stream)
     away = True
     send = Stream.send
 
@@ -237,7 +241,7 @@ async def test_what_could_not_be_kept_is_not_acknowledged(
 )
 async def test_what_was_interrupted_is_no_dead_letter(streams: Streams) -> None:
     stream, began = declare(streams), asyncio.Event()
-    letters = DeadLetters(stream)
+    letters = DeadLetterMiddleware(stream)
 
     @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0, grace_s=0.05)
     async def work(events: Events[Order]) -> None:
@@ -255,7 +259,7 @@ async def test_what_was_interrupted_is_no_dead_letter(streams: Streams) -> None:
 @pytest.mark.row("R18")
 async def test_primitive_records_are_what_they_were(streams: Streams) -> None:
     stream = streams.stream("ticks", record=Tick, partition_by="number", partitions=1)
-    letters = DeadLetters(stream)
+    letters = DeadLetterMiddleware(stream)
     seen: list[int] = []
 
     @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)

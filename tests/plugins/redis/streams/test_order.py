@@ -13,7 +13,7 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.plugins.redis.streams.shards import tell
 from tests.plugins.redis.streams.witness import witness
@@ -168,16 +168,16 @@ async def test_answers_that_are_lost_cost_neither_order_nor_events(
     place: dict[str, Any], monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     """The read has happened, and nobody has heard of it."""
-    answered = Link.call_many
+    answered = ScriptClient.call_many
     lost = itertools.cycle([False, True, False])
 
-    async def lossy(link: Link, calls: Sequence[Call]) -> Any:
+    async def lossy(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
         replies = await answered(link, calls)
         if calls and calls[0].script == "exchange" and next(lost):
             raise BrokerUnavailable("the answer was lost")
         return replies
 
-    monkeypatch.setattr(Link, "call_many", lossy)
+    monkeypatch.setattr(ScriptClient, "call_many", lossy)
     async with fleet(**place, partitions=2, batch=batch, options={"prefetch": 16}) as crew:
         await crew.start()
         await crew.send(0, 200)
@@ -191,9 +191,9 @@ async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where one primary of a cluster has died."""
-    answered, refused = Link.call_many, asyncio.Event()
+    answered, refused = ScriptClient.call_many, asyncio.Event()
 
-    async def half(link: Link, calls: Sequence[Call]) -> Any:
+    async def half(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
         replies = list(await answered(link, calls))
         for at, call in enumerate(calls):
             if call.script == "exchange" and call.keys[1] == crew.orders.keys.log(0):
@@ -204,7 +204,7 @@ async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
     async with fleet(redis_url, partitions=2) as crew:
         await crew.start()
         await eventually(crew.settled)
-        monkeypatch.setattr(Link, "call_many", half)
+        monkeypatch.setattr(ScriptClient, "call_many", half)
         await crew.orders.send(*(Order(key=0, seq=number) for number in range(10)))
         await refused.wait()
         began = time.monotonic()

@@ -14,7 +14,7 @@ from chancy.errors import BrokerUnavailable, InvalidArguments
 from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing import relay
-from chancy.plugins.redis.streams.producing.outbox import Outbox, Waiting
+from chancy.plugins.redis.streams.producing.outbox import EventOutboxReader, EventOutboxRow
 from chancy.worker.worker import Worker
 from tests.integration.within.stacks import ASYNC_STACKS, SYNC_STACKS, AsyncStack, SyncStack
 from tests.plugins.redis.streams.orders import Order, every, in_turn, orders
@@ -156,12 +156,12 @@ async def test_a_relay_that_died_after_it_appended_repeats_nothing(
     async with shop.chancy.transaction() as tx:
         await shop.stream.send(*orders(*range(6)), within=tx)
 
-    async def die(_: Outbox, done: list[Waiting]) -> int:
+    async def die(_: EventOutboxReader, done: list[EventOutboxRow]) -> int:
         raise BrokerUnavailable("killed")
 
     monkeypatch.setattr(relay, "LEASE_S", 0.1)
     with monkeypatch.context() as patch:
-        patch.setattr(Outbox, "delete", die)
+        patch.setattr(EventOutboxReader, "delete", die)
         with pytest.raises(BrokerUnavailable, match="killed"):
             await shop.relay().turn()
     assert await every(shop.stream) == [[0, 2, 4], [1, 3, 5]]
@@ -186,16 +186,16 @@ async def test_a_relay_that_was_frozen_comes_too_late(
 ) -> None:
     async with shop.chancy.transaction() as tx:
         await shop.stream.send(*orders(0, 2), within=tx)
-    take, frozen, thawed = Outbox.take, asyncio.Event(), asyncio.Event()
+    take, frozen, thawed = EventOutboxReader.take, asyncio.Event(), asyncio.Event()
 
-    async def freeze(outbox: Outbox, *args: Any) -> list[Waiting]:
+    async def freeze(outbox: EventOutboxReader, *args: Any) -> list[EventOutboxRow]:
         taken = await take(outbox, 0.0, *args[1:])
         frozen.set()
         await thawed.wait()
         return taken
 
     with monkeypatch.context() as patch:
-        patch.setattr(Outbox, "take", freeze)
+        patch.setattr(EventOutboxReader, "take", freeze)
         late = asyncio.create_task(shop.relay().turn())
         await frozen.wait()
     await shop.relayed()
@@ -212,7 +212,7 @@ async def test_a_relay_that_was_frozen_comes_too_late(
 async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
     async with shop.chancy.transaction() as tx:
         await shop.stream.send(*orders(0), within=tx)
-    first, second = (Outbox(shop.store, uuid) for uuid in (_ID, _OTHER))
+    first, second = (EventOutboxReader(shop.store, uuid) for uuid in (_ID, _OTHER))
     taken = await first.take(0.0, 10, 1_000, [])
     assert len(taken) == 1
     assert len(await second.take(10.0, 10, 1_000, [])) == 1

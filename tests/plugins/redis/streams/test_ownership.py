@@ -11,14 +11,14 @@ import pytest
 
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.streams.group.membership import Action, Membership, Standing
+from chancy.plugins.redis.streams.group.membership import Action, Membership, MembershipStatus
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.processing.ownership import Busy, Ownership, Parked
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Options, Processor
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from tests.plugins.redis.streams.fleet import Order, fleet, in_turn
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -40,14 +40,21 @@ async def processor(everywhere: dict[str, Any]) -> AsyncIterator[Processor[Order
     await streams.link.close()
 
 
-async def acquired(link: Link, processor: Processor[Order], member: str) -> Lane[Any]:
+async def acquired(
+    link: ScriptClient, processor: Processor[Order], member: str
+) -> OwnedPartition[Any]:
     claim = (await Ownership(link, processor, member).acquire([0]))[0]
-    assert isinstance(claim, Lane)
+    assert isinstance(claim, OwnedPartition)
     return claim
 
 
 async def exchange(
-    link: Link, processor: Processor[Order], member: str, lane: Lane[Any], cursor: str, *ids: str
+    link: ScriptClient,
+    processor: Processor[Order],
+    member: str,
+    lane: OwnedPartition[Any],
+    cursor: str,
+    *ids: str,
 ) -> Any:
     keys = processor.stream.keys
     return await link.call(
@@ -57,12 +64,14 @@ async def exchange(
     )
 
 
-async def _until_free(link: Link, processor: Processor[Order], member: str) -> Lane[Any]:
+async def _until_free(
+    link: ScriptClient, processor: Processor[Order], member: str
+) -> OwnedPartition[Any]:
     ownership = Ownership(link, processor, member)
 
-    async def free() -> Lane[Any] | None:
+    async def free() -> OwnedPartition[Any] | None:
         claim = (await ownership.acquire([0]))[0]
-        return claim if isinstance(claim, Lane) else None
+        return claim if isinstance(claim, OwnedPartition) else None
 
     lane = await eventually(free)
     assert lane is not None
@@ -244,7 +253,7 @@ async def test_an_odd_failure_of_a_heartbeat_is_not_its_end(
     """One that no broker raises: nobody else would extend the leases."""
     change, beats = Membership.change, list[str]()
 
-    async def odd(membership: Membership, action: Action) -> Standing:
+    async def odd(membership: Membership, action: Action) -> MembershipStatus:
         if action == "beat":
             beats.append(action)
             if len(beats) == 1:

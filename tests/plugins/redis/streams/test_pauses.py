@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Retry
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, RetryInPlace
 from chancy.plugins.redis.streams.processing.events import Events
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
@@ -55,7 +55,7 @@ async def work_and_fail(crew: Fleet, failing: asyncio.Event, times: int) -> None
 
 @pytest.mark.row("R23")
 async def test_failures_with_work_between_them_are_not_those_of_one_event(redis_url: str) -> None:
-    options: dict[str, Any] = {"policy": Retry(times=1, base_s=0.01, then=Halt())}
+    options: dict[str, Any] = {"policy": RetryInPlace(times=1, base_s=0.01, then=Halt())}
     async with fleet(redis_url, partitions=1, options=options) as crew:
         failing = fickle(crew)
         worker = await crew.start()

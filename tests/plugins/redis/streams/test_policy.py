@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Policy, Quarantine, Retry
-from chancy.plugins.redis.streams.model.protocols import Item, Place
+from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Policy, Quarantine, RetryInPlace
+from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.processing.events import Events
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.support.waiting import eventually
@@ -121,7 +121,7 @@ async def test_a_quarantine_outlives_its_owner_and_ends_with_a_resume(
 
 
 async def test_retry_tries_again_in_place(place: dict[str, Any]) -> None:
-    policy = Retry(times=3, base_s=0.01)
+    policy = RetryInPlace(times=3, base_s=0.01)
     async with fleet(**place, partitions=1, options={"policy": policy}) as crew:
         poisoned(crew, 10, times=3)
         await crew.send(0, 20)
@@ -133,7 +133,7 @@ async def test_retry_tries_again_in_place(place: dict[str, Any]) -> None:
 
 
 async def test_a_batch_that_is_retried_comes_again_in_order(place: dict[str, Any]) -> None:
-    policy = Retry(times=1, base_s=0.01)
+    policy = RetryInPlace(times=1, base_s=0.01)
     async with fleet(**place, partitions=1, batch=4, options={"policy": policy}) as crew:
         poisoned(crew, 3, times=1)
         await crew.send(0, 8)
@@ -144,7 +144,7 @@ async def test_a_batch_that_is_retried_comes_again_in_order(place: dict[str, Any
 
 @pytest.mark.row("R18")
 async def test_what_was_retried_in_vain_becomes_a_dead_letter(place: dict[str, Any]) -> None:
-    policy = Retry(times=2, base_s=0.01)
+    policy = RetryInPlace(times=2, base_s=0.01)
     async with fleet(**place, partitions=1, options={"policy": policy}) as crew:
         poisoned(crew, 10)
         await crew.send(0, 20)
@@ -159,7 +159,7 @@ async def test_what_was_retried_in_vain_becomes_a_dead_letter(place: dict[str, A
 
 
 @pytest.mark.row("R23")
-@pytest.mark.parametrize("policy", [Ignore(), Retry(times=1, base_s=0.01)])
+@pytest.mark.parametrize("policy", [Ignore(), RetryInPlace(times=1, base_s=0.01)])
 async def test_a_processor_that_fails_before_its_first_event_is_begun_again(
     place: dict[str, Any], policy: Policy
 ) -> None:
@@ -217,7 +217,9 @@ class Recorder:
         self.seen: list[str] = []
         self._broken = broken
 
-    async def handler(self, parent: AsyncIterator[Item], place: Place) -> AsyncIterator[Item]:
+    async def handler(
+        self, parent: AsyncIterator[Item], place: MiddlewareContext
+    ) -> AsyncIterator[Item]:
         try:
             async for item in parent:
                 try:
@@ -263,9 +265,9 @@ async def test_nothing_is_acknowledged_while_a_middleware_cannot_handle_the_fail
 @pytest.mark.row("R14")
 async def test_what_a_policy_or_a_batch_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least 1"):
-        Retry(times=0)
+        RetryInPlace(times=0)
     with pytest.raises(ConfigurationError, match="first pause"):
-        Retry(base_s=5, cap_s=1)
+        RetryInPlace(base_s=5, cap_s=1)
 
 
 @pytest.mark.row("R32")

@@ -17,7 +17,7 @@ from chancy.plugins.redis.streams.processing import cancellation as ending
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 from chancy.worker.worker import Worker
 from tests.plugins.redis.streams import fleet as fleets
 from tests.plugins.redis.streams.orders import Order
@@ -238,7 +238,7 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
 ) -> None:
     """A worker that ends as it joins, or as it takes partitions, leaves neither to nobody."""
     stream, sent = declare(streams), asyncio.Event()
-    call, call_many = Link.call, Link.call_many
+    call, call_many = ScriptClient.call, ScriptClient.call_many
 
     @streams.processor(stream, join_delay_s=0)
     async def idle(events: Events[Order]) -> None:
@@ -256,15 +256,15 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
 
         return await asyncio.shield(asyncio.create_task(do()))
 
-    async def slow_call(link: Link, name: str, *args: Any) -> Any:
+    async def slow_call(link: ScriptClient, name: str, *args: Any) -> Any:
         return await late(name, lambda: call(link, name, *args))
 
-    async def slow_calls(link: Link, calls: Sequence[Call]) -> Any:
+    async def slow_calls(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
         name = calls[0].script if calls else ""
         return await late(name, lambda: call_many(link, calls))
 
-    monkeypatch.setattr(Link, "call", slow_call)
-    monkeypatch.setattr(Link, "call_many", slow_calls)
+    monkeypatch.setattr(ScriptClient, "call", slow_call)
+    monkeypatch.setattr(ScriptClient, "call_many", slow_calls)
     serving = asyncio.create_task(streams.serve())
     await sent.wait()
     serving.cancel()

@@ -16,7 +16,7 @@ from chancy.plugins.redis.streams.processing.blocking_events import BlockingEven
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import Call, Link
+from chancy.plugins.redis.transport.script_client import ScriptClient, StreamCall
 from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.plugins.redis.streams.witness import Witness, witness
 from tests.support.waiting import eventually
@@ -168,9 +168,9 @@ async def test_what_a_thread_ends_while_its_partition_is_given_back_is_not_count
     shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What goes along with a partition that is given back is said by then."""
-    call_many = Link.call_many
+    call_many = ScriptClient.call_many
 
-    async def slowly(link: Link, calls: Sequence[Call]) -> Any:
+    async def slowly(link: ScriptClient, calls: Sequence[StreamCall]) -> Any:
         answers = await call_many(link, calls)
         if any(call.script == "release" and own in call.keys for call in calls):
             shop.gates["first"].set()
@@ -182,7 +182,7 @@ async def test_what_a_thread_ends_while_its_partition_is_given_back_is_not_count
     await eventually(lambda: shop.seen == [("first", MOVED, 0)])
     (executor,) = streams.executors
     own = stream.keys.own(MOVED, "handle")
-    monkeypatch.setattr(Link, "call_many", slowly)
+    monkeypatch.setattr(ScriptClient, "call_many", slowly)
     shop.serving[0].cancel()
     await asyncio.wait(shop.serving)
     left = await pending(stream)

@@ -14,7 +14,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams import timers
 from chancy.plugins.redis.streams.streams import Streams
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from tests.support.waiting import eventually
 
 
@@ -199,13 +199,13 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
     everywhere: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that ends as it says that it lives: the server may hear it after the farewell."""
-    streams, call, sent = declared(everywhere), Link.call, asyncio.Event()
+    streams, call, sent = declared(everywhere), ScriptClient.call, asyncio.Event()
 
     async def work() -> None: ...
 
     streams.task(on_leader=True, name="once")(work)
 
-    async def slow_call(link: Link, script: str, keys: Any, args: Any = ()) -> Any:
+    async def slow_call(link: ScriptClient, script: str, keys: Any, args: Any = ()) -> Any:
         async def late() -> Any:
             if args[0] == "beat":
                 sent.set()
@@ -215,7 +215,7 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
         # A cancellation does not reach what is sent.
         return await asyncio.shield(asyncio.create_task(late()))
 
-    monkeypatch.setattr(Link, "call", slow_call)
+    monkeypatch.setattr(ScriptClient, "call", slow_call)
     task = start(streams, Gate(False))
     await sent.wait()
     await stop(task)
@@ -228,15 +228,15 @@ async def test_what_was_asked_before_the_end_is_not_done_behind_it(
 async def test_a_task_on_the_leader_runs_once_for_each_fleet(
     everywhere: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran, call, answered = list[int](), Link.call, list[str]()
+    ran, call, answered = list[int](), ScriptClient.call, list[str]()
 
-    async def noted(link: Link, script: str, keys: Any, args: Any = ()) -> Any:
+    async def noted(link: ScriptClient, script: str, keys: Any, args: Any = ()) -> Any:
         answer = await call(link, script, keys, args)
         if script == "once":
             answered.append(args[0])
         return answer
 
-    monkeypatch.setattr(Link, "call", noted)
+    monkeypatch.setattr(ScriptClient, "call", noted)
 
     def worker(number: int, gate: Gate) -> asyncio.Task[None]:
         streams = declared(everywhere)

@@ -10,17 +10,17 @@ import pytest
 
 from chancy.plugins.redis.streams.group.waiter import Waiter
 from chancy.plugins.redis.streams.processing.events import Events
-from chancy.plugins.redis.streams.processing.partition import Lane
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.blocking_reads import Reader
-from chancy.plugins.redis.transport.script_client import Link
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from tests.plugins.redis.streams.fleet import Order, in_turn
 from tests.support.waiting import eventually
 
 
-def idle(number: int) -> Lane[Order]:
+def idle(number: int) -> OwnedPartition[Order]:
     """A lane that has read everything."""
-    lane = Lane[Order](
+    lane = OwnedPartition[Order](
         number,
         1,
         time.monotonic() + 60,
@@ -35,7 +35,7 @@ def idle(number: int) -> Lane[Order]:
 
 @pytest.mark.row("R16")
 async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
-    alone: Link, monkeypatch: pytest.MonkeyPatch
+    alone: ScriptClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams, read, begun = Streams(alone.settings), Reader.read, asyncio.Event()
     orders = streams.stream(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
 
-from chancy.plugins.redis.transport.script_client import Link, scripts
+from chancy.plugins.redis.transport.script_client import ScriptClient, scripts
 from tests.support.waiting import eventually
 
 #: Where a script's arguments name the member; the epoch follows. Those of the others name none.
@@ -176,7 +176,7 @@ async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     return await asyncio.open_connection(parts.hostname, parts.port, limit=_LONGEST_LINE)
 
 
-async def _primaries(link: Link, url: str) -> Sequence[str]:
+async def _primaries(link: ScriptClient, url: str) -> Sequence[str]:
     if not link.clustered:
         return [url]
     slots = await link.command("CLUSTER", "SLOTS")
@@ -185,7 +185,7 @@ async def _primaries(link: Link, url: str) -> Sequence[str]:
 
 
 @contextlib.asynccontextmanager
-async def witness(link: Link, url: str) -> AsyncGenerator[Witness]:
+async def witness(link: ScriptClient, url: str) -> AsyncGenerator[Witness]:
     """Keep the book of a server, or of the primaries of a cluster, from here on."""
     made = Witness()
     async with asyncio.TaskGroup() as group:

@@ -13,9 +13,9 @@ from redis.crc import key_slot
 from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.cluster import Nodes
-from chancy.plugins.redis.transport.pool import Connections
-from chancy.plugins.redis.transport.script_client import Call, Link, Reply
+from chancy.plugins.redis.transport.cluster import ClusterRouter
+from chancy.plugins.redis.transport.pool import ConnectionPool
+from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
 from tests.plugins.redis.streams.shards import Shards, tell
 from tests.support.redis_fixtures import RedisClusterServers, RedisServer
 
@@ -26,19 +26,19 @@ TAGS = ("b", "c", "a")
 
 
 @pytest.fixture
-async def link(redis_cluster: str) -> AsyncIterator[Link]:
-    made = Link(RedisSettings(url=redis_cluster, cluster=True))
+async def link(redis_cluster: str) -> AsyncIterator[ScriptClient]:
+    made = ScriptClient(RedisSettings(url=redis_cluster, cluster=True))
     yield made
     await made.close()
 
 
-def append(tag: str) -> Call:
+def append(tag: str) -> StreamCall:
     """One entry more for the log of a tag; what it has no room for is not there."""
     keys = (f"{{{tag}}}:log", f"{{{tag}}}:stat")
-    return Call("send", keys, (100, "block", "ids", 0, 2, 1, "a", 1))
+    return StreamCall("send", keys, (100, "block", "ids", 0, 2, 1, "a", 1))
 
 
-async def lengths(link: Link) -> list[int]:
+async def lengths(link: ScriptClient) -> list[int]:
     return [await link.command("XLEN", f"{{{tag}}}:log") for tag in TAGS]
 
 
@@ -52,23 +52,23 @@ def node_of(tag: str, servers: RedisClusterServers) -> RedisServer:
 
 
 async def test_what_may_have_been_run_is_not_sent_again(
-    link: Link, redis_cluster_servers: RedisClusterServers, monkeypatch: pytest.MonkeyPatch
+    link: ScriptClient, redis_cluster_servers: RedisClusterServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {node_of(tag, redis_cluster_servers).port for tag in TAGS} == {
         node.port for node in redis_cluster_servers.nodes
     }
     await link.call_many([append(tag) for tag in TAGS])
     lost = [append(TAGS[0]).keys[0]]
-    exchange = Connections.exchange_many
+    exchange = ConnectionPool.exchange_many
 
-    async def lossy(connections: Connections, commands: Sequence[Any]) -> list[Any]:
+    async def lossy(connections: ConnectionPool, commands: Sequence[Any]) -> list[Any]:
         answers = await exchange(connections, commands)
         if lost and commands[0][3] == lost[0]:
             lost.clear()
             raise errors.ConnectionError("the answer was lost")
         return answers
 
-    monkeypatch.setattr(Connections, "exchange_many", lossy)
+    monkeypatch.setattr(ConnectionPool, "exchange_many", lossy)
     first, *others = await link.call_many([append(tag) for tag in TAGS])
     assert isinstance(first, BrokerUnavailable)
     assert not [one for one in others if isinstance(one, Exception)], "those of others are known"
@@ -78,7 +78,7 @@ async def test_what_may_have_been_run_is_not_sent_again(
 
 
 async def test_scripts_that_servers_miss_are_sent_to_them(
-    link: Link, redis_cluster_servers: RedisClusterServers
+    link: ScriptClient, redis_cluster_servers: RedisClusterServers
 ) -> None:
     for length in (1, 2):
         for node in redis_cluster_servers.nodes[:length]:
@@ -89,7 +89,7 @@ async def test_scripts_that_servers_miss_are_sent_to_them(
 
 
 async def test_a_slot_is_followed_where_it_goes(
-    link: Link, redis_cluster_servers: RedisClusterServers
+    link: ScriptClient, redis_cluster_servers: RedisClusterServers
 ) -> None:
     """From a server that has moved it, and while it is on its way: once each."""
     source = node_of(TAGS[0], redis_cluster_servers)
@@ -107,7 +107,7 @@ async def test_a_slot_is_followed_where_it_goes(
         await asyncio.wait([waiting], timeout=0.05)
         assert not waiting.done()
         # One key that is there by then is asked for where it went.
-        alone = Call("extend", (f"{{{TAGS[0]}}}:own",), ("m", 1, 1000))
+        alone = StreamCall("extend", (f"{{{TAGS[0]}}}:own",), ("m", 1, 1000))
         assert await link.call_many([alone]) == [0]
     finally:
         shards.shut(slot, target, source)
@@ -123,7 +123,7 @@ async def test_a_link_that_begins_later_needs_no_server_of_the_url(
     redis_cluster_servers: RedisClusterServers, redis_cluster: str
 ) -> None:
     gone = f"redis://127.0.0.1:{free_port()}/0"
-    link = Link(RedisSettings(url=gone, cluster=True), known=[gone, redis_cluster])
+    link = ScriptClient(RedisSettings(url=gone, cluster=True), known=[gone, redis_cluster])
     reply: Reply
     for reply in await link.call_many([append(tag) for tag in TAGS]):
         assert not isinstance(reply, Exception)
@@ -145,10 +145,10 @@ async def test_a_link_that_begins_later_needs_no_server_of_the_url(
 
 async def test_where_nobody_answers_it_is_said() -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
-    nodes = Nodes(RedisSettings(url=url, cluster=True), [url])
+    nodes = ClusterRouter(RedisSettings(url=url, cluster=True), [url])
     with pytest.raises(OSError, match="onnect"):
         await nodes.exchange(("EVAL", "return 1", 1, "a"))
-    link = Link(RedisSettings(url=url, cluster=True))
+    link = ScriptClient(RedisSettings(url=url, cluster=True))
     with pytest.raises(BrokerUnavailable):
         await link.call_many([append("a")])
     with pytest.raises(BrokerUnavailable):

@@ -10,8 +10,8 @@ import pytest
 from redis import exceptions as errors
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.transport.connection import Dial, Wire
-from chancy.plugins.redis.transport.pool import Connections
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
+from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -20,13 +20,13 @@ Start = Callable[..., RedisServer]
 
 
 @pytest.fixture
-async def wire(redis_url: str) -> AsyncIterator[Wire]:
-    made = await Dial(RedisSettings(url=redis_url)).wire()
+async def wire(redis_url: str) -> AsyncIterator[RedisConnection]:
+    made = await Connector(RedisSettings(url=redis_url)).wire()
     yield made
     made.close()
 
 
-async def test_answers_of_every_size_and_kind_come_whole(wire: Wire) -> None:
+async def test_answers_of_every_size_and_kind_come_whole(wire: RedisConnection) -> None:
     long = b"\r\n\0" * 500_000
     assert await wire.command(("SET", "a", long), 5) == b"OK"
     assert await wire.command(("GET", "a"), 5) == long
@@ -37,7 +37,7 @@ async def test_answers_of_every_size_and_kind_come_whole(wire: Wire) -> None:
     assert await wire.commands([], 5) == []
 
 
-async def test_an_error_is_an_answer(wire: Wire) -> None:
+async def test_an_error_is_an_answer(wire: RedisConnection) -> None:
     with pytest.raises(errors.NoScriptError):
         await wire.command(("EVALSHA", "0" * 40, 0), 5)
     assert await wire.command(("PING",), 5) == b"PONG"
@@ -45,7 +45,7 @@ async def test_an_error_is_an_answer(wire: Wire) -> None:
 
 async def test_an_answer_that_is_late_or_unwanted_ends_the_wire(redis_url: str) -> None:
     """It would be taken for the answer to the next command."""
-    dial = Dial(RedisSettings(url=redis_url))
+    dial = Connector(RedisSettings(url=redis_url))
     late = await dial.wire()
     with pytest.raises(errors.TimeoutError):
         await late.command(("BLPOP", "nothing", 1), 0.05)
@@ -61,16 +61,16 @@ async def test_an_answer_that_is_late_or_unwanted_ends_the_wire(redis_url: str) 
             await one.command(("PING",), 5)
 
 
-async def test_the_timeout_is_of_each_command(wire: Wire) -> None:
+async def test_the_timeout_is_of_each_command(wire: RedisConnection) -> None:
     for _ in range(4):
         assert await wire.command(("BLPOP", "nothing", 0.1), 0.3) is None
 
 
 async def test_a_wire_that_the_server_closes_is_not_used_again(redis_url: str) -> None:
-    connections = Connections(RedisSettings(url=redis_url))
+    connections = ConnectionPool(RedisSettings(url=redis_url))
     first = await connections.exchange(("CLIENT", "ID"))
     assert await connections.exchange(("CLIENT", "ID")) == first
-    other = await Dial(RedisSettings(url=redis_url)).wire()
+    other = await Connector(RedisSettings(url=redis_url)).wire()
     assert await other.command(("CLIENT", "KILL", "ID", first), 5) == 1
     other.close()
 
@@ -86,7 +86,7 @@ async def test_a_wire_that_the_server_closes_is_not_used_again(redis_url: str) -
 
 async def test_what_waits_is_told_when_the_server_dies(own_redis: Start) -> None:
     server = own_redis()
-    wire = await Dial(RedisSettings(url=server.url)).wire()
+    wire = await Connector(RedisSettings(url=server.url)).wire()
     waiting = asyncio.create_task(wire.command(("BLPOP", "nothing", 0), 30))
     await asyncio.sleep(0.02)
     server.kill()
@@ -104,15 +104,15 @@ async def test_a_server_that_is_no_redis_is_refused() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     with pytest.raises(errors.ConnectionError, match="does not speak as Redis does"):
-        await Dial(RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=5)).wire()
+        await Connector(RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=5)).wire()
     server.close()
 
 
 async def test_a_server_that_is_not_reached_is_named() -> None:
     with pytest.raises(OSError, match=r"^nowhere\.invalid:6379: \[Errno "):
-        await Dial(RedisSettings(url="redis://nowhere.invalid:6379")).wire()
+        await Connector(RedisSettings(url="redis://nowhere.invalid:6379")).wire()
     with pytest.raises(OSError, match=r"^/nowhere/redis\.sock: \[Errno 2\] No such file"):
-        await Dial(RedisSettings(url="unix:///nowhere/redis.sock")).wire()
+        await Connector(RedisSettings(url="unix:///nowhere/redis.sock")).wire()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1)
@@ -121,7 +121,9 @@ async def test_a_server_that_is_not_reached_is_named() -> None:
     silent = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     with pytest.raises(TimeoutError, match=f"^127.0.0.1:{port}: no answer within 0.1 s$"):
-        await Dial(RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=0.1)).wire()
+        await Connector(
+            RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=0.1)
+        ).wire()
     silent.close()
 
 
@@ -130,15 +132,15 @@ async def test_the_url_says_who_it_is_and_where(own_redis: Start) -> None:
     with closing(server.client()) as client:
         client.config_set("requirepass", "secret")
     place = server.url.partition("//")[2].rpartition("/")[0]
-    wire = await Dial(RedisSettings(url=f"redis://:secret@{place}/2")).wire()
+    wire = await Connector(RedisSettings(url=f"redis://:secret@{place}/2")).wire()
     told = await wire.command(("CLIENT", "INFO"), 5)
     assert b" db=2 " in told
     assert b" name=chancy " in told
     wire.close()
     with pytest.raises(errors.AuthenticationError):
-        await Dial(RedisSettings(url=f"redis://:wrong@{place}/2")).wire()
+        await Connector(RedisSettings(url=f"redis://:wrong@{place}/2")).wire()
     with pytest.raises(errors.AuthenticationError):
-        await Dial(RedisSettings(url=f"redis://{place}")).wire()
+        await Connector(RedisSettings(url=f"redis://{place}")).wire()
 
 
 async def test_callers_at_one_moment_do_not_mix_their_answers(bench: Bench) -> None:

@@ -24,7 +24,7 @@ from chancy.plugins.redis.transport.clients import (
     connect_sync,
     translated,
 )
-from chancy.plugins.redis.transport.scripts import Call, Script, run_all_sync
+from chancy.plugins.redis.transport.scripts import Script, ScriptCall, run_all_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually, eventually_sync
 
@@ -57,10 +57,10 @@ def test_a_script_is_sent_where_it_is_missing(client: Client) -> None:
 
 def test_scripts_go_together_also_where_they_are_missing(client: Client) -> None:
     broken = Script("broken", "return redis.call('incr', KEYS[1])")
-    calls = [Call(ECHO, [key], [key]) for key in KEYS]
+    calls = [ScriptCall(ECHO, [key], [key]) for key in KEYS]
     for _ in range(2):
         flush_scripts(client)
-        answers = run_all_sync(client, [*calls, Call(broken, [KEYS[0]])])
+        answers = run_all_sync(client, [*calls, ScriptCall(broken, [KEYS[0]])])
         assert answers[:-1] == [[key.encode()] * 2 for key in KEYS]
         assert isinstance(answers[-1], redis_errors.ResponseError)
 
@@ -76,11 +76,11 @@ def test_what_may_have_run_is_not_sent_again(own_redis: Callable[..., RedisServe
         settings = RedisSettings(url=server.url, cluster=True, timeout_s=0.5)
         client: Any = connect_sync(settings, retry=Retry(NoBackoff(), 0))
         count = Script("count", "return redis.call('incr', KEYS[1])")
-        assert run_all_sync(client, [Call(count, ["n"])]) == [1]
+        assert run_all_sync(client, [ScriptCall(count, ["n"])]) == [1]
         server.freeze()
         timer = threading.Timer(0.8, server.thaw)
         timer.start()
-        (answer,) = run_all_sync(client, [Call(count, ["n"])])
+        (answer,) = run_all_sync(client, [ScriptCall(count, ["n"])])
         timer.join()
         assert isinstance(answer, redis_errors.TimeoutError)
         assert command_sync(direct, "GET", "n") == b"2"
