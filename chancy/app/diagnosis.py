@@ -147,7 +147,7 @@ def _scheduled(
         yield Reason(
             Why.OVERDUE,
             f"it was due {-place.due_s:.0f} s ago: workers run, but have not made it pending; look "
-            "for service_failed name=promoter in their logs",
+            "for worker_loop_failed name=promoter in their logs",
         )
     else:
         yield Reason(Why.SOON, "it is due: the next promotion makes it pending")

@@ -15,7 +15,7 @@ from chancy.context.context import CURRENT, AttemptInfo, JobContext, Progress
 from chancy.errors import BrokerUnavailable, JobError
 from chancy.executors.base import AttemptCallbacks
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors")
 
 #: Of each job at most one word is handed on in so many seconds.
 INTERVAL_S = 0.05

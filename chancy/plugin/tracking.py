@@ -15,7 +15,7 @@ from chancy.errors import BrokerError, ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
 
-logger = logging.getLogger("chancy.elsewhere")
+logger = logging.getLogger("chancy.plugin")
 
 #: How the other broker is called.
 _BROKER = "redis"
@@ -86,7 +86,7 @@ class PendingOutcomes(Generic[E]):
                 except BrokerError as error:
                     pause_s = backoff.next_s()
                     logger.warning(
-                        "ends_postponed of=%s jobs=%d next_try_s=%.1f error=%s",
+                        "outcomes_retried of=%s jobs=%d next_try_s=%.1f error=%s",
                         self._what,
                         len(self._ends),
                         pause_s,
@@ -94,7 +94,9 @@ class PendingOutcomes(Generic[E]):
                     )
                     await clock.sleep(pause_s)
                 except Exception:
-                    logger.warning("ends_left of=%s most=%d", self._what, BATCH, exc_info=True)
+                    logger.warning(
+                        "outcomes_left_to_sweep of=%s most=%d", self._what, BATCH, exc_info=True
+                    )
                     await clock.sleep(backoff.next_s())
                 else:
                     wake.clear()

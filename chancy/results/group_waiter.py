@@ -14,7 +14,7 @@ from chancy.broker.notices import NoticeKind, Topic
 from chancy.clock import Backoff, Clock, told_to_end
 from chancy.errors import ChancyError, WaitTimeout
 
-logger = logging.getLogger("chancy.endings")
+logger = logging.getLogger("chancy.results")
 
 #: Seconds to the second look, and between two looks while notices arrive, and while they do not.
 _FIRST_S, _LOOK_S, _POLL_S = 0.01, 5.0, 0.5
@@ -142,7 +142,7 @@ class GroupWaiter(Generic[T]):
                     raise
                 if heard or not backoff.failures:
                     logger.warning(
-                        "endings_not_heard what=%s polling=true error=%s",
+                        "group_wait_polling what=%s polling=true error=%s",
                         self._what,
                         error,
                         exc_info=not isinstance(error, ChancyError),  # of what nobody has foreseen

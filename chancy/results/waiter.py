@@ -22,7 +22,7 @@ from chancy.errors import (
 )
 from chancy.job.definition import QueuedJob
 
-logger = logging.getLogger("chancy.finishes")
+logger = logging.getLogger("chancy.results")
 
 #: Jobs that are asked for with one statement.
 BATCH = 1_000
@@ -178,7 +178,7 @@ class CompletionWaiter:
                 if not await self._pause():
                     return
         except Exception as error:
-            logger.exception("finishes_failed waiting=%d", len(self._wanted))
+            logger.exception("wait_failed waiting=%d", len(self._wanted))
             for id in tuple(self._wanted):
                 self._end(id, error=error)
         finally:
@@ -246,7 +246,7 @@ class CompletionWaiter:
         try:
             found = await self._broker.get(ids)
         except BrokerError as error:
-            logger.warning("looking_postponed jobs=%d error=%s", len(ids), error)
+            logger.warning("wait_poll_failed jobs=%d error=%s", len(ids), error)
             retry_at = self._clock.monotonic() + _POLL_S
             for id in ids:
                 if id in self._wanted:

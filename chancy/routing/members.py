@@ -129,4 +129,4 @@ def away(name: str, silent: dict[str, str] | None = None) -> Generator[None]:
         if silent is not None:
             silent[name] = str(error)
             return
-        logger.warning("broker_away broker=%s error=%s", name, error)
+        logger.warning("broker_unavailable broker=%s error=%s", name, error)

@@ -103,7 +103,7 @@ class RoutedBroker(JobLookups):
     def _looked(self, task: asyncio.Task[Sequence[Queue]]) -> None:
         self._looking = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("homes_unknown error=%s", error)
+            logger.warning("queue_placement_unknown error=%s", error)
 
     async def home(self, queue: str) -> tuple[str, Broker]:
         """The broker of a queue and its name, as far as is known."""

@@ -181,7 +181,7 @@ class MemoryStore:
             if not isinstance(meta, dict):
                 raise ValueError(f"a note is not an object: {note.meta}")
         except (InvalidArguments, ValueError) as error:
-            logger.error("note_refused job=%s error=%s", note.id, error)
+            logger.error("meta_update_refused job=%s error=%s", note.id, error)
         else:
             row.meta |= meta
         return True

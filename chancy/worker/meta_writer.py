@@ -154,7 +154,7 @@ class MetaWriter:
             except BrokerError as error:
                 pause = max(EVERY_S, backoff.next_s())
                 logger.warning(
-                    "notes_postponed notes=%d next_try_s=%.1f error=%s",
+                    "meta_update_retried notes=%d next_try_s=%.1f error=%s",
                     len(self._waiting),
                     pause,
                     error,

@@ -57,7 +57,7 @@ class ClaimReconciler:
         if not lost:
             return
         logger.warning(
-            "holdings_were_lost jobs=%d first=%s: the store says that they run here, and they do "
+            "lost_claims_released jobs=%d first=%s: the store says that they run here, and they do "
             "not, as their ends or the answers to their claims were lost; they run again",
             len(lost),
             next(iter(lost)),

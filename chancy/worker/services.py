@@ -66,7 +66,7 @@ class ServiceLoops:
                     raise
                 if name not in self._tasks:
                     # It was being stopped, and failed at that: it must not begin anew.
-                    logger.warning("service_failed_at_its_end name=%s error=%s", name, error)
+                    logger.warning("worker_loop_stop_failed name=%s error=%s", name, error)
                     return
                 if self._clock.monotonic() - began > _RECOVERED_AFTER_S:
                     backoff.reset()
@@ -75,7 +75,7 @@ class ServiceLoops:
                 # An outage is nothing to print a trace for; anything else is.
                 trace = not isinstance(error, BrokerUnavailable)
                 logger.error(
-                    "service_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
+                    "worker_loop_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
                     name,
                     self.failures[name],
                     pause,

@@ -190,7 +190,7 @@ def test_every_event_is_listed_and_no_other() -> None:
                     name
                 )
     # What jobs say themselves has no name of ours.
-    assert listed == {event.name for event in events if event.logger != "chancy.job.definition"}
+    assert listed == {event.name for event in events if event.logger != "chancy.job"}
     assert "`chancy.job`" in logging.section("From the jobs")
 
 

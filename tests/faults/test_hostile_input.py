@@ -65,7 +65,7 @@ async def test_a_hostile_failure_is_recorded_and_retried_like_any(
         assert "\u202e" not in text, kind
     assert tables.states(dsn) == {State.SUCCEEDED: NEIGHBOURS, State.FAILED: len(references)}
     assert report.stale == 0
-    assert "service_failed" not in worker.said()
+    assert "worker_loop_failed" not in worker.said()
 
 
 def _circular() -> dict[str, Any]:
@@ -186,7 +186,7 @@ async def test_hostile_arguments_in_a_row_fail_alone(
         assert found.errors, names[id]
     assert tables.states(dsn) == {State.SUCCEEDED: len(names), State.FAILED: len(names)}
     worker.stop()
-    assert "service_failed" not in worker.said()
+    assert "worker_loop_failed" not in worker.said()
 
 
 def insert(dsn: str, func: str, arguments: str | None, queue: str = "load") -> UUID:
@@ -277,6 +277,6 @@ async def test_hostile_names_in_rows_are_inert(
     worker.stop()
     assert not trap.exists()
     said = worker.said()
-    assert "service_failed" not in said
+    assert "worker_loop_failed" not in said
     assert "\x1b" not in said
     assert "\nlevel=error" not in said

@@ -94,7 +94,7 @@ def test_a_process_that_is_forked_has_sessions_of_its_own(dsn: str) -> None:
     code = f"""
 import os, threading
 from chancy import Chancy
-from tests import jobs
+from tests.support import jobs
 
 with Chancy({dsn!r}) as chancy:
     chancy.sync_push(jobs.note.job(0))

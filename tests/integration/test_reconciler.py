@@ -78,7 +78,7 @@ async def test_a_job_whose_end_was_forgotten_runs_again(
         gates["running"].set()
         await running.wait(10)
     assert begun.count("running") == 1
-    assert "holdings_were_lost jobs=1" in caplog.text
+    assert "lost_claims_released jobs=1" in caplog.text
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def test_what_comes_to_its_end_is_left_alone(
     done = [await one.wait(10) for one in running]
     assert [one.attempt for one in done] == [1, 1]
     assert len(begun) == 2
-    assert "holdings_were_lost" not in caplog.text
+    assert "lost_claims_released" not in caplog.text
 
 
 def _more(looks: list[UUID], count: int) -> bool:

@@ -54,7 +54,7 @@ async def test_the_second_push_gives_the_job_that_is_there(chancy: Chancy) -> No
 
 async def test_a_duplicate_can_be_an_error(chancy: Chancy) -> None:
     first = await chancy.push(note(1, key="k"))
-    with pytest.raises(DuplicateJob, match=r"tests\.jobs\.note") as caught:
+    with pytest.raises(DuplicateJob, match=r"tests\.support\.jobs\.note") as caught:
         await chancy.push(note(2, key="k", on_conflict="raise"))
     assert caught.value.id == first.id
 

@@ -254,5 +254,5 @@ async def test_a_failing_service_is_restarted_and_reported(
     caplog.set_level(logging.ERROR)
     async with Chancy(dsn, plugins=[fragile], pool_size=2) as chancy, Worker(chancy):
         await eventually(lambda: fragile.runs == 3)
-    assert "service_failed" in caplog.text
+    assert "worker_loop_failed" in caplog.text
     assert "RuntimeError: fragile" in caplog.text

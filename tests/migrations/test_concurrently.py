@@ -162,7 +162,7 @@ async def test_writers_go_on_while_an_index_is_built(empty_dsn: str, write: Writ
 
 def begin(dsn: str) -> subprocess.Popen[bytes]:
     program = (
-        "from chancy.postgres import schema; from tests.migrations.slow import "
+        "from chancy.postgres.schema import migrate as schema; from tests.migrations.slow import "
         f"component; schema.upgrade({dsn!r}, components=[component()])"
     )
     return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)

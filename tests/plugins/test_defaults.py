@@ -201,7 +201,7 @@ async def test_a_pruner_that_may_not_change_tables_says_so_once(
         connection.execute(f"drop table chancy.{today}".encode())
     async with Chancy(dsn.replace("postgres@", "visitor@")) as chancy, Worker(chancy, queues=[]):
         await eventually(lambda: "prune_not_allowed" in caplog.text)
-    assert "service_failed" not in caplog.text
+    assert "worker_loop_failed" not in caplog.text
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("drop owned by visitor")
         connection.execute("drop role visitor")

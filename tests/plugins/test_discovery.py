@@ -149,7 +149,7 @@ def test_a_broker_that_lacks_something_is_named_with_the_plugin() -> None:
     Chancy(DSN, plugins=[Demanding()])
     with pytest.raises(
         ConfigurationError,
-        match=r"test_installed\.Demanding' requires SQL statements of the broker; MemoryBroker "
+        match=r"test_discovery\.Demanding' requires SQL statements of the broker; MemoryBroker "
         "offers notices",
     ):
         Chancy(broker=MemoryBroker(), plugins=[Demanding()])

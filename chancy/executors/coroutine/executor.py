@@ -44,7 +44,7 @@ from chancy.job.limits import NO_LIMITS, Limits, decode_limits
 from chancy.queue.executor_options import AsyncOptions
 from chancy.queue.queue import PLAIN_WITH_TIME
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors")
 
 #: Threads for jobs that are plain functions, whatever the concurrency is.
 MAX_THREADS = 64

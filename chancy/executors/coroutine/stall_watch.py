@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from chancy.context.context import CURRENT, JobContext
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors")
 
 #: Seconds between two beats of the loop, and between two looks at them.
 EVERY_S = 0.25

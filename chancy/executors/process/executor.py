@@ -32,7 +32,7 @@ from chancy.executors.process.protocol import Frame
 from chancy.job.limits import NO_LIMITS, Limits, decode_limits
 from chancy.queue.executor_options import ProcessOptions
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors.process")
 
 #: Attempts that no child has taken go back once no job has ended for so many seconds.
 _PATIENCE_S = 1.0

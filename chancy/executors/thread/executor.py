@@ -32,7 +32,7 @@ from chancy.executors.thread.run import ThreadRun
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.queue.executor_options import ThreadOptions
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors")
 
 _Run = tuple[UUID, UUID]
 

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import ParamSpec, TypeVar
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors")
 
 #: Seconds that calls which still run get at the end.
 PARTING_S = 2.0

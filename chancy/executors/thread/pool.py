@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from chancy.executors import forks
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors")
 
 #: Seconds that threads without an errand get to end, their farewell included.
 PARTING_S = 5.0

@@ -15,7 +15,7 @@ from chancy.context.context import JobContext
 from chancy.executors.invocation import reason_of
 from chancy.executors.thread.pool import ThreadCall
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors")
 
 #: What a job raises because it was asked to stop.
 _EXPECTED = ("chancy.errors.Interrupted", "asyncio.exceptions.CancelledError")

@@ -17,7 +17,7 @@ from chancy.executors.invocation import Callee, call_error, raised, returned
 from chancy.executors.thread.pool import ThreadPool
 from chancy.executors.thread.run import ThreadRun
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("chancy.executors")
 
 
 class PlainFunctions:

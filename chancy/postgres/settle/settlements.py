@@ -72,7 +72,7 @@ class Settlements:
             if len(batch) > 1:
                 middle = len(batch) // 2
                 return await self._note(batch[:middle]) | await self._note(batch[middle:])
-            logger.error("note_refused job=%s error=%s", batch[0].id, error)
+            logger.error("meta_update_refused job=%s error=%s", batch[0].id, error)
             return set()
         return set(id) - {row[0] for row in rows}
 

@@ -64,7 +64,7 @@ class SupervisorHeartbeats:
     def start(self) -> None:
         if not os.path.exists("/proc/self/stat"):
             logger.warning(
-                "vitals_unknown this system has no /proc, so a worker that says nothing because "
+                "liveness_unknown this system has no /proc, so a worker that says nothing because "
                 "a job holds the interpreter's lock is taken for dead"
             )
         self._thread.start()
@@ -114,10 +114,10 @@ class SupervisorHeartbeats:
                 self._backoff.reset()
             except ChancyError as error:
                 pause = self._backoff.next_s()
-                logger.warning("beats_failed next_try_s=%.1f error=%s", pause, error)
+                logger.warning("supervisor_heartbeat_failed next_try_s=%.1f error=%s", pause, error)
             except Exception:
                 pause = self._backoff.next_s()
-                logger.exception("beats_failed next_try_s=%.1f", pause)
+                logger.exception("supervisor_heartbeat_failed next_try_s=%.1f", pause)
             if stopping:
                 break
         for register in self._registers.values():

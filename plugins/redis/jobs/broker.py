@@ -300,5 +300,5 @@ def _meta(note: Note) -> bytes:
     try:
         return records.check_object(note.meta, "a note").encode()
     except (InvalidArguments, ValueError) as error:
-        logger.error("note_refused job=%s error=%s", note.id, error)
+        logger.error("meta_update_refused job=%s error=%s", note.id, error)
         return b"{}"

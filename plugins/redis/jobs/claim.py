@@ -191,7 +191,7 @@ class RedisClaims:
         try:
             missed, _, _ = await self._ask(queue, worker_id, _NO_LEASE, 0)
         except BrokerError as error:
-            logger.warning("given_not_known queue=%s error=%s", queue, error)
+            logger.warning("handoff_unconfirmed queue=%s error=%s", queue, error)
             return False
         self._asking.discard((worker_id, queue))
         self.desk.keep(missed)
@@ -220,7 +220,7 @@ class RedisClaims:
         try:
             await settle(self._link, self._kept, back)
         except BrokerError as error:
-            logger.warning("claims_not_given_back jobs=%d error=%s", len(claims), error)
+            logger.warning("handoff_release_failed jobs=%d error=%s", len(claims), error)
             return False
         return True
 

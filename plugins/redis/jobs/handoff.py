@@ -166,7 +166,7 @@ class Handoff:
             gone = set(left)
             place.waiting = [claim for claim in place.waiting if claim not in gone]
             for claim in left:
-                logger.info("claim_given_back queue=%s job=%s", claim.queue, claim.id)
+                logger.info("handoff_released queue=%s job=%s", claim.queue, claim.id)
             self._give_back(left)
 
 

@@ -112,7 +112,7 @@ class Notifications:
             queue = self._claims.desk.hear(payload)
         except (struct.error, ValueError) as error:
             # Anybody may send anything on a channel.
-            logger.warning("given_unreadable bytes=%d error=%s", len(payload), error)
+            logger.warning("handoff_unreadable bytes=%d error=%s", len(payload), error)
             return
         if queue is not None:
             self._tell(_WORK, Notice(NoticeKind.WAKE, queue))

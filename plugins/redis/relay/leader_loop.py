@@ -65,7 +65,7 @@ class LeaderLoop:
             try:
                 self._subscription = await self._runtime.broker.subscribe(Topic.RELAY)
             except BrokerError as error:
-                logger.warning("redis_relay_deaf error=%s", error)
+                logger.warning("redis_relay_polling error=%s", error)
 
     async def _deafen(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -85,6 +85,6 @@ class LeaderLoop:
         try:
             await self._subscription.receive(pause_s)
         except BrokerError as error:
-            logger.warning("redis_relay_deaf error=%s", error)
+            logger.warning("redis_relay_polling error=%s", error)
             await self._deafen()
             await asyncio.sleep(random.uniform(0.0, 1.0))

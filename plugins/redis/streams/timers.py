@@ -182,7 +182,7 @@ class Timers:
             if claim == 1 and not done:
                 await self._once("fail", task.name)
         except BrokerError as error:
-            logger.warning("task_waits name=%s error=%s", task.name, error)
+            logger.warning("startup_task_retried name=%s error=%s", task.name, error)
             return False
         if done:
             await self._finish(task)
@@ -195,7 +195,7 @@ class Timers:
             try:
                 await self._once("finish", task.name)
             except BrokerError as error:
-                logger.warning("task_waits name=%s error=%s", task.name, error)
+                logger.warning("startup_task_retried name=%s error=%s", task.name, error)
                 await asyncio.sleep(backoff.next_s())
             else:
                 return

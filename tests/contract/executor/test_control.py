@@ -61,7 +61,7 @@ async def test_an_answer_that_cannot_be_fails_the_job_and_names_the_place(
     assert text.startswith("chancy.errors.InvalidAnswer: Snooze(-1): a delay is from 0")
     assert again is None
     assert isinstance(outcome, Raised)
-    assert "executor_answers.py" in outcome.failure.trace
+    assert "control_jobs.py" in outcome.failure.trace
     assert isinstance(await run(one, function, how="else"), Returned)
 
 

@@ -79,10 +79,8 @@ async def test_a_line_of_a_job_is_logged_in_the_worker(
     claim = claim_of("log", text="half-way\x1b[31m")
     async with started(name) as it:
         await it.run(claim)
-    await eventually(
-        lambda: [entry for entry in caplog.records if entry.name == "chancy.job.definition"]
-    )
-    [entry] = [entry for entry in caplog.records if entry.name == "chancy.job.definition"]
+    await eventually(lambda: [entry for entry in caplog.records if entry.name == "chancy.job"])
+    [entry] = [entry for entry in caplog.records if entry.name == "chancy.job"]
     assert entry.getMessage() == "half-way\\x1b[31m"
     said = vars(entry)
     assert (said["job_id"], said["func"], said["attempt"]) == (str(claim.id), claim.func, 1)

@@ -121,7 +121,7 @@ async def test_runs_no_function_that_is_not_allowed(one: Executor) -> None:
 async def test_says_where_an_error_came_from(one: Executor) -> None:
     outcome = await run(one, "raise_later")
     assert isinstance(outcome, Raised)
-    assert "executor_jobs.py" in outcome.failure.trace
+    assert "jobs.py" in outcome.failure.trace
     assert "in raise_later" in outcome.failure.trace
 
 

@@ -54,7 +54,7 @@ async def test_process_log_of_a_job_is_the_workers(
     assert error.levelno == logging.ERROR
     assert error.getMessage().startswith("order 8 is lost\nTraceback")
     assert "ValueError: the reason" in error.getMessage()
-    (said,) = logged(caplog, "chancy.job.definition")
+    (said,) = logged(caplog, "chancy.job")
     assert said.getMessage() == "said by the job"
     for record in (info, error, said):
         assert vars(record)["job_id"] == str(claim.id)
@@ -69,13 +69,13 @@ async def test_process_flood_of_logs_hurts_nothing(
     before = psutil.Process().memory_info().rss
     assert await result(child, "log_much", records=120_000, size=900) == "logged"
     assert len(logged(caplog)) == MAX_RECORDS
-    (line,) = logged(caplog, "chancy.job.definition")
+    (line,) = logged(caplog, "chancy.job")
     assert line.getMessage() == "119,000 more records of this job were dropped"
     assert psutil.Process().memory_info().rss < before + 50 * 2**20
     caplog.clear()
     assert await result(child, "log_much", records=3, size=1) == "logged"
     assert len(logged(caplog)) == 3, "the next job has its own share"
-    assert not logged(caplog, "chancy.job.definition")
+    assert not logged(caplog, "chancy.job")
 
 
 async def test_process_large_records_are_cut(
@@ -103,7 +103,7 @@ def test_loggers_of_jobs_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     for number in range(MAX_NAMES + 5):
         echo.say(None, logging.WARNING, f"flood.{number}\0hello".encode())
     assert len(caplog.records) == MAX_NAMES + 5
-    assert [record.name for record in caplog.records[-5:]] == ["chancy.job.definition"] * 5
+    assert [record.name for record in caplog.records[-5:]] == ["chancy.job"] * 5
 
 
 async def test_process_progress_is_told_while_the_job_runs(place: Place) -> None:

@@ -58,7 +58,7 @@ async def test_process_successor_is_there_when_a_child_goes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Jobs go on while it starts; the old child goes by itself."""
-    caplog.set_level(logging.INFO, "chancy.executors.process.executor")
+    caplog.set_level(logging.INFO, "chancy.executors.process")
     async with started("process", options=ProcessOptions(max_jobs=10)) as it:
         first = await result(it, "pid")
         for _ in range(7):

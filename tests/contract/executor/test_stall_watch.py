@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(loop_watch, "EVERY_S", 0.02)
     monkeypatch.setattr(loop_watch, "BLOCKED_S", 0.1)
-    caplog.set_level(logging.INFO, logger="chancy.executors.coroutine.stall_watch")
+    caplog.set_level(logging.INFO, logger="chancy.executors")
 
 
 @pytest.fixture

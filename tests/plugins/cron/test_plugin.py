@@ -181,7 +181,7 @@ async def test_without_postgres_it_does_nothing_and_says_so(
         with pytest.raises(ConfigurationError, match="MemoryBroker does not offer SQL"):
             await cron.add(chancy, entry())
     assert caplog.text.count("cron_without_tables") == 1
-    assert "service_failed" not in caplog.text
+    assert "worker_loop_failed" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ async def test_the_rules_run_on_the_leader_beside_the_drop_of_days(
     assert connection.execute("select count(*) from chancy.awaited").fetchone() == (1,)
     assert "pruned_jobs" in caplog.text
     assert "rule=keep_last=10" in caplog.text
-    assert "service_failed" not in caplog.text
+    assert "worker_loop_failed" not in caplog.text
 
 
 async def test_a_partition_that_somebody_holds_puts_the_rules_off(
@@ -69,7 +69,7 @@ async def test_a_partition_that_somebody_holds_puts_the_rules_off(
             await eventually(lambda: "prune_postponed step=rules" in caplog.text)
             holder.rollback()
             await eventually(lambda: sum(left(connection).values()) == 10)
-    assert "service_failed" not in caplog.text
+    assert "worker_loop_failed" not in caplog.text
 
 
 async def test_a_role_that_may_not_delete_says_so_once(
@@ -91,7 +91,7 @@ async def test_a_role_that_may_not_delete_says_so_once(
         ):
             await eventually(lambda: "prune_rules_not_allowed" in caplog.text)
         assert caplog.text.count("prune_rules_not_allowed") == 1
-        assert "service_failed" not in caplog.text
+        assert "worker_loop_failed" not in caplog.text
     finally:
         connection.execute("drop owned by reader")
         connection.execute("drop role reader")

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-import chancy.attempt.control
 from chancy import Chancy, Queue, State, Worker, job
+from chancy.attempt import control
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
 from chancy.attempt.judge import judge
@@ -234,8 +234,8 @@ def errors() -> Iterator[dict[str, list[Exception]]]:
 
 
 def test_a_job_that_said_itself_when_is_left_to_it() -> None:
-    hopeless = Retries(Never(), rules=[Rule(chancy.answers.Retry, Never())])
-    failure = Failure.of(chancy.answers.Retry(5, "busy"))
+    hopeless = Retries(Never(), rules=[Rule(control.Retry, Never())])
+    failure = Failure.of(control.Retry(5, "busy"))
     outcome = Raised(failure, again=timedelta(seconds=5))
     for attempt, state in ((1, State.SCHEDULED), (2, State.SCHEDULED), (3, State.FAILED)):
         one = claim(attempt)

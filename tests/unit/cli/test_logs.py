@@ -18,9 +18,7 @@ def record(**extra: object) -> logging.LogRecord:
         raise ValueError("no luck")
     except ValueError:
         failed = sys.exc_info()
-    made = logging.LogRecord(
-        "chancy.job.definition", logging.INFO, "x.py", 1, "half %s", ("way",), failed
-    )
+    made = logging.LogRecord("chancy.job", logging.INFO, "x.py", 1, "half %s", ("way",), failed)
     vars(made).update(extra)
     return made
 

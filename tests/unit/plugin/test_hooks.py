@@ -200,7 +200,7 @@ def test_a_broken_judge_is_logged_and_the_verdict_stands(
 ) -> None:
     claim = claimed()
     after = Judge("after", "2")
-    with caplog.at_level(logging.ERROR, logger="chancy.plugin.hooks"):
+    with caplog.at_level(logging.ERROR, logger="chancy.hooks"):
         verdict = Hooks([Judge("before", "1"), Broken(answer), after]).judge(claim, OOPS)
     assert [seen.result for seen in after.saw] == ["1"]
     assert (verdict.id, verdict.lease, verdict.result) == (claim.id, claim.lease, "2")

@@ -126,4 +126,4 @@ async def test_the_deaf_look_twice_a_second_and_say_so_once(
     assert races.broker.tries > 1
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
-    assert said[0].startswith("endings_not_heard what=race polling=true error=no notices here")
+    assert said[0].startswith("group_wait_polling what=race polling=true error=no notices here")

@@ -97,7 +97,7 @@ async def test_while_the_store_is_away_the_last_word_is_kept(
     kept.take(one, Progress(0.2), Interrupts())
     store.away = False
     await eventually(lambda: fractions(store.calls[-1]) == {one.id: 0.2})
-    assert "notes_postponed notes=1" in caplog.text
+    assert "meta_update_retried notes=1" in caplog.text
     assert kept.joined([ended(one)]) == [ended(one)]
 
 

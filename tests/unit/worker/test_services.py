@@ -29,13 +29,13 @@ async def test_a_loop_whose_inner_task_somebody_cancelled_is_started_again(
     inner.cancel()
     await eventually(lambda: clock.sleepers)
     assert services.failures == {"one": 1}
-    assert "service_failed name=one failures=1" in caplog.text
+    assert "worker_loop_failed name=one failures=1" in caplog.text
     assert "error=CancelledError" in caplog.text
     clock.advance(1.0)
     await eventually(lambda: runs == 2)
     await services.stop_all()
     assert runs == 2
-    assert caplog.text.count("service_failed") == 1
+    assert caplog.text.count("worker_loop_failed") == 1
 
 
 async def test_a_loop_that_is_stopped_while_it_fails_at_that_is_done(
@@ -58,4 +58,4 @@ async def test_a_loop_that_is_stopped_while_it_fails_at_that_is_done(
     await eventually(lambda: runs == 1)
     await services.stop("one")
     assert runs == 1
-    assert "service_failed name" not in caplog.text
+    assert "worker_loop_failed name" not in caplog.text

@@ -73,13 +73,13 @@ class RedisGate:
         try:
             term = int(await self._link.call("lead", [self._key], [self._member, lease_ms]))
         except BrokerError as error:
-            logger.warning("stream_lead_unknown error=%s", error)
+            logger.warning("stream_leadership_unknown error=%s", error)
             return
         self._until = asked + self._lease_s if term else 0.0
         if term and (not led or term != self._term):
-            logger.info("stream_lead_taken member=%s term=%d", self._member, term)
+            logger.info("stream_leadership_taken member=%s term=%d", self._member, term)
         elif led and not term:
-            logger.warning("stream_lead_lost member=%s term=%d", self._member, self._term)
+            logger.warning("stream_leadership_lost member=%s term=%d", self._member, self._term)
         self._term = term
         if self.leading:
             self._began.set()

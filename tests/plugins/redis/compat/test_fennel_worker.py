@@ -151,7 +151,7 @@ def test_loggers_of_others_go_on(shop: Shop, caplog: pytest.LogCaptureFixture) -
         assert worker.process.wait(20) == 0
     lines = [json.loads(line) for line in worker.log.splitlines()]
     assert {line["level"] for line in lines} == {"warning"}
-    [own] = [line for line in lines if line["logger"] == "chancy.job.definition"]
+    [own] = [line for line in lines if line["logger"] == "chancy.job"]
     wanted = ("heard", x.uuid, "tests.plugins.redis.compat.fennel_shop.speak")
     assert (own["message"], own["job"], own["func"]) == wanted
 

@@ -178,7 +178,7 @@ async def test_large_records_are_written_without_a_pause(
 
     async def chosen(*about: object) -> None: ...
 
-    monkeypatch.setattr("chancy.plugins.redis.archive.elected", chosen)
+    monkeypatch.setattr("chancy.plugins.redis.relay.archive.elected", chosen)
     broker, worker, runtime = await plane(chancy), record(), cast("Any", Beside())
     await broker.register(worker)
     await broker.declare(QUEUES[1], upsert=True)

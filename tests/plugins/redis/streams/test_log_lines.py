@@ -14,12 +14,12 @@ FOLDER = ROOT / "plugins" / "redis" / "streams"
 OTHERS = {"leadership.py", "timers.py", "relay.py"}
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
 #: Where each line is about a partition.
-OF_PARTITIONS = {"consumer.py", "fetcher.py", "invocation.py", "loss.py", "overdue.py"}
+OF_PARTITIONS = {"consumer.py", "fetcher.py", "run.py", "loss.py", "overdue.py"}
 
 
 def _lines() -> Iterator[tuple[str, str]]:
     """The modules and the texts of all lines that streams log."""
-    for path in sorted(FOLDER.glob("*.py")):
+    for path in sorted(FOLDER.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(

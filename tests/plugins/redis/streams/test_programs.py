@@ -35,7 +35,7 @@ import asyncio
 import sys
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.streams import alone
+from chancy.plugins.redis.streams import standalone
 from chancy.plugins.redis.streams.model.policy import Halt
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.orders import Order, in_turn
@@ -61,14 +61,14 @@ async def seed():
     await orders.send(Order(order_id=0), Order(order_id=1))
 
 
-alone.run(streams)
+standalone.run(streams)
 """
 _SLOW = """
 import asyncio
 import sys
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.streams import alone
+from chancy.plugins.redis.streams import standalone
 from chancy.plugins.redis.streams.processing.middleware import DeadLetters
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.streams import Streams
@@ -97,7 +97,7 @@ async def seed():
     await orders.send(Order(order_id=7))
 
 
-alone.run(streams)
+standalone.run(streams)
 """
 _COMPUTING = """
 import os
@@ -128,7 +128,7 @@ def bill(events):
 async def seed():
     await orders.send(Order(order_id=0))
 """
-_COMPUTE = "import computing; from chancy.plugins.redis.streams import alone; "
+_COMPUTE = "import computing; from chancy.plugins.redis.streams import standalone; "
 
 Program = Callable[..., subprocess.Popen[str]]
 
@@ -251,7 +251,7 @@ async def test_a_signal_to_a_whole_process_group_is_no_failure_of_its_children(
     also not where a child had nothing to do."""
     (tmp_path / "computing.py").write_text(_COMPUTING)
     computing = program(
-        _COMPUTE + "alone.run(computing.streams)", REDIS_URL=redis_url, POLICY=policy
+        _COMPUTE + "standalone.run(computing.streams)", REDIS_URL=redis_url, POLICY=policy
     )
 
     def said() -> list[str]:
