@@ -200,9 +200,9 @@ class Chancy(BlockingCalls):
         """Cancel jobs that wait and ask running ones to stop."""
         return await self.broker.cancel([checked(id) for id in ids])
 
-    async def hurry(self, *ids: UUID) -> frozenset[UUID]:
+    async def run_now(self, *ids: UUID) -> frozenset[UUID]:
         """Let scheduled jobs run now, retries too; gives the ids of those that were scheduled."""
-        return await self.broker.hurry([checked(id) for id in ids])
+        return await self.broker.run_now([checked(id) for id in ids])
 
     async def why(self, id: UUID) -> Sequence[Reason]:
         """Say why a job has not run, or is not finished; what weighs most comes first."""

@@ -77,7 +77,7 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
                 "does not keep finished jobs",
             )
         ]
-    place = await broker.place(id)
+    place = await broker.position(id)
     if found.state.final or place is None:
         return list(_finished(found))
     workers = await broker.workers()

@@ -108,7 +108,7 @@ class Broker(Protocol):
         """
         ...
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         """Put keys over the meta of running jobs; returns the ids of those whose lease is gone.
 
         At most one note for a job. One that cannot be stored fails alone, and is logged.
@@ -123,11 +123,11 @@ class Broker(Protocol):
         """Cancel waiting jobs and ask for the end of running ones."""
         ...
 
-    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+    async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         """Make SCHEDULED jobs PENDING before they are due; gives the ids of those that were."""
         ...
 
-    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
+    async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
         """The running jobs of a worker that were asked to stop, in any order."""
         ...
 
@@ -141,7 +141,7 @@ class Broker(Protocol):
         """Jobs by id, finished ones too as long as they are kept."""
         ...
 
-    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         """`get`, and have a notice of `Kind.FINISHED` sent when one of these jobs finishes.
 
         Ids that are not there are expected too. The notice of a job that finishes in this very
@@ -149,11 +149,11 @@ class Broker(Protocol):
         """
         ...
 
-    async def forget(self, ids: Sequence[UUID]) -> None:
+    async def unwatch(self, ids: Sequence[UUID]) -> None:
         """Expect these jobs no longer."""
         ...
 
-    async def place(self, id: UUID) -> QueuePosition | None:
+    async def position(self, id: UUID) -> QueuePosition | None:
         """Where a job stands; None if it is finished or not there."""
         ...
 
@@ -209,6 +209,6 @@ class Broker(Protocol):
         """
         ...
 
-    def pulse(self, worker_id: UUID) -> Heartbeat: ...
+    def heartbeat(self, worker_id: UUID) -> Heartbeat: ...
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription: ...

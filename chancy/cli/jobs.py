@@ -26,7 +26,7 @@ _STATES = [state.label for state in State]
 
 @click.group()
 def job() -> None:
-    """List, show, explain, await, hurry and cancel jobs.
+    """List, show, explain, await, run now and cancel jobs.
 
     \b
     Example:
@@ -196,12 +196,12 @@ def retry(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
 
     async def main() -> tuple[frozenset[UUID], Mapping[UUID, QueuedJob]]:
         async with target.opened() as chancy:
-            hurried = await chancy.hurry(*ids)
-            return hurried, await chancy.get_jobs([id for id in ids if id not in hurried])
+            moved = await chancy.run_now(*ids)
+            return moved, await chancy.get_jobs([id for id in ids if id not in moved])
 
-    hurried, others = asyncio.run(main())
+    moved, others = asyncio.run(main())
     became = {
-        id: "hurried" if id in hurried else others[id].state.label if id in others else "unknown"
+        id: "due now" if id in moved else others[id].state.label if id in others else "unknown"
         for id in ids
     }
     if json_:
@@ -209,7 +209,7 @@ def retry(target: CommandTarget, ids: tuple[UUID, ...], json_: bool) -> None:
     else:
         for id, what in became.items():
             output.line(f"{id}  {what}")
-    if len(hurried) < len(set(ids)):
+    if len(moved) < len(set(ids)):
         sys.exit(NO)
 
 

@@ -192,7 +192,7 @@ class PostgresBroker:
     ) -> frozenset[UUID]:
         return await self._settlements.settle(settlements, inside)
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         return await self._settlements.note(notes)
 
     async def promote(self, limit: int) -> Promotion:
@@ -211,21 +211,21 @@ class PostgresBroker:
                 await asyncio.sleep(backoff.next_s())
         return found
 
-    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        return frozenset(row[0] for row in await self.fetch(self.sql.hurry, list(ids)))
+    async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        return frozenset(row[0] for row in await self.fetch(self.sql.run_now, list(ids)))
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self._catalog.get(ids)
 
-    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        await self.fetch(self.sql.expect, list(set(ids)))
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        await self.fetch(self.sql.watch, list(set(ids)))
         return await self._catalog.get(ids)
 
-    async def forget(self, ids: Sequence[UUID]) -> None:
-        await self.fetch(self.sql.forget, list(set(ids)))
+    async def unwatch(self, ids: Sequence[UUID]) -> None:
+        await self.fetch(self.sql.unwatch, list(set(ids)))
 
-    async def place(self, id: UUID) -> QueuePosition | None:
-        found = await self.fetch(self.sql.place, id)
+    async def position(self, id: UUID) -> QueuePosition | None:
+        found = await self.fetch(self.sql.position, id)
         return rows.place(found[0]) if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
@@ -257,8 +257,8 @@ class PostgresBroker:
     ) -> bool:
         return await self._upkeep.announce(worker_id, queues, broken)
 
-    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
-        rows = await self._upkeep_link.fetch(self.sql.asked_to_stop, worker_id)
+    async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
+        rows = await self._upkeep_link.fetch(self.sql.stop_requests, worker_id)
         return [row[0] for row in rows]
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
@@ -279,7 +279,7 @@ class PostgresBroker:
         found = await self._upkeep_link.fetch(self.sql.orphans, silent_s, limit)
         return [rows.orphan(row) for row in found]
 
-    def pulse(self, worker_id: UUID) -> PostgresHeartbeat:
+    def heartbeat(self, worker_id: UUID) -> PostgresHeartbeat:
         return PostgresHeartbeat(self.dsn, self.sql, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> PostgresSubscription:

@@ -100,7 +100,7 @@ class GroupWaiter(Generic[T]):
             if not self._events[id]:
                 del self._events[id]
                 with suppress(ChancyError):  # what is left behind is deleted by the pruner
-                    await self._broker.forget([id])
+                    await self._broker.unwatch([id])
             await self._rest()
 
     def _hear(self) -> None:

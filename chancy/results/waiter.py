@@ -220,7 +220,7 @@ class CompletionWaiter:
 
     async def _expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         try:
-            return await self._broker.expect(ids)
+            return await self._broker.watch(ids)
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -259,7 +259,7 @@ class CompletionWaiter:
         gone, self._gone = list(self._gone - self._wanted.keys()), set()
         for at in range(0, len(gone), BATCH):
             with contextlib.suppress(BrokerError):
-                await self._broker.forget(gone[at : at + BATCH])
+                await self._broker.unwatch(gone[at : at + BATCH])
 
     # Hearing
 

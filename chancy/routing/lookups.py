@@ -38,21 +38,21 @@ class JobLookups:
         await self.planes.walk(ids, ask)
         return found
 
-    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        hurried: set[UUID] = set()
+    async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        moved: set[UUID] = set()
 
         async def ask(broker: Broker, wanted: list[UUID]) -> Collection[UUID]:
-            hurried.update(await broker.hurry(wanted))
-            return hurried
+            moved.update(await broker.run_now(wanted))
+            return moved
 
         await self.planes.walk(ids, ask)
-        return frozenset(hurried)
+        return frozenset(moved)
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self._get(ids, lambda broker, wanted: broker.get(wanted))
 
-    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        return await self._get(ids, lambda broker, wanted: broker.expect(wanted))
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._get(ids, lambda broker, wanted: broker.watch(wanted))
 
     async def _get(
         self, ids: Sequence[UUID], get: Callable[[Broker, list[UUID]], _Got]
@@ -66,16 +66,16 @@ class JobLookups:
         await self.planes.walk(ids, ask)
         return found
 
-    async def forget(self, ids: Sequence[UUID]) -> None:
+    async def unwatch(self, ids: Sequence[UUID]) -> None:
         for name, broker in await self.planes.there():
             with away(name):
-                await broker.forget(ids)
+                await broker.unwatch(ids)
 
-    async def place(self, id: UUID) -> QueuePosition | None:
+    async def position(self, id: UUID) -> QueuePosition | None:
         found: list[QueuePosition] = []
 
         async def ask(broker: Broker, _: list[UUID]) -> Collection[UUID]:
-            place = await broker.place(id)
+            place = await broker.position(id)
             found.extend([] if place is None else [place])
             return [] if place is None else [id]
 

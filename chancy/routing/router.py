@@ -189,12 +189,12 @@ class RoutedBroker(JobLookups):
             stale += part
         return frozenset(one.id for one in stale)
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale = list(notes)
         for name in self.planes.all:
             if stale:
                 broker = await self.planes.ready(name)
-                ids = await broker.note(stale)
+                ids = await broker.update_meta(stale)
                 stale = [one for one in stale if one.id in ids]
         return frozenset(one.id for one in stale)
 
@@ -218,11 +218,11 @@ class RoutedBroker(JobLookups):
                 break
         return found
 
-    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
+    async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
         found: list[UUID] = []
         for name, broker in await self.planes.there():
             with away(name):
-                found += await broker.asked_to_stop(worker_id)
+                found += await broker.stop_requests(worker_id)
         return found
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
@@ -283,8 +283,8 @@ class RoutedBroker(JobLookups):
     async def workers(self) -> Sequence[WorkerRecord]:
         return await self.control.workers()
 
-    def pulse(self, worker_id: UUID) -> Heartbeat:
-        return self.control.pulse(worker_id)
+    def heartbeat(self, worker_id: UUID) -> Heartbeat:
+        return self.control.heartbeat(worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
         """The notices of the control broker; those of each plane are heard from it."""

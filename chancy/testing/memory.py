@@ -108,8 +108,8 @@ class MemoryBroker:
             settlement.id for settlement in settlements if not self.store.settle(settlement)
         )
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
-        return frozenset(note.id for note in notes if not self.store.note(note))
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        return frozenset(note.id for note in notes if not self.store.update_meta(note))
 
     async def promote(self, limit: int) -> Promotion:
         now = self.store.clock.now()
@@ -143,7 +143,7 @@ class MemoryBroker:
         self.store.tell(NoticeKind.STOP, str(job_id))
         return Cancellation.ASKED
 
-    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
+    async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
         return [row.pushed.id for row in self.store.running(worker_id) if row.stop_asked_at]
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
@@ -154,18 +154,18 @@ class MemoryBroker:
         rows = self.store.finished | self.store.live
         return {job_id: rows[job_id].as_job() for job_id in ids if job_id in rows}
 
-    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         self.store.expected.update(ids)
         return await self.get(ids)
 
-    async def forget(self, ids: Sequence[UUID]) -> None:
+    async def unwatch(self, ids: Sequence[UUID]) -> None:
         self.store.expected.difference_update(ids)
 
-    async def place(self, id: UUID) -> QueuePosition | None:
-        return self.store.place(id)
+    async def position(self, id: UUID) -> QueuePosition | None:
+        return self.store.position(id)
 
-    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        return self.store.hurry(ids)
+    async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        return self.store.run_now(ids)
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         if not 1 <= wanted.limit <= 1_000:
@@ -262,7 +262,7 @@ class MemoryBroker:
     def _silent_s(self, worker_id: UUID) -> float:
         return (self.store.clock.now() - self.store.beats[worker_id]).total_seconds()
 
-    def pulse(self, worker_id: UUID) -> Heartbeat:
+    def heartbeat(self, worker_id: UUID) -> Heartbeat:
         return MemoryHeartbeat(self.store, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:

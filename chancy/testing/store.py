@@ -171,7 +171,7 @@ class MemoryStore:
             self._apply(row, Settlement(row.pushed.id, settlement.lease, State.FAILED, failure=why))
         return True
 
-    def note(self, note: Note) -> bool:
+    def update_meta(self, note: Note) -> bool:
         """Whether the lease of the note was good."""
         row = self.live.get(note.id)
         if row is None or row.lease != note.lease or row.state is not State.RUNNING:
@@ -222,7 +222,7 @@ class MemoryStore:
         elif state is State.PENDING:
             self.tell(NoticeKind.REWIND, row.pushed.queue)
 
-    def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+    def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
         """Make scheduled jobs pending at once; gives the ids of those that were."""
         wanted = (self.live[id] for id in sorted(set(ids)) if id in self.live)
         rows = [row for row in wanted if row.state is State.SCHEDULED]
@@ -233,7 +233,7 @@ class MemoryStore:
             self.tell(NoticeKind.WAKE, queue)
         return frozenset(row.pushed.id for row in rows)
 
-    def place(self, id: UUID) -> QueuePosition | None:
+    def position(self, id: UUID) -> QueuePosition | None:
         """Where an unfinished job stands."""
         row = self.live.get(id)
         return None if row is None else place_of(row, self.live.values(), self.clock.now())

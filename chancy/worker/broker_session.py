@@ -157,7 +157,7 @@ class BrokerSession:
     async def _watch_stops(self, running: Running) -> None:
         """The notice that said so may have been lost."""
         while True:
-            for job_id in await self.broker.asked_to_stop(self.presence.worker_id):
+            for job_id in await self.broker.stop_requests(self.presence.worker_id):
                 running.stop_job(job_id)
             await self._member.clock.sleep(_STOPS_EVERY_S if self.listener.hears else _STOPS_POLL_S)
 

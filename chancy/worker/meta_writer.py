@@ -171,7 +171,7 @@ class MetaWriter:
             for (id, lease), word in self._writing.items()
         ]
         try:
-            stale = await self._broker.note(notes)
+            stale = await self._broker.update_meta(notes)
         except BrokerError:
             self._waiting = {**self._writing, **self._waiting}
             self._writing = {}

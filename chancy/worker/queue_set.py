@@ -100,7 +100,7 @@ class QueueSet:
         self.changed = asyncio.Event()
         self._closed = False
         #: Set when what runs gets no more time.
-        self.hurry = asyncio.Event()
+        self.look_now = asyncio.Event()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -290,9 +290,9 @@ class QueueSet:
     async def _stop(self, serving: QueueWorker) -> None:
         """In good time, or at once when that is asked for."""
         stopping = asyncio.create_task(serving.stop(grace_s=self._worker.shutdown_timeout_s))
-        hurry = asyncio.create_task(self.hurry.wait())
-        await asyncio.wait([stopping, hurry], return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+        looking = asyncio.create_task(self.look_now.wait())
+        await asyncio.wait([stopping, looking], return_when=asyncio.FIRST_COMPLETED)
+        looking.cancel()
         while not stopping.done():
             # Again and again: a claim that was under way may still bring jobs.
             serving.interrupt("the worker was told to stop at once")

@@ -68,7 +68,7 @@ class Registration:
         self._announced = None
         if self._heartbeat is None:
             self._heartbeat = HeartbeatThread(
-                self._broker.pulse(self.worker_id),
+                self._broker.heartbeat(self.worker_id),
                 interval_s=self._heartbeat_s,
                 declared_dead=self._declared_dead,
             )

@@ -95,7 +95,7 @@ class StepWriter:
         writing = self._take()
         notes = [Note(id, lease, one.meta) for (id, lease), one in writing.items()]
         try:
-            stale = await self._broker.note(notes)
+            stale = await self._broker.update_meta(notes)
         except BaseException:
             self._put_back(writing)
             raise

@@ -238,7 +238,7 @@ class Worker:
     def _asked_to_stop(self, at_once: bool) -> None:
         self.shut_down()
         if at_once:
-            self._roster.hurry.set()
+            self._roster.look_now.set()
 
     # Who this worker is
 
@@ -259,7 +259,7 @@ class Worker:
             self._queues_changed.clear()
             await self._follow_queues()
             # The notice that said so may have been lost.
-            for job_id in await self._control.broker.asked_to_stop(self.worker_id):
+            for job_id in await self._control.broker.stop_requests(self.worker_id):
                 self._roster.stop_job(job_id)
 
     async def _follow_queues(self) -> None:

@@ -143,7 +143,7 @@ class Contender:
         some = dict(self._held[:40])
         notes = [Note(*pair, json.dumps({"noted": str(pair[1])})) for pair in some.items()]
         try:
-            stale = await self._broker.note(notes)
+            stale = await self._broker.update_meta(notes)
         except BrokerError as error:
             if not error.retryable:
                 raise

@@ -141,7 +141,7 @@ async def test_the_text_of_an_id_is_refused_and_others_wait_on(chancy: Chancy) -
         nothing: Any = None
         waiting = asyncio.create_task((await chancy.push(jobs.note.job("soon"))).result(20))
         calls: list[Callable[[Any], Awaitable[object]]] = [
-            chancy.get_job, chancy.wait_for, chancy.cancel, chancy.hurry, chancy.why,
+            chancy.get_job, chancy.wait_for, chancy.cancel, chancy.run_now, chancy.why,
             lambda id: chancy.get_jobs([id]),
         ]  # fmt: skip
         for call in calls:

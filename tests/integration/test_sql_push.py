@@ -178,7 +178,7 @@ async def test_times_that_python_does_not_have_hold_nobody_up(chancy: Chancy, ds
         for id in ago:
             assert (await chancy.wait_for(id, 10)).state is State.SUCCEEDED
         assert {await state(chancy, id) for id in far} == {State.SCHEDULED}
-        assert await chancy.hurry(*far) == {*far}
+        assert await chancy.run_now(*far) == {*far}
         for id in far:
             assert (await chancy.wait_for(id, 10)).state is State.SUCCEEDED
 

@@ -93,7 +93,7 @@ async def test_the_tables_can_be_taken_back_with_what_is_in_them(
         made = Job(func="shop.work", limits=LIMITS)
         ended, running, waiting = [(await chancy.push(made, validate=False)).id for _ in range(3)]
         claims = await bench.claim(limit=2)
-        await chancy.broker.note([Note(one.id, one.lease, '{"said": 1}') for one in claims])
+        await chancy.broker.update_meta([Note(one.id, one.lease, '{"said": 1}') for one in claims])
         await bench.settle(settlement(claims[0], State.SUCCEEDED))
         await chancy.broker.announce(bench.worker_id, ["default"], {"big": "no"})
     schema.downgrade(empty_dsn, component="core", revision=BEFORE)

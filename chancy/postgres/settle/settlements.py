@@ -65,7 +65,7 @@ class Settlements:
     async def _note(self, batch: Sequence[Note]) -> set[UUID]:
         id, lease, meta = zip(*batch, strict=True)
         try:
-            rows = await self._link.fetch(self._sql.note, list(id), list(lease), list(meta))
+            rows = await self._link.fetch(self._sql.update_meta, list(id), list(lease), list(meta))
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -137,7 +137,7 @@ class Settlements:
     async def _put_back(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
         id, lease, state, _, run_at, failure, _, refund, crashed, meta = zip(*batch, strict=True)
         return await fetch(
-            self._sql.put_back,
+            self._sql.release,
             list(id),
             list(lease),
             list(state),

@@ -69,12 +69,12 @@ class CancelPromises(Promises):
 
     async def test_a_worker_can_ask_what_it_is_to_stop(self, bench: Bench) -> None:
         one, other = await bench.running(prepared(), prepared())
-        assert await bench.broker.asked_to_stop(one.worker_id) == []
+        assert await bench.broker.stop_requests(one.worker_id) == []
         await bench.broker.cancel([one.id])
-        assert list(await bench.broker.asked_to_stop(one.worker_id)) == [one.id]
-        assert await bench.broker.asked_to_stop(uuid.uuid4()) == []
+        assert list(await bench.broker.stop_requests(one.worker_id)) == [one.id]
+        assert await bench.broker.stop_requests(uuid.uuid4()) == []
         await bench.settle(settlement(one, State.CANCELLED), settlement(other, State.SUCCEEDED))
-        assert await bench.broker.asked_to_stop(one.worker_id) == []
+        assert await bench.broker.stop_requests(one.worker_id) == []
 
     async def test_cancelling_nothing_is_allowed(self, bench: Bench) -> None:
         assert await bench.broker.cancel([]) == {}

@@ -85,7 +85,7 @@ class ListPromises(Promises):
         await bench.push(prepared(), prepared(queue="other"))
         ahead = {}
         for id in (first, last, urgent):
-            place = await bench.broker.place(id)
+            place = await bench.broker.position(id)
             assert place is not None
             ahead[id] = place.ahead
             assert (place.running, place.due_s, place.claimed_s) == (0, 0.0, 0.0)
@@ -94,7 +94,7 @@ class ListPromises(Promises):
 
     async def test_a_running_job_knows_its_neighbours(self, bench: Bench) -> None:
         claim, _ = await bench.running(prepared(), prepared())
-        place = await bench.broker.place(claim.id)
+        place = await bench.broker.position(claim.id)
         assert place is not None
         assert (place.ahead, place.running) == (0, 2)
         assert 0 <= place.claimed_s < 60
@@ -103,7 +103,7 @@ class ListPromises(Promises):
         claims = await bench.running(*(prepared() for _ in range(6)))
         await bench.running(prepared(queue="other"))
         [id] = await bench.push(prepared())
-        place = await bench.broker.place(id)
+        place = await bench.broker.position(id)
         assert place is not None
         assert place.running == 6
         assert len(place.holders) <= 5
@@ -115,7 +115,7 @@ class ListPromises(Promises):
 
     async def test_a_scheduled_job_knows_when_it_is_due(self, bench: Bench) -> None:
         [id] = await bench.push(prepared(delay_s=90.0))
-        place = await bench.broker.place(id)
+        place = await bench.broker.position(id)
         assert place is not None
         assert 60 < place.due_s <= 90
         assert place.ahead == 0
@@ -123,5 +123,5 @@ class ListPromises(Promises):
     async def test_what_is_finished_or_unknown_has_no_place(self, bench: Bench) -> None:
         [claim] = await bench.running()
         await bench.settle(settlement(claim, State.SUCCEEDED))
-        assert await bench.broker.place(claim.id) is None
-        assert await bench.broker.place(uuid.uuid4()) is None
+        assert await bench.broker.position(claim.id) is None
+        assert await bench.broker.position(uuid.uuid4()) is None

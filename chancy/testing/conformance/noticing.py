@@ -110,7 +110,7 @@ class NoticePromises(Promises):
         self, bench: Bench, ends: Subscription, state: State
     ) -> None:
         expected, other = await bench.running(prepared(), prepared())
-        found = await bench.broker.expect([expected.id])
+        found = await bench.broker.watch([expected.id])
         assert {id: job.state for id, job in found.items()} == {expected.id: State.RUNNING}
         await bench.settle(settlement(other, state), settlement(expected, state))
         assert await ends.receive(_PATIENCE_S) == [Notice(NoticeKind.FINISHED, str(expected.id))]
@@ -122,13 +122,13 @@ class NoticePromises(Promises):
         await bench.broker.declare(Queue(name="brief", keep_finished=False))
         await bench.push(prepared(queue="brief"))
         [claim] = await bench.claim(queue="brief")
-        await bench.broker.expect([claim.id])
+        await bench.broker.watch([claim.id])
         await bench.settle(settlement(claim, State.SUCCEEDED))
         assert await self._hears(ends, Notice(NoticeKind.FINISHED, str(claim.id)))
 
     async def test_what_goes_back_is_no_end(self, bench: Bench, ends: Subscription) -> None:
         [claim] = await bench.running()
-        await bench.broker.expect([claim.id])
+        await bench.broker.watch([claim.id])
         await bench.settle(settlement(claim, State.SCHEDULED)._replace(run_at=PAST))
         assert await ends.receive(0.05) == []
 
@@ -136,7 +136,7 @@ class NoticePromises(Promises):
         self, bench: Bench, ends: Subscription
     ) -> None:
         [id] = await bench.push(prepared())
-        await bench.broker.expect([id])
+        await bench.broker.watch([id])
         await bench.broker.cancel([id])
         assert await self._hears(ends, Notice(NoticeKind.FINISHED, str(id)))
 
@@ -144,22 +144,22 @@ class NoticePromises(Promises):
         self, bench: Bench, ends: Subscription
     ) -> None:
         job = prepared()
-        assert await bench.broker.expect([job.id, job.id]) == {}
-        assert await bench.broker.expect([job.id]) == {}
+        assert await bench.broker.watch([job.id, job.id]) == {}
+        assert await bench.broker.watch([job.id]) == {}
         [claim] = await bench.running(job)
         await bench.settle(settlement(claim, State.SUCCEEDED))
         assert await self._hears(ends, Notice(NoticeKind.FINISHED, str(job.id)))
 
     async def test_what_is_forgotten_is_not_told(self, bench: Bench, ends: Subscription) -> None:
         [claim] = await bench.running()
-        await bench.broker.expect([claim.id])
-        await bench.broker.forget([claim.id, claim.worker_id])
+        await bench.broker.watch([claim.id])
+        await bench.broker.unwatch([claim.id, claim.worker_id])
         await bench.settle(settlement(claim, State.SUCCEEDED))
         assert await ends.receive(0.05) == []
 
     async def test_workers_do_not_hear_of_ends(self, bench: Bench, heard: Subscription) -> None:
         [claim] = await bench.running()
         await heard.probe(_PATIENCE_S)
-        await bench.broker.expect([claim.id])
+        await bench.broker.watch([claim.id])
         await bench.settle(settlement(claim, State.SUCCEEDED))
         assert all(n.kind is not NoticeKind.FINISHED for n in await heard.receive(0.05))

@@ -33,7 +33,7 @@ class NotePromises(Promises):
     async def test_a_note_is_put_over_the_meta(self, bench: Bench) -> None:
         [claim] = await bench.running(prepared(meta='{"kept": 1, "said": {"a": 1}}'))
         before = await bench.job(claim.id)
-        assert await bench.broker.note([note(claim, '{"said": {"b": 2}}')]) == frozenset()
+        assert await bench.broker.update_meta([note(claim, '{"said": {"b": 2}}')]) == frozenset()
         found = await bench.job(claim.id)
         assert found.meta == {"kept": 1, "said": {"b": 2}}
         assert (found.state, found.attempt) == (State.RUNNING, 1)
@@ -43,12 +43,12 @@ class NotePromises(Promises):
         [claim] = await bench.running()
         for number in range(3):
             meta = f'{{"said": {number}}}'
-            assert await bench.broker.note([note(claim, meta)]) == frozenset()
+            assert await bench.broker.update_meta([note(claim, meta)]) == frozenset()
         assert (await bench.job(claim.id)).meta == {"said": 2}
 
     async def test_a_noted_job_is_settled_as_ever(self, bench: Bench) -> None:
         [claim] = await bench.running()
-        await bench.broker.note([note(claim, '{"said": 1, "more": 2}')])
+        await bench.broker.update_meta([note(claim, '{"said": 1, "more": 2}')])
         ending = settlement(claim, State.SUCCEEDED)._replace(meta='{"said": 3}')
         assert await bench.settle(ending) == frozenset()
         found = await bench.job(claim.id)
@@ -57,12 +57,14 @@ class NotePromises(Promises):
     async def test_a_job_that_is_asked_to_stop_takes_a_note(self, bench: Bench) -> None:
         [claim] = await bench.running()
         await bench.broker.cancel([claim.id])
-        assert await bench.broker.note([note(claim)]) == frozenset()
-        assert await bench.broker.asked_to_stop(bench.worker_id) == [claim.id]
+        assert await bench.broker.update_meta([note(claim)]) == frozenset()
+        assert await bench.broker.stop_requests(bench.worker_id) == [claim.id]
 
     async def test_another_lease_is_refused(self, bench: Bench) -> None:
         good, other = await bench.running(prepared(), prepared())
-        stale = await bench.broker.note([note(good), note(other)._replace(lease=uuid.uuid4())])
+        stale = await bench.broker.update_meta(
+            [note(good), note(other)._replace(lease=uuid.uuid4())]
+        )
         assert stale == {other.id}
         assert (await bench.job(good.id)).meta == {"said": 1}
         assert (await bench.job(other.id)).meta == {}
@@ -75,19 +77,19 @@ class NotePromises(Promises):
     ) -> None:
         [claim] = await bench.running()
         await bench.settle(settlement(claim, state))
-        assert await bench.broker.note([note(claim)]) == {claim.id}
+        assert await bench.broker.update_meta([note(claim)]) == {claim.id}
         assert (await bench.job(claim.id)).meta == {}
 
     async def test_the_attempt_before_says_nothing_more(self, bench: Bench) -> None:
         [before] = await bench.running()
         await bench.settle(settlement(before, State.PENDING))
         [now] = await bench.claim()
-        assert await bench.broker.note([note(before)]) == {before.id}
-        assert await bench.broker.note([note(now)]) == frozenset()
+        assert await bench.broker.update_meta([note(before)]) == {before.id}
+        assert await bench.broker.update_meta([note(now)]) == frozenset()
 
     async def test_a_job_that_is_not_there_is_said_to_be_gone(self, bench: Bench) -> None:
         nobody = Note(uuid.uuid4(), uuid.uuid4(), "{}")
-        assert await bench.broker.note([nobody]) == {nobody.id}
+        assert await bench.broker.update_meta([nobody]) == {nobody.id}
 
     @pytest.mark.parametrize("name", UNSTORABLE)
     async def test_a_note_that_cannot_be_stored_fails_alone(self, bench: Bench, name: str) -> None:
@@ -95,22 +97,22 @@ class NotePromises(Promises):
         notes = [note(claim) for claim in claims]
         notes[2] = note(claims[2], UNSTORABLE[name])
         notes[4] = notes[4]._replace(lease=uuid.uuid4())
-        assert await bench.broker.note(notes) == {claims[4].id}
+        assert await bench.broker.update_meta(notes) == {claims[4].id}
         found = [(await bench.job(claim.id)).meta for claim in claims]
         assert found == [{"kept": 1, "said": 1}] * 2 + [{"kept": 1}] + [
             {"kept": 1, "said": 1},
             {"kept": 1},
         ]
         # The job at fault goes on.
-        assert await bench.broker.note([note(claims[2])]) == frozenset()
+        assert await bench.broker.update_meta([note(claims[2])]) == frozenset()
         assert await bench.settle(settlement(claims[2], State.SUCCEEDED)) == frozenset()
 
     async def test_many_notes_at_once(self, bench: Bench) -> None:
         await bench.push(*(prepared() for _ in range(1_200)))
         claims = await bench.claim(limit=1_200)
-        assert await bench.broker.note([note(claim) for claim in claims]) == frozenset()
+        assert await bench.broker.update_meta([note(claim) for claim in claims]) == frozenset()
         found = await bench.broker.get([claim.id for claim in claims])
         assert [found[claim.id].meta for claim in claims] == [{"said": 1}] * 1_200
 
     async def test_noting_nothing_is_allowed(self, bench: Bench) -> None:
-        assert await bench.broker.note([]) == frozenset()
+        assert await bench.broker.update_meta([]) == frozenset()

@@ -91,11 +91,11 @@ class PromotePromises(Promises):
         assert await bench.broker.promote(10) == (0, None)
         assert await bench.state(claim.id) is State.HELD
 
-    async def test_scheduled_jobs_can_be_hurried(self, bench: Bench) -> None:
+    async def test_scheduled_jobs_can_run_now(self, bench: Bench) -> None:
         later, other = await bench.push(prepared(run_at=FUTURE), prepared(run_at=FUTURE))
         [waiting] = await bench.push(prepared())
-        assert await bench.broker.hurry([later, waiting, uuid.uuid4()]) == {later}
+        assert await bench.broker.run_now([later, waiting, uuid.uuid4()]) == {later}
         assert await bench.state(later) is State.PENDING
         assert await bench.state(other) is State.SCHEDULED
         assert [claim.id for claim in await bench.claim()] == [waiting, later]
-        assert await bench.broker.hurry([later]) == frozenset()
+        assert await bench.broker.run_now([later]) == frozenset()

@@ -15,7 +15,7 @@ PATIENT_S = 3600.0
 
 async def beat(broker: Broker, worker_id: uuid.UUID) -> bool:
     """One heartbeat, from a thread as a worker sends it."""
-    pulse = broker.pulse(worker_id)
+    pulse = broker.heartbeat(worker_id)
     try:
         return await asyncio.to_thread(pulse.beat)
     finally:

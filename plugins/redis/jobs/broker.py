@@ -141,7 +141,7 @@ class RedisBroker:
     ) -> frozenset[UUID]:
         return await settle(self.link, self._kept, settlements)
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale: set[UUID] = set()
         metas = list(map(_meta, notes))
         at = 0
@@ -150,7 +150,7 @@ class RedisBroker:
             parts: list[bytes] = []
             for note, meta in zip(notes[at : at + count], metas[at : at + count], strict=True):
                 parts += [note.id.bytes + note.lease.bytes, meta]
-            lines = await self.link.run("note", *parts)
+            lines = await self.link.run("update_meta", *parts)
             for note, objects in zip(notes[at:], lines, strict=False):
                 if objects > folding.MOST:
                     await self._fold(note)
@@ -186,17 +186,17 @@ class RedisBroker:
             at += len(answer)
         return found
 
-    async def hurry(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        hurried: set[UUID] = set()
+    async def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
+        moved: set[UUID] = set()
         left = sorted(set(ids))
         while left:
-            looked, *found = await self.link.run("hurry", *(id.bytes for id in left[:BATCH]))
-            hurried.update(UUID(bytes=id) for id in found)
+            looked, *found = await self.link.run("run_now", *(id.bytes for id in left[:BATCH]))
+            moved.update(UUID(bytes=id) for id in found)
             left = left[looked:]
-        return frozenset(hurried)
+        return frozenset(moved)
 
-    async def asked_to_stop(self, worker_id: UUID) -> Sequence[UUID]:
-        answer = await self.link.run("asked", worker_id.bytes)
+    async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
+        answer = await self.link.run("stop_requests", worker_id.bytes)
         return [UUID(bytes=id) for id in answer]
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
@@ -208,8 +208,8 @@ class RedisBroker:
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         return await self._read(ids, "fetch", *self._ages)
 
-    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        return await self._read(ids, "expect", _EXPECTED_S, _MOST_EXPECTED, *self._ages)
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        return await self._read(ids, "watch", _EXPECTED_S, _MOST_EXPECTED, *self._ages)
 
     async def _read(
         self, ids: Sequence[UUID], script: str, *args: float
@@ -219,12 +219,12 @@ class RedisBroker:
             id: records.queued(id.bytes, text) for id, text in zip(ids, texts, strict=True) if text
         }
 
-    async def forget(self, ids: Sequence[UUID]) -> None:
+    async def unwatch(self, ids: Sequence[UUID]) -> None:
         for at in range(0, len(ids), MOVED):
-            await self.link.run("forget", *(id.bytes for id in ids[at : at + MOVED]))
+            await self.link.run("unwatch", *(id.bytes for id in ids[at : at + MOVED]))
 
-    async def place(self, id: UUID) -> QueuePosition | None:
-        answer = await self.link.run("place", id.bytes)
+    async def position(self, id: UUID) -> QueuePosition | None:
+        answer = await self.link.run("position", id.bytes)
         if not answer:
             return None
         record, now, ahead, running = answer
@@ -289,7 +289,7 @@ class RedisBroker:
         answer = await self.link.run("orphans", silent_s, max(0, min(limit, MOVED)))
         return list(map(records.claim, answer[::2], answer[1::2]))
 
-    def pulse(self, worker_id: UUID) -> Heartbeat:
+    def heartbeat(self, worker_id: UUID) -> Heartbeat:
         return RedisHeartbeat(self.settings, self.tag, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:

@@ -98,7 +98,7 @@ async def test_notes_settlements_and_cancellations_lock_in_one_order(dsn: str) -
             ends = [settlement(claim, State.SUCCEEDED) for claim in claims]
             random.shuffle(claims)
             late, stale, _ = await asyncio.gather(
-                brokers[0].note(notes),
+                brokers[0].update_meta(notes),
                 brokers[1].settle(ends),
                 brokers[2].cancel([claim.id for claim in claims]),
             )

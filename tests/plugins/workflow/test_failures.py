@@ -100,7 +100,7 @@ async def test_a_cancelled_workflow_stops_what_runs(flows_dsn: str) -> None:
         later = await reference.step("later")
         assert later is not None
         assert later.job_id is not None
-        await chancy.hurry(later.job_id)
+        await chancy.run_now(later.job_id)
         assert await reference.result(10) == "after"
         assert not await reference.cancel()
 

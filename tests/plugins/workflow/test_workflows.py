@@ -218,7 +218,7 @@ async def test_steps_wait_for_their_time_and_keep_their_settings(flows_dsn: str)
         stored = await chancy.get_job(later.job_id)
         assert stored is not None
         assert (stored.priority, stored.meta["shop"]) == (7, {"a": 1})
-        await chancy.hurry(later.job_id)
+        await chancy.run_now(later.job_id)
         assert await reference.result(10) == "later"
 
 

@@ -44,7 +44,7 @@ class Races:
 
     async def look(self, id: UUID) -> GroupStatus[State] | None:
         self.looks += 1
-        found = (await self.broker.expect([id])).get(id)
+        found = (await self.broker.watch([id])).get(id)
         if found is None:
             return None
         return GroupStatus(found.state.label, found.state is State.SUCCEEDED, found.state)

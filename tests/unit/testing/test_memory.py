@@ -56,7 +56,7 @@ async def test_a_pause_ends_with_the_clock(bench: Bench, clock: ManualClock) -> 
 
 
 async def test_a_worker_is_silent_until_it_beats(bench: Bench, clock: ManualClock) -> None:
-    pulse = bench.broker.pulse(bench.worker_id)
+    pulse = bench.broker.heartbeat(bench.worker_id)
     [claim] = await bench.running()
     clock.advance(14.0)
     assert (await bench.broker.workers())[0].silent_s == 14.0

@@ -134,7 +134,7 @@ class StreamExecutor:
             await self.runner.release_all()
         except asyncio.CancelledError:
             # Asked once more: what is at hand is interrupted, and given back all the same.
-            self.runner.hurry()
+            self.runner.look_now()
             await self.runner.release_all()
             raise
         logger.info(

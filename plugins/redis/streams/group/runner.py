@@ -47,7 +47,7 @@ class PartitionRunner:
         self._consumers: dict[int, asyncio.Task[ConsumerEnd]] = {}
         self._leaving: dict[int, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[ConsumerEnd]] = set()
-        self._hurried = False
+        self._released_now = False
         self._overdue = Overdue(processor)
         self._retry_s: float | None = None
         #: Partitions that are quarantined for this processor, as far as this worker has seen.
@@ -221,7 +221,7 @@ class PartitionRunner:
         """End the consumer, in good order if there is time, and give the partition back."""
         lane.close()
         consumer = self._consumers.pop(lane.number)
-        grace_s = 0.0 if lane.lost or self._hurried else self._processor.options.grace_s
+        grace_s = 0.0 if lane.lost or self._released_now else self._processor.options.grace_s
         self._ending.add(consumer)
         consumer.add_done_callback(self._ending.discard)
         ended, _ = await asyncio.wait([consumer], timeout=grace_s)
@@ -299,8 +299,8 @@ class PartitionRunner:
         while self._leaving:
             await asyncio.wait(list(self._leaving.values()))
 
-    def hurry(self) -> None:
+    def look_now(self) -> None:
         """Wait no longer for those that end: interrupt them."""
-        self._hurried = True
+        self._released_now = True
         for consumer in self._ending:
             consumer.cancel()

@@ -68,7 +68,7 @@ async def taken(scene: Scene, chancy: Chancy) -> None:
     """A worker that beats no more has claimed one of the jobs that wait for later."""
     await pushed_for_later(scene, chancy)
     redis, worker = await redis_of(chancy), record()
-    assert await redis.hurry([scene.id(0)])
+    assert await redis.run_now([scene.id(0)])
     await redis.register(worker)
     assert len(await redis.claim(QUEUE.name, worker_id=worker.id, limit=1)) == 1
 
@@ -151,22 +151,22 @@ def rest_of(numbers: Collection[int]) -> Mapping[str, int]:
 
 async def refused_again(scene: Scene, chancy: Chancy) -> None:
     await refused(scene, chancy)
-    assert await chancy.hurry(scene.id(1)) == {scene.id(1)}
+    assert await chancy.run_now(scene.id(1)) == {scene.id(1)}
 
 
 async def cancel(scene: Scene, chancy: Chancy) -> None:
     await chancy.cancel(*map(scene.id, NUMBERS))
 
 
-async def hurry(scene: Scene, chancy: Chancy) -> None:
-    await chancy.hurry(*map(scene.id, NUMBERS))
+async def run_now(scene: Scene, chancy: Chancy) -> None:
+    await chancy.run_now(*map(scene.id, NUMBERS))
 
 
 async def expect(scene: Scene, chancy: Chancy) -> None:
     """Wait for jobs, and give it up."""
     redis, ids = await redis_of(chancy), list(map(scene.id, NUMBERS))
-    await redis.expect(ids)
-    await redis.forget(ids)
+    await redis.watch(ids)
+    await redis.unwatch(ids)
 
 
 async def note(scene: Scene, chancy: Chancy) -> None:
@@ -175,7 +175,7 @@ async def note(scene: Scene, chancy: Chancy) -> None:
     await redis.register(worker)
     [claim] = await redis.claim(QUEUE.name, worker_id=worker.id, limit=1)
     for said in range(NOTES):
-        await redis.note([Note(claim.id, claim.lease, f'{{"said": {said}}}')])
+        await redis.update_meta([Note(claim.id, claim.lease, f'{{"said": {said}}}')])
     await redis.settle([Settlement(claim.id, claim.lease, State.PENDING, refund=True)])
     await redis.unregister(worker.id)
 
@@ -184,12 +184,12 @@ async def look_around(scene: Scene, chancy: Chancy) -> None:
     """Ask for all there is to know."""
     redis, first = await redis_of(chancy), scene.id(NUMBERS[0])
     await redis.get([first])
-    await redis.place(first)
+    await redis.position(first)
     await redis.find(JobFilter())
     await redis.counts()
     await redis.queues()
     await redis.workers()
-    await redis.asked_to_stop(first)
+    await redis.stop_requests(first)
     await redis.link.run("listed", QUEUE.name, 10)
 
 

@@ -123,18 +123,18 @@ SCENARIOS: Mapping[str, Scenario] = {
         seen=members("done"),
         values=(0, ALL - 1),
     ),
-    "hurry": Scenario(
+    "run_now": Scenario(
         prepare=deeds.pushed_for_later,
-        deed=deeds.hurry,
-        again=deeds.hurry,
+        deed=deeds.run_now,
+        again=deeds.run_now,
         seen=members("due"),
         values=(ALL, 0),
     ),
     # Ends are told for a day to those who do not say that they wait no longer.
-    "expect": Scenario(
+    "watch": Scenario(
         deed=deeds.expect, seen=members("expected"), values=(0, ALL), left=({}, {"expected": ALL})
     ),
-    "forget": Scenario(
+    "unwatch": Scenario(
         deed=deeds.expect, seen=members("expected"), values=(ALL, 0), left=({"expected": ALL}, {})
     ),
     "fold": Scenario(deed=deeds.note, seen=lines, values=(NOTES, 1)),

@@ -86,19 +86,19 @@ async def go_through(bench: Bench, jobs: Sequence[PreparedJob]) -> None:
     broker, ids = bench.broker, [job.id for job in jobs]
     await broker.push(jobs)
     assert (await broker.get(ids)).keys() == set(ids)
-    assert (await broker.expect(ids)).keys() == set(ids)
+    assert (await broker.watch(ids)).keys() == set(ids)
     found = await broker.find(JobFilter(limit=MANY))
     assert [job.id for job in found] == sorted(ids, reverse=True)[:MANY]
     claims = await bench.claim(len(ids))
     assert [claim.id for claim in claims] == ids
     notes = [Note(claim.id, claim.lease, '{"half": true}') for claim in claims]
-    assert await broker.note(notes) == frozenset()
+    assert await broker.update_meta(notes) == frozenset()
     broke = Failure.named("shop.errors.Broke", "it broke")
     again = [
         settlement(one, State.SCHEDULED)._replace(delay_s=60.0, failure=broke) for one in claims
     ]
     assert await broker.settle(again) == frozenset()
-    assert await broker.hurry(ids) == frozenset(ids)
+    assert await broker.run_now(ids) == frozenset(ids)
     claims = await bench.claim(len(ids))
     later = [settlement(one, State.SCHEDULED)._replace(delay_s=-1.0) for one in claims]
     old = [one._replace(lease=uuid.uuid4()) for one in later[::2]]
@@ -110,7 +110,7 @@ async def go_through(bench: Bench, jobs: Sequence[PreparedJob]) -> None:
     ends += [settlement(one, State.SUCCEEDED)._replace(result="1") for one in claims[1::2]]
     assert await broker.settle(ends) == frozenset()
     assert {job.attempt for job in (await broker.get(ids)).values()} == {3}
-    await broker.forget(ids)
+    await broker.unwatch(ids)
 
 
 async def test_no_script_takes_long(
@@ -144,7 +144,17 @@ async def test_few_large_jobs_are_a_piece(
         await bench.broker.push(jobs)
         await bench.broker.cancel([job.id for job in jobs])
     found = times.check(interrupted=SOME)
-    for name in ("push", "claim", "settle", "note", "promote", "hurry", "cancel", "fetch", "find"):
+    for name in (
+        "push",
+        "claim",
+        "settle",
+        "note",
+        "promote",
+        "run_now",
+        "cancel",
+        "fetch",
+        "find",
+    ):
         assert len(found[name]) >= 4, name
 
 
@@ -297,5 +307,5 @@ async def test_jobs_that_are_no_longer_expected_go_little_by_little(
     [job] = [prepared()]
     with closing(server.client()) as client:
         client.zadd(name, {f"{n:016}": 1.0 for n in range(5_000)})
-        await bench.broker.expect([job.id])
+        await bench.broker.watch([job.id])
         assert client.zcard(name) == 5_000 + 1 - 12

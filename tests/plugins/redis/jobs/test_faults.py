@@ -164,7 +164,7 @@ async def test_a_server_that_lost_everything_is_used_again(
     server.flush()
     assert await bench.settle(settlement(claim, State.SUCCEEDED)) == {claim.id}
     assert await bench.claim() == []
-    pulse = bench.broker.pulse(bench.worker_id)
+    pulse = bench.broker.heartbeat(bench.worker_id)
     assert await asyncio.to_thread(pulse.beat) is False
     pulse.close()
     await bench.prepare()
@@ -192,10 +192,13 @@ async def test_a_full_server_refuses_pushes_and_takes_ends(own_redis: Start) -> 
         assert all(isinstance(each, StatementFailed) for each in refused), refused
         counts = (await broker.counts())["default"]
         assert counts.running == 1
-        pulse = broker.pulse(bench.worker_id)
+        pulse = broker.heartbeat(bench.worker_id)
         assert await asyncio.to_thread(pulse.beat)
         pulse.close()
-        assert await broker.note([Note(before[0].id, before[0].lease, '{"a": 1}')]) == frozenset()
+        assert (
+            await broker.update_meta([Note(before[0].id, before[0].lease, '{"a": 1}')])
+            == frozenset()
+        )
         ends: list[Settlement] = [settlement(before[0], State.SUCCEEDED)]
         assert await broker.settle(ends) == frozenset()
         assert await bench.state(before[0].id) is State.SUCCEEDED
@@ -234,7 +237,7 @@ async def test_a_moved_slot_is_followed(redis_cluster: str) -> None:
             subscription = await broker.subscribe()
             await subscription.probe(5.0)
             [claim] = await bench.running()
-            pulse = broker.pulse(bench.worker_id)
+            pulse = broker.heartbeat(bench.worker_id)
             assert await asyncio.to_thread(pulse.beat)
             pulse.close()
             assert await bench.settle(settlement(claim, State.SUCCEEDED)) == frozenset()

@@ -55,7 +55,7 @@ async def test_large_metas_failures_and_results_are_pieces(
         claims = await bench.claim(JOBS)
         for meta in (text("m"), '{"half": true}', text("n")):
             notes = [Note(one.id, one.lease, meta) for one in claims]
-            assert await broker.note(notes) == frozenset()
+            assert await broker.update_meta(notes) == frozenset()
         again = [
             settlement(one, State.SCHEDULED)._replace(delay_s=-1.0, failure=broke) for one in claims
         ]

@@ -55,7 +55,7 @@ async def test_a_job_that_says_much_stays_small(bench: Bench) -> None:
     [claim] = await bench.claim(1)
     for n in range(100):
         note = Note(claim.id, claim.lease, json.dumps({"progress": n}))
-        assert await bench.broker.note([note]) == frozenset()
+        assert await bench.broker.update_meta([note]) == frozenset()
         meta = records.meta_of(await record_of(bench, job.id.bytes))
         assert meta.count(b"\n") < folding.MOST
     found = await bench.broker.get([job.id])
@@ -67,7 +67,7 @@ async def test_nothing_that_is_said_meanwhile_is_lost(bench: Bench) -> None:
     [claim] = await bench.claim(1)
     assert isinstance(bench.broker, RedisBroker)
     link, before = bench.broker.link, await record_of(bench, claim.id.bytes)
-    await bench.broker.note([Note(claim.id, claim.lease, '{"b": 2}')])
+    await bench.broker.update_meta([Note(claim.id, claim.lease, '{"b": 2}')])
     await folding.fold(link, claim.id, claim.lease, before)
     await folding.fold(link, claim.id, uuid.uuid4(), await record_of(bench, claim.id.bytes))
     meta = records.meta_of(await record_of(bench, claim.id.bytes))

@@ -37,7 +37,7 @@ async def test_finished_jobs_are_kept_up_to_a_number_and_an_age(redis_url: str) 
         kept = await broker.get(ids[1])
         assert len(kept) == 5
         # Those over their age are gone for whoever looks, before anybody has cleared them away.
-        for look in (short.get, short.expect):
+        for look in (short.get, short.watch):
 
             async def gone(look: Any = look) -> bool:
                 return not await look(ids[1])
@@ -94,7 +94,7 @@ async def test_a_note_after_note_does_not_grow(redis_url: str) -> None:
         [claim] = await bench.running(prepared(meta='{"kept": 1}'))
         for number in range(100):
             note = Note(claim.id, claim.lease, f'{{"said": {number}}}')
-            assert await broker.note([note]) == frozenset()
+            assert await broker.update_meta([note]) == frozenset()
         [record] = await broker.link.run("fetch", 0, 0, claim.id.bytes)
         assert record.count(b"said") < 40
         assert (await bench.job(claim.id)).meta == {"kept": 1, "said": 99}

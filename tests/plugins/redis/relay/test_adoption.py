@@ -83,7 +83,7 @@ async def test_order_and_priority_are_kept(chancy: Chancy) -> None:
     await fetch(chancy, "update chancy.jobs set priority = 5 where id = $1", ids[3])
     await (await adoption(chancy))("fast")
     broker = await plane(chancy)
-    ahead = {id: place.ahead for id in ids if (place := await broker.place(id)) is not None}
+    ahead = {id: place.ahead for id in ids if (place := await broker.position(id)) is not None}
     assert [ahead[id] for id in ids] == [1, 2, 3, 0]
 
 
