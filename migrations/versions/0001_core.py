@@ -7,6 +7,43 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+_UNIQUE = (
+    "uuid[], text[], smallint[], text[], text[], timestamptz[], float8[], int[], text[], text[], "
+    "bytea[], text[], boolean[], float8[], float8[], boolean"
+)
+# What calls another function is dropped before it.
+_FUNCTIONS = (
+    "push(text, text, jsonb, int, timestamptz, interval, int, jsonb, uuid, text, text, text, "
+    "interval, text)",
+    "check_unique(text, text, text, interval, text)",
+    "check_push(text, text, jsonb, int, int, jsonb)",
+    f"push_unique({_UNIQUE})",
+    f"push_unique_all({_UNIQUE})",
+    "push_keyed(uuid, bigint, text, smallint, text, jsonb, timestamptz, int, jsonb, jsonb, bytea, "
+    "text, boolean, float8, float8)",
+    "unique_key(text, text, text)",
+    "new_id()",
+    "drop_days(int)",
+    "make_days(int)",
+    "orphans(float8, int)",
+    "cancel(uuid[])",
+    "promote(int)",
+    "update_meta(uuid[], uuid[], text[])",
+    "settled(uuid[], uuid[])",
+    "requeue(uuid[], uuid[], smallint[], float8[], timestamptz[], text[], boolean[], boolean[], "
+    "text[])",
+    "finish(uuid[], uuid[], smallint[], text[], text[], boolean[], boolean[], text[])",
+    "finish_plain(uuid[], uuid[], smallint[], text[])",
+    "notify_finished(uuid)",
+    "claim(uuid, uuid, text, int, smallint[], bigint[])",
+    "with_meta(jsonb, text)",
+    "with_failure(jsonb, text, int, uuid)",
+    "utc(timestamptz)",
+    "wake(text, boolean)",
+    "channel()",
+)
+_TABLES = ("unique_periods", "awaited", "queues", "workers", "finished_jobs", "jobs")
+
 
 def upgrade() -> None:
     context.config.attributes["run_folder"](__file__)
@@ -14,24 +51,8 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     run = context.config.attributes["run"]
-    for function in (
-        "drop_days(int)",
-        "make_days(int)",
-        "orphans(float8, int)",
-        "cancel(uuid[])",
-        "promote(int)",
-        "settled(uuid[], uuid[])",
-        "put_back(uuid[], uuid[], smallint[], float8[], timestamptz[], text[], boolean[],"
-        " boolean[], text[])",
-        "finish(uuid[], uuid[], smallint[], text[], text[], boolean[], boolean[], text[])",
-        "claim(uuid, uuid, text, smallint[], bigint[], int)",
-        "with_meta(jsonb, text)",
-        "with_failure(jsonb, text, int, uuid)",
-        "utc(timestamptz)",
-        "wake(text, boolean)",
-        "channel()",
-    ):
+    for function in _FUNCTIONS:
         run("drop function {schema}." + function)
-    for table in ("queues", "workers", "finished_jobs", "jobs"):
+    for table in _TABLES:
         run("drop table {schema}." + table)
     run("drop sequence {schema}.positions")

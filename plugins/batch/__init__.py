@@ -98,7 +98,6 @@ class Batches(Plugin):
             name="batches",
             package="chancy.plugins.batch.migrations",
             head="0001",
-            core="0008",
             grants={
                 RoleKind.PRODUCER: {
                     "batches": "select, insert, update",

@@ -70,9 +70,7 @@ class Cron(Plugin):
         return "chancy.cron"
 
     def migrations(self) -> Migrations | None:
-        return Migrations(
-            name="cron", package="chancy.plugins.cron.migrations", head="0001", core="0007"
-        )
+        return Migrations(name="cron", package="chancy.plugins.cron.migrations", head="0001")
 
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.cron.commands import cron

@@ -82,7 +82,6 @@ class DeadLetters(Plugin):
             name="dead_letters",
             package="chancy.plugins.dead_letter.migrations",
             head="0001",
-            core="0004",
         )
 
     def commands(self) -> Sequence[click.Command]:

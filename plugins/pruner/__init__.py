@@ -85,7 +85,6 @@ class Pruner(Plugin):
             name="pruner",
             package="chancy.plugins.pruner.migrations",
             head="0001",
-            core="0005",
             core_grants={RoleKind.WORKER: {"finished_jobs": "delete"}} if self.rules else {},
         )
 

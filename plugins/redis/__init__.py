@@ -113,8 +113,7 @@ class RedisPlugin(Plugin):
         return Migrations(
             name="redis",
             package="chancy.plugins.redis.migrations",
-            head="0007",
-            core="0007",
+            head="0001",
             grants={RoleKind.PRODUCER: {"redis_outbox": "insert", "redis_events": "insert"}},
         )
 

@@ -115,7 +115,6 @@ class Workflows(Plugin):
             name="workflows",
             package="chancy.plugins.workflow.migrations",
             head="0001",
-            core="0007",
             grants={
                 RoleKind.PRODUCER: {
                     "workflows": "select, insert, update",

@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 from collections import Counter
+from dataclasses import replace
 
 from chancy import Chancy, Plugin, Queue, Worker
 from chancy.attempt.claim import Claim
@@ -22,6 +23,8 @@ from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Constant, Jitter, Retries
 from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.schema import status
+from chancy.postgres.schema.component import CORE, HEAD, Component
 from tests.faults import jobs, outbursts, payments
 from tests.faults.worker_process import WorkerSettings
 
@@ -78,6 +81,9 @@ async def run(settings: WorkerSettings) -> None:
     tally = Tally()
     if settings.release > 1:
         importlib.import_module("tests.faults.novel")
+    if settings.head != HEAD:
+        next_core = Component(replace(CORE.migrations, head=settings.head))
+        setattr(status, "CORE", next_core)  # noqa: B010  mypy: not exported
     chancy = application(settings, tally)
     async with chancy:
         worker = Worker(

@@ -6,6 +6,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -22,13 +23,19 @@ from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.fleet import Fleet
 from tests.faults.ledger import Sampler
-from tests.migrations.test_release_before import BEFORE, CLAIM, FINISH
+from tests.migrations import next_release as later
+from tests.migrations.next_release import NEXT
 from tests.support.waiting import eventually
 
-#: Statements of a release before; those to claim and to finish are with the tests of migrations.
+#: Statements of a worker of this release.
+CLAIM = """
+    select id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, limits
+    from chancy.claim($1::uuid, $2::uuid, $3::text, $4::int, null, null)
+"""
+FINISH = "select finish from chancy.finish($1, $2, $3, null, null, null, null, null)"
 REGISTER = "insert into chancy.workers (id, host, pid, queues) values ($1, 'old', 1, '{load}')"
 BEAT = "update chancy.workers set beat_at = clock_timestamp() where id = $1 returning 1"
-PUT_BACK = "select put_back from chancy.put_back($1, $2, $3, $4, null, null, $5, null, $6::text[])"
+REQUEUE = "select requeue from chancy.requeue($1, $2, $3, $4, null, null, $5, null, $6::text[])"
 PUSH = """
     insert into chancy.jobs (id, pos, state, queue, func, arguments)
     select t.id, nextval('chancy.positions'), 0, 'load', $2,
@@ -40,8 +47,8 @@ SLOTS = 10
 
 
 class OldWorker:
-    """A worker of a release before, as the server sees it: its statements, on a session in which
-    they were prepared before the tables changed."""
+    """A worker of this release, as the server sees it: its statements, on a session in which
+    they were prepared before the tables became those of the next release."""
 
     def __init__(self, dsn: str, book: Book) -> None:
         self._dsn = dsn
@@ -60,7 +67,7 @@ class OldWorker:
             while not self.stopping:
                 began = loop.time()
                 lease = uuid.uuid4()
-                found = await session.fetch(CLAIM, self.id, lease, "load", None, None, SLOTS)
+                found = await session.fetch(CLAIM, self.id, lease, "load", SLOTS)
                 self.longest_s = max(self.longest_s, loop.time() - began)
                 self.claims += 1
                 await self._end(session, lease, found)
@@ -87,7 +94,7 @@ class OldWorker:
         if unknown:
             n = len(unknown)
             back = await session.fetch(
-                PUT_BACK, unknown, [lease] * n, [2] * n, [0.2] * n, [True] * n,
+                REQUEUE, unknown, [lease] * n, [2] * n, [0.2] * n, [True] * n,
                 ['{"unknown_function": 1}'] * n,
             )  # fmt: skip
             assert len(back) == n
@@ -100,7 +107,7 @@ async def push_as_before(session: Any, book: Book, func: str, numbers: Iterable[
 
 
 class OldProducer:
-    """Pushes as a caller of a release before does."""
+    """Pushes as a caller of this release does."""
 
     def __init__(self, session: Any, book: Book) -> None:
         self._session = session
@@ -116,9 +123,8 @@ class OldProducer:
 
 
 async def migrate_under(dsn: str, producer: OldProducer, old: list[OldWorker]) -> None:
-    """Bring the tables to this release while old workers and producers go on."""
-    components = Chancy(dsn).hooks.components
-    upgrade = asyncio.to_thread(schema.upgrade, dsn, components=components)
+    """Bring the tables to the next release while old workers and producers go on."""
+    upgrade = asyncio.to_thread(schema.upgrade, dsn)
     migrating = asyncio.create_task(upgrade)
     before, claims = producer.pushed, [one.claims for one in old]
     while not migrating.done():
@@ -129,11 +135,10 @@ async def migrate_under(dsn: str, producer: OldProducer, old: list[OldWorker]) -
 
 
 @pytest.fixture
-async def old_fleet(empty_dsn: str, book: Book) -> AsyncIterator[list[OldWorker]]:
-    """Three workers of a release before, on its tables."""
-    schema.upgrade(empty_dsn, component="core", revision=BEFORE)
-    ledger.open_ledger(empty_dsn)
-    old = [OldWorker(empty_dsn, book) for _ in range(3)]
+async def old_fleet(dsn: str, book: Book) -> AsyncIterator[list[OldWorker]]:
+    """Three workers of this release, on its tables."""
+    ledger.open_ledger(dsn)
+    old = [OldWorker(dsn, book) for _ in range(3)]
     running = [asyncio.create_task(one.run()) for one in old]
     yield old
     for one in old:
@@ -143,9 +148,16 @@ async def old_fleet(empty_dsn: str, book: Book) -> AsyncIterator[list[OldWorker]
 
 @pytest.mark.chaos
 async def test_old_workers_go_on_while_the_tables_are_migrated_and_new_ones_come(
-    empty_dsn: str, book: Book, start_worker: StartWorker, old_fleet: list[OldWorker]
+    dsn: str,
+    book: Book,
+    start_worker: StartWorker,
+    old_fleet: list[OldWorker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dsn, old = empty_dsn, old_fleet
+    old = old_fleet
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("chancy.postgres.schema.migrate.CORE", later.written(tmp_path))
     session: Any = await asyncpg.connect(dsn)
     producer = OldProducer(session, book)
     await producer.push(30)
@@ -153,10 +165,10 @@ async def test_old_workers_go_on_while_the_tables_are_migrated_and_new_ones_come
     await migrate_under(dsn, producer, old)
     await producer.push(30)
     numbers = range(1_000_000, 1_000_200)
-    async with Chancy(dsn) as chancy:
+    async with Chancy(dsn) as chancy:  # a producer that checks no revision
         await chancy.push_many(novel.novelty.job(str(book), number) for number in numbers)
     await eventually(lambda: sum(one.handed_on for one in old) > 0)
-    new = [start_worker(dsn, release=2) for _ in range(2)]
+    new = [start_worker(dsn, release=2, head=NEXT) for _ in range(2)]
     for worker in new:
         await asyncio.to_thread(worker.wait_until_ready)
     await producer.push(30)

@@ -87,7 +87,7 @@ async def run_all(dsns: Sequence[str], faults: Sequence[OneFault]) -> None:
                 await scenario.run()
                 scenario.check()
                 # A job that went back and was claimed again does not know its old lease any more.
-                assert scenario.stale == 0 or fault.kind == "put_back"
+                assert scenario.stale == 0 or fault.kind == "requeue"
                 # How many calls of a kind there are depends a little on the moment.
                 assert fault.struck == 1 or fault.number > 1, "the fault did not happen"
             except Exception as error:

@@ -17,6 +17,7 @@ from uuid import UUID
 import psutil
 
 from chancy.postgres.drivers import Name
+from chancy.postgres.schema.component import HEAD
 from chancy.queue.executor_options import ExecutorName
 from tests.support.waiting import eventually_sync
 
@@ -44,6 +45,8 @@ class WorkerSettings:
     entries: int = 0
     #: 2: the functions of the next release are known.
     release: int = 2
+    #: The revision of the core that the worker takes for its own.
+    head: str = HEAD
     #: Whether what fails for good becomes a dead letter.
     dead_letters: bool = False
 

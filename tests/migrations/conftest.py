@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from chancy.embedded import PostgresServer
+from chancy.postgres.schema.component import Component
+from tests.migrations import next_release as later
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 
@@ -25,6 +27,15 @@ NEWEST = pytest.mark.parametrize(
     ],
     indirect=True,
 )
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Component:
+    """`chancy.postgres.schema.migrate` has the history of a later release of the core."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = later.written(tmp_path)
+    monkeypatch.setattr("chancy.postgres.schema.migrate.CORE", made)
+    return made
 
 
 @pytest.fixture(params=SERVERS)

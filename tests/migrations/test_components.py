@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema.component import Component, Migrations
 from chancy.postgres.schema.status import SchemaState
 from chancy.testing.structure import structure
+from tests.migrations.next_release import NEXT
 from tests.plugins.auditor import Auditor, Clerk
 from tests.plugins.ledger import Ledger
 from tests.support.waiting import eventually
@@ -119,7 +121,7 @@ def test_the_offline_statements_make_the_same_tables(empty_dsn: str) -> None:
 
 
 def test_a_removed_plugin_leaves_its_tables_and_strands_nobody(empty_dsn: str) -> None:
-    schema.upgrade(empty_dsn, component="core", revision="0002")
+    schema.upgrade(empty_dsn, component="core")
     schema.upgrade(empty_dsn, components=LEDGER, component="ledger", revision="0001")
     execute(empty_dsn, "insert into chancy.ledger_entries (worker_id) values (gen_random_uuid())")
     schema.upgrade(empty_dsn)
@@ -164,8 +166,13 @@ def test_tables_that_are_newer_than_the_code_are_left_alone(empty_dsn: str) -> N
     assert structure(empty_dsn) == before
 
 
-def test_what_others_stand_on_does_not_go(empty_dsn: str) -> None:
-    every = components()
+def test_what_others_stand_on_does_not_go(
+    empty_dsn: str, next_release: Component, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.postgres.schema.status.CORE", next_release)
+    ledger, auditor = components()
+    auditor = replace(auditor, migrations=replace(auditor.migrations, core=NEXT))
+    every = (ledger, auditor)
     schema.upgrade(empty_dsn, components=every)
     for name, revision, why in (
         ("core", "base", "'auditor'"),
@@ -174,8 +181,7 @@ def test_what_others_stand_on_does_not_go(empty_dsn: str) -> None:
     ):
         with pytest.raises(ConfigurationError, match=f"{name}.*cannot go back.*{why}"):
             schema.downgrade(empty_dsn, components=every, component=name, revision=revision)
-    assert schema.revisions(empty_dsn) == ALL
-    schema.downgrade(empty_dsn, components=every, component="core", revision="0002")
+    assert schema.revisions(empty_dsn) == ALL | {"core": NEXT}
     schema.downgrade(empty_dsn, components=every, component="auditor")
     schema.downgrade(empty_dsn, components=every, component="core", revision="0001")
     with pytest.raises(ConfigurationError, match=r"needs the core at revision 0002.*it is at 0001"):

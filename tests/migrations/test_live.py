@@ -13,15 +13,18 @@ import pytest
 
 from chancy.errors import ConfigurationError
 from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema.component import HEAD
+from tests.migrations.next_release import NEXT
 
-FROM = "0001"
+FROM = HEAD
+pytestmark = pytest.mark.usefixtures("next_release")
 PUSH = (
     "insert into chancy.jobs (id, pos, state, queue, func) select gen_random_uuid(),"
     " nextval('chancy.positions'), 0, 'default', 'a.b'"
 )
 CLAIM = (
     "select from chancy.claim('11111111-0000-4000-8000-000000000000'::uuid, gen_random_uuid(),"
-    " 'default', null::smallint[], null::bigint[], 5)"
+    " 'default', 5, null::smallint[], null::bigint[])"
 )
 LOOK = "select count(*) from chancy.queues, chancy.workers"
 
@@ -76,7 +79,7 @@ def held_up(dsn: str, rows: int) -> list[float]:
             assert seen, "the upgrade never had to wait"
             assert not upgrade.done()
         upgrade.result(timeout=60)
-    assert schema.revisions(dsn) == {"core": schema.HEAD}
+    assert schema.revisions(dsn) == {"core": NEXT}
     return waits
 
 

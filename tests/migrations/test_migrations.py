@@ -12,6 +12,7 @@ import pytest
 from chancy.embedded import PostgresServer
 from chancy.errors import SchemaMismatch
 from chancy.postgres.schema import migrate as schema
+from chancy.postgres.schema.component import Component
 from chancy.testing.structure import structure
 
 
@@ -74,14 +75,17 @@ def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> N
     assert any("two.jobs" in line for line in structure(empty_dsn, "two"))
 
 
-def test_the_check_says_what_to_do() -> None:
+def test_the_check_says_what_to_do(
+    next_release: Component, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema.check({"core": schema.HEAD}, "chancy")
     with pytest.raises(SchemaMismatch, match=r"no tables.*chancy migrate upgrade"):
         schema.check({}, "chancy")
-    with pytest.raises(SchemaMismatch, match=r"at revision 0001.*needs.*chancy migrate upgrade"):
-        schema.check({"core": "0001"}, "chancy")
     with pytest.raises(SchemaMismatch, match="older than the database"):
         schema.check({"core": "zzzz"}, "chancy")
+    monkeypatch.setattr("chancy.postgres.schema.status.CORE", next_release)
+    with pytest.raises(SchemaMismatch, match=r"at revision 0001.*needs.*chancy migrate upgrade"):
+        schema.check({"core": "0001"}, "chancy")
 
 
 def test_on_each_server(server: PostgresServer) -> None:
@@ -97,7 +101,7 @@ def test_on_each_server(server: PostgresServer) -> None:
             "nextval('chancy.positions'), 0, 'default', 'a.b' from generate_series(1, 10)"
         )
         claimed = connection.execute(
-            "select id from chancy.claim(%s, gen_random_uuid(), 'default', null, null, 10)",
+            "select id from chancy.claim(%s, gen_random_uuid(), 'default', 10, null, null)",
             (worker,),
         ).fetchall()
         assert len(claimed) == 10

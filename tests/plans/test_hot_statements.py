@@ -93,8 +93,8 @@ def values(ids: list[str]) -> dict[str, dict[str, tuple[str, str]]]:
         "orphans": {"p_limit": ("int", str(BATCH)), "p_silent_s": ("float8", "60")},
         "finish": batch | {"p_states": ("smallint[]", states.format(4))},
         "finish_plain": batch | {"p_states": ("smallint[]", states.format(4))},
-        "put_back": batch | {"p_states": ("smallint[]", states.format(2))},
-        "note": batch | {"p_metas": ("text[]", f"array_fill('{{}}'::text, array[{BATCH}])")},
+        "requeue": batch | {"p_states": ("smallint[]", states.format(2))},
+        "update_meta": batch | {"p_metas": ("text[]", f"array_fill('{{}}'::text, array[{BATCH}])")},
     }
 
 
@@ -131,7 +131,7 @@ def test_hot_statements_when_everything_is_dead(dsn: str) -> None:
         drain = f"""
             with claimed as materialized (
               select array_agg(id) as ids from chancy.claim(
-                {WORKER}, {LEASE}, 'default', '{{0}}', %s, 1000))
+                {WORKER}, {LEASE}, 'default', 1000, '{{0}}', %s))
             select chancy.finish(ids, array_fill({LEASE}, array[1000]),
               array_fill(4::smallint, array[1000]), null, null, null, null, null) from claimed
         """
@@ -146,7 +146,7 @@ def test_hot_statements_when_everything_is_dead(dsn: str) -> None:
         for name, lanes, hints in (("hint", "'{0}'", "'{50000}'"), ("front", "null", "null")):
             command = (
                 "explain (analyze, buffers, format json) select * from chancy.claim("
-                f"{WORKER}, {LEASE}, 'default', {lanes}, {hints}, 10)"
+                f"{WORKER}, {LEASE}, 'default', 10, {lanes}, {hints})"
             )
             with connection.transaction(force_rollback=True):
                 row = connection.execute(command.encode()).fetchone()

@@ -77,7 +77,7 @@ def check(connection: psycopg.Connection[Any], at: str) -> dict[str, int]:
         "p_run_ats": ("timestamptz[]", "null"),
         "v_not_kept": ("text[]", "'{}'"),
     }
-    for function, state in (("put_back", 0), ("finish", 5)):
+    for function, state in (("requeue", 0), ("finish", 5)):
         states = {"p_states": ("smallint[]", f"array_fill({state}::smallint, {many})")}
         pages |= explain(connection, function, values | states, at)
     due = {"p_limit": limit, "v_now": ("timestamptz", "clock_timestamp()")}

@@ -102,7 +102,7 @@ async def test_recovery_runs_the_jobs_of_a_silent_worker_again(dsn: str) -> None
                 (dead,),
             )
             connection.execute(
-                "select from chancy.claim(%s, gen_random_uuid(), 'async', null, null, 5)", (dead,)
+                "select from chancy.claim(%s, gen_random_uuid(), 'async', 5, null, null)", (dead,)
             )
         async with Worker(chancy, queues=["async"], heartbeat_s=0.1, heartbeat_timeout_s=0.3):
             await eventually(lambda: len(jobs.noted) == 2)  # the suspects run in a child

@@ -20,7 +20,7 @@ from chancy.text import shown
 #: The name of the component of the core.
 CORE_NAME = "core"
 #: The revision of the core that this version of chancy works with.
-HEAD = "0008"
+HEAD = "0001"
 
 #: The tables of the core.
 CORE_TABLES = ("jobs", "finished_jobs", "workers", "queues", "awaited", "unique_periods")

@@ -137,7 +137,7 @@ class Settlements:
     async def _put_back(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
         id, lease, state, _, run_at, failure, _, refund, crashed, meta = zip(*batch, strict=True)
         return await fetch(
-            self._sql.release,
+            self._sql.requeue,
             list(id),
             list(lease),
             list(state),

@@ -1,6 +1,7 @@
 -- Everything that is not finished. Small, wide open for vacuum, without foreign keys and triggers.
 -- States: 0 pending, 1 running, 2 scheduled, 3 held. The lease stays on the row after the claim
 -- has ended, so that a settlement whose answer was lost is recognised when it is repeated.
+-- unique_until_claim: whether a claim releases the unique key. Null: it does not.
 create table {schema}.jobs (
   id uuid primary key,
   pos bigint not null,
@@ -19,6 +20,7 @@ create table {schema}.jobs (
   deadline_at timestamptz,
   stop_asked_at timestamptz,
   unique_key bytea,
+  unique_until_claim boolean,
   limits jsonb,
   meta jsonb,
   errors jsonb,

@@ -5,6 +5,8 @@ create table {schema}.workers (
   pid int not null,
   tags text[] not null default '{}',
   queues text[] not null default '{}',
+  -- Queues that the worker should serve and cannot, each with the reason.
+  broken jsonb not null default '{}',
   version text not null default '',
   started_at timestamptz not null default clock_timestamp(),
   beat_at timestamptz not null default clock_timestamp()

@@ -5,6 +5,12 @@ create table {schema}.queues (
   tags text[] not null default '{}',
   poll_interval_s float8 not null default 1,
   keep_finished boolean not null default true,
+  -- Limits of one attempt, and the options of the executor.
+  limits jsonb,
+  options jsonb,
+  -- The broker that keeps the queue's jobs, and the queue's options for it.
+  broker text not null default 'postgres',
+  broker_options jsonb,
   paused_at timestamptz,
   resume_at timestamptz,
   declared_at timestamptz not null default clock_timestamp(),

@@ -30,6 +30,4 @@ class Auditor(Plugin):
         return ["tests.clerk"]
 
     def migrations(self) -> Migrations | None:
-        return Migrations(
-            name="auditor", package="tests.plugins.auditor.migrations", head="0001", core="0002"
-        )
+        return Migrations(name="auditor", package="tests.plugins.auditor.migrations", head="0001")

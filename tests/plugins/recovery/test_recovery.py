@@ -82,7 +82,7 @@ def orphan(dsn: str, *, silent: str, registered: bool = True) -> uuid.UUID:
             (dead, silent),
         )
         connection.execute(
-            "select from chancy.claim(%s, gen_random_uuid(), 'async', null, null, 1)", (dead,)
+            "select from chancy.claim(%s, gen_random_uuid(), 'async', 1, null, null)", (dead,)
         )
         if not registered:
             connection.execute("delete from chancy.workers where id = %s", (dead,))

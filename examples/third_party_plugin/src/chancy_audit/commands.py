@@ -2,8 +2,8 @@ from typing import Any
 
 import click
 
-from chancy.broker.optional import SqlStore
-from chancy.plugin.runtime import Application, CommandLine
+from chancy.broker import SqlStore
+from chancy.plugin import Application, CommandLine
 from chancy.postgres.statements import quoted
 
 

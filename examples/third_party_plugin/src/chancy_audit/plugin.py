@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chancy import Plugin, Runtime, Settlement, State
-from chancy.broker.optional import SqlStore
-from chancy.broker.transaction import Transaction
-from chancy.plugin.runtime import Panel
+from chancy.broker import SqlStore, Transaction
+from chancy.plugin import Panel
 from chancy.postgres.schema.component import Migrations
 from chancy.postgres.statements import quoted
 

@@ -26,6 +26,6 @@ begin
   if v_state = 4 then
     perform {schema}.batches_call(p_id, 1::smallint);
   end if;
-  perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = p_id;
+  perform {schema}.notify_finished(a.id) from {schema}.awaited a where a.id = p_id;
 end
 $$

@@ -17,7 +17,7 @@ begin
         where j.workflow_id = w.id and j.name = '' and j.missing <= 0)
     returning w.id)
   select array_agg(e.id) into v_ended from ended e;
-  perform {schema}.tell_finished(a.id)
+  perform {schema}.notify_finished(a.id)
   from {schema}.awaited a where a.id = any (v_ended);
 end
 $$

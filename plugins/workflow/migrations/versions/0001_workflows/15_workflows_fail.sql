@@ -36,6 +36,6 @@ begin
     where w.id = f.id
     returning w.id, w.state)
   select array_agg(e.id) filter (where e.state = 5) into v_ids from ended e;
-  perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = any (v_ids);
+  perform {schema}.notify_finished(a.id) from {schema}.awaited a where a.id = any (v_ids);
 end
 $$

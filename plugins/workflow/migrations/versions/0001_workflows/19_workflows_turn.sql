@@ -21,7 +21,7 @@ begin
     return {schema}.workflows_resume(p_id, p_apart);
   elsif v_now.state = 3 and not {schema}.workflows_runs(p_id) then
     update {schema}.workflows w set state = 5, finished_at = clock_timestamp() where w.id = p_id;
-    perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = p_id;
+    perform {schema}.notify_finished(a.id) from {schema}.awaited a where a.id = p_id;
   end if;
   return 0;
 end

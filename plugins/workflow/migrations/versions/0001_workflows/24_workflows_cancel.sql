@@ -30,7 +30,7 @@ begin
       where t.workflow_id = p_id and t.name = p_step and t.run = p_run
         and t.due_at <= clock_timestamp()));
   if found then
-    perform {schema}.tell_finished(a.id) from {schema}.awaited a where a.id = p_id;
+    perform {schema}.notify_finished(a.id) from {schema}.awaited a where a.id = p_id;
   elsif not exists (select from {schema}.workflows w where w.id = p_id and w.state = 6) then
     return;
   end if;

@@ -1,0 +1,6 @@
+-- Ends attempts whose jobs go back; see the function. Index: the primary key of jobs. Locks: rows
+-- of jobs in the order given. Safe to repeat: settled.sql then tells what was done before.
+select requeue
+from {schema}.requeue(
+  $1::uuid[], $2::uuid[], $3::smallint[], $4::float8[], $5::timestamptz[], $6::text[],
+  $7::boolean[], $8::boolean[], $9::text[])

@@ -1,0 +1,68 @@
+-- Takes up to p_limit pending jobs of a queue under one lease.
+-- Index: jobs_pending, once for each lane (priority), from behind its hint, in order of position.
+-- p_lanes null: finds the lanes by a loose scan of the index, and looks from the front of each.
+-- Locks: rows of jobs in that order, skipping locked ones. Safe to repeat with another lease.
+-- The plan is pinned: with a table that looks empty the planner would take a bitmap scan and a
+-- sort over every dead entry (230 jobs/s instead of 2,000 under a held snapshot).
+-- jit off, here and wherever plans are pinned by forbidding others: up to Postgres 17 a forbidden
+-- node without a substitute, such as the scan of a small table, adds 10,000,000,000 to the cost of
+-- its plan, so that the server compiled it at each call (to settle a job took 103 ms, and takes 0.25).
+-- A unique key that is held until the job starts is released: that can conflict with nothing.
+create function {schema}.claim(
+  p_worker uuid, p_lease uuid, p_queue text, p_limit int, p_lanes smallint[], p_hints bigint[]
+) returns table (
+  id uuid, priority smallint, pos bigint, func text, arguments text,
+  attempt int, max_attempts int, crashes smallint, meta text, limits text
+)
+language plpgsql rows 200
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+set lock_timeout = '2s'
+as $$
+#variable_conflict use_column
+begin
+  if not exists (select from {schema}.workers w where w.id = p_worker)
+    or exists (
+      select from {schema}.queues q
+      where q.name = p_queue and q.paused_at is not null
+        and (q.resume_at is null or q.resume_at > clock_timestamp())) then
+    return;
+  end if;
+  if p_lanes is null then
+    with recursive lane (priority) as (
+      (select j.priority from {schema}.jobs j
+       where j.state = 0 and j.queue = p_queue order by j.priority desc limit 1)
+      union all
+      select (select j.priority from {schema}.jobs j
+              where j.state = 0 and j.queue = p_queue and j.priority < lane.priority
+              order by j.priority desc limit 1)
+      from lane where lane.priority is not null)
+    select array_agg(lane.priority), array_agg((-9223372036854775808)::bigint)
+    into p_lanes, p_hints
+    from lane where lane.priority is not null;
+  end if;
+  return query
+  with pick as materialized (
+    select x.tid
+    from unnest(p_lanes, p_hints) as lane (priority, hint)
+    cross join lateral (
+      select j.ctid as tid from {schema}.jobs j
+      where j.state = 0 and j.queue = p_queue
+        and j.priority = lane.priority and j.pos > lane.hint
+      order by j.pos limit p_limit for update skip locked) x
+    limit p_limit)
+  update {schema}.jobs j
+  set state = 1, attempt = least(j.attempt, 2147483646) + 1, lease = p_lease,
+    worker_id = p_worker, claimed_at = clock_timestamp(),
+    unique_key = case when j.unique_until_claim then null else j.unique_key end
+  where j.ctid = any (array(select tid from pick))
+  returning j.id, j.priority, j.pos, j.func, j.arguments::text,
+    j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text;
+end
+$$

@@ -1,0 +1,59 @@
+-- Ends attempts for good: moves the rows that still hold (id, lease) to finished_jobs, or deletes
+-- them where the queue does not keep its finished jobs; failed ones are kept in any case. Returns
+-- the ids that it accepted.
+-- Index: the primary keys of jobs and awaited, once for each id. Locks: rows of jobs in the order given.
+-- The conditions on id and state are written so that only the primary key serves them: written
+-- plainly, they let the planner begin with all running jobs once it believes that there are few.
+-- A repeated call accepts nothing, and {schema}.settled then tells what the first one did.
+create function {schema}.finish(
+  p_ids uuid[], p_leases uuid[], p_states smallint[], p_results text[], p_failures text[],
+  p_refunds boolean[], p_crashes boolean[], p_metas text[]
+) returns setof uuid
+language plpgsql rows 200
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_not_kept text[] := array(select q.name from {schema}.queues q where not q.keep_finished);
+begin
+  if p_failures is null and p_refunds is null and p_crashes is null and p_metas is null then
+    return query select {schema}.finish_plain(p_ids, p_leases, p_states, p_results);
+    return;
+  end if;
+  return query
+  with ended as (
+    delete from {schema}.jobs j
+    using unnest(
+      p_ids, p_leases, p_states, p_results, p_failures, p_refunds, p_crashes, p_metas
+    ) as s (id, lease, state, result, failure, refund, crashed, meta)
+    where j.id = any (array[s.id]) and j.lease = s.lease and j.state in (1, -1)
+    returning j.id, j.pos, s.state, j.queue, j.priority, j.func, j.arguments, j.run_at,
+      j.attempt, j.max_attempts, j.crashes, j.lease, j.worker_id, j.claimed_at, j.deadline_at,
+      j.stop_asked_at, j.unique_key, j.limits, j.meta, j.errors, j.pushed_at,
+      s.result, s.failure, s.refund, s.crashed, s.meta as change
+  ), kept as (
+    insert into {schema}.finished_jobs (
+      id, pos, state, queue, priority, func, arguments, run_at, attempt, max_attempts, crashes,
+      lease, worker_id, claimed_at, deadline_at, stop_asked_at, unique_key, limits, meta, errors,
+      pushed_at, result)
+    select e.id, e.pos, e.state, e.queue, e.priority, e.func, e.arguments, e.run_at,
+      case when e.refund then greatest(e.attempt, 1) - 1 else e.attempt end, e.max_attempts,
+      case when e.crashed then least(e.crashes, 32766) + 1 else e.crashes end,
+      e.lease, e.worker_id, e.claimed_at, e.deadline_at, e.stop_asked_at, e.unique_key, e.limits,
+      {schema}.with_meta(e.meta, e.change),
+      {schema}.with_failure(e.errors, e.failure, e.attempt, e.worker_id),
+      e.pushed_at, e.result::jsonb
+    from ended e
+    where e.state = 5 or e.queue <> all (v_not_kept))
+  select case
+    when (select true from {schema}.awaited a where a.id = e.id) then {schema}.notify_finished(e.id)
+    else e.id
+  end
+  from ended e;
+end
+$$

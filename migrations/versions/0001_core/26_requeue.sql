@@ -1,0 +1,50 @@
+-- Ends attempts whose jobs go back: to scheduled (2) or to pending (0) at their old place. A job
+-- that was asked to stop is cancelled instead. Returns the ids that it accepted.
+-- Index: the primary key of jobs, once for each id. Locks: rows of jobs in the order given.
+-- The conditions on id and state are written so that only the primary key serves them: written
+-- plainly, they let the planner begin with all running jobs once it believes that there are few.
+-- A repeated call accepts nothing, and {schema}.settled then tells what the first one did.
+create function {schema}.requeue(
+  p_ids uuid[], p_leases uuid[], p_states smallint[], p_delays float8[], p_run_ats timestamptz[],
+  p_failures text[], p_refunds boolean[], p_crashes boolean[], p_metas text[]
+) returns setof uuid
+language plpgsql rows 200
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+  v_accepted uuid[];
+  v_queues text[];
+begin
+  with back as (
+    update {schema}.jobs j
+    set state = s.state,
+      run_at = case
+        when s.state = 2 then coalesce(s.run_at, clock_timestamp() + s.delay * interval '1 second')
+        else j.run_at
+      end,
+      attempt = case when s.refund then greatest(j.attempt, 1) - 1 else j.attempt end,
+      crashes = case when s.crashed then least(j.crashes, 32766) + 1 else j.crashes end,
+      meta = {schema}.with_meta(j.meta, s.change),
+      errors = {schema}.with_failure(j.errors, s.failure, j.attempt, j.worker_id),
+      worker_id = null, claimed_at = null, deadline_at = null
+    from unnest(
+      p_ids, p_leases, p_states, p_delays, p_run_ats, p_failures, p_refunds, p_crashes, p_metas
+    ) as s (id, lease, state, delay, run_at, failure, refund, crashed, change)
+    where j.id = any (array[s.id]) and j.lease = s.lease and j.state in (1, -1) and j.stop_asked_at is null
+    returning j.id, j.state, j.queue)
+  select array_agg(back.id), array_agg(distinct back.queue) filter (where back.state = 0)
+  into v_accepted, v_queues
+  from back;
+  perform pg_notify({schema}.channel(), 'r:' || q.name) from unnest(v_queues) as q (name);
+  return query select unnest(v_accepted);
+  return query select {schema}.finish(
+    p_ids, p_leases, array_fill(6::smallint, array[cardinality(p_ids)]), null, p_failures,
+    p_refunds, p_crashes, p_metas);
+end
+$$

@@ -1,0 +1,44 @@
+-- Forgets silent workers, then gives the claims whose worker is gone.
+-- Index: jobs_running: a loose scan over its workers, then the rows of those that are gone.
+-- Locks: rows of workers, skipping locked ones. Safe to repeat: the claims are settled by lease.
+create function {schema}.orphans(p_silent_s float8, p_limit int) returns table (
+  id uuid, priority smallint, pos bigint, func text, arguments text,
+  attempt int, max_attempts int, crashes smallint, meta text,
+  queue text, lease uuid, worker_id uuid
+)
+language plpgsql rows 200
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+  delete from {schema}.workers w
+  where w.id = any (array(
+    select s.id from {schema}.workers s
+    where s.beat_at < clock_timestamp() - p_silent_s * interval '1 second'
+    for update skip locked));
+  return query
+  with recursive holder (id) as (
+    (select j.worker_id from {schema}.jobs j
+     where j.state = 1 order by j.worker_id limit 1)
+    union all
+    select (select j.worker_id from {schema}.jobs j
+            where j.state = 1 and j.worker_id > holder.id order by j.worker_id limit 1)
+    from holder where holder.id is not null)
+  select x.id, x.priority, x.pos, x.func, x.arguments::text, x.attempt, x.max_attempts,
+    x.crashes, x.meta::text, x.queue, x.lease, x.worker_id
+  from holder
+  cross join lateral (
+    select j.* from {schema}.jobs j
+    where j.state = 1 and j.worker_id = holder.id limit p_limit) x
+  where holder.id is not null
+    and not exists (select from {schema}.workers w where w.id = holder.id)
+  limit p_limit;
+end
+$$

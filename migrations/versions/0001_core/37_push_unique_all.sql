@@ -1,0 +1,79 @@
+-- Stores jobs in their order, some of them with unique keys; see {schema}.push_unique, which calls
+-- it. Raises CH001 for one whose key is taken and that must not be: its id, the one that has the key,
+-- and its function.
+-- Index: as {schema}.push_keyed says. Locks: those without keys, then the others by key.
+create function {schema}.push_unique_all(
+  p_ids uuid[], p_queues text[], p_priorities smallint[], p_funcs text[], p_arguments text[],
+  p_run_ats timestamptz[], p_delays float8[], p_max_attempts int[], p_metas text[],
+  p_limits text[], p_keys bytea[], p_on_conflict text[], p_until_claim boolean[],
+  p_periods float8[], p_caps float8[], p_guarded boolean
+) returns table (id uuid, stored uuid)
+language plpgsql rows 10
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  v_positions bigint[] := array(
+    select nextval('{schema}.positions') from generate_series(1, cardinality(p_ids)));
+  v_notices text[];
+  v_job record;
+  v_made record;
+begin
+  with pushed as (
+    insert into {schema}.jobs (
+      id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits)
+    select t.id, v_positions[t.place], case when t.due > clock_timestamp() then 2 else 0 end,
+      t.queue, t.priority, t.func, t.arguments::jsonb, t.due, t.max_attempts, t.meta::jsonb,
+      t.limits::jsonb
+    from (
+      select u.*, coalesce(u.run_at, clock_timestamp() + u.delay_s * interval '1 second') as due
+      from unnest(
+        p_ids, p_queues, p_priorities, p_funcs, p_arguments, p_run_ats, p_delays, p_max_attempts,
+        p_metas, p_limits, p_keys
+      ) with ordinality as u (
+        id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, key,
+        place)
+      where u.key is null) t
+    on conflict (id) do nothing
+    returning queue, state)
+  select array_agg(distinct 'w:' || p.queue) into v_notices from pushed p where p.state = 0;
+  for v_job in
+    select u.*, coalesce(u.run_at, clock_timestamp() + u.delay_s * interval '1 second') as due
+    from unnest(
+      p_ids, p_queues, p_priorities, p_funcs, p_arguments, p_run_ats, p_delays, p_max_attempts,
+      p_metas, p_limits, p_keys, p_on_conflict, p_until_claim, p_periods, p_caps
+    ) with ordinality as u (
+      id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, key,
+      on_conflict, until_claim, period_s, cap_s, place)
+    where u.key is not null
+    order by u.key, u.place
+  loop
+    select * into v_made from {schema}.push_keyed(
+      v_job.id, v_positions[v_job.place], v_job.queue, v_job.priority, v_job.func,
+      v_job.arguments::jsonb, v_job.due, v_job.max_attempts, v_job.meta::jsonb,
+      v_job.limits::jsonb, v_job.key, v_job.on_conflict, v_job.until_claim, v_job.period_s,
+      v_job.cap_s);
+    if v_made.notice <> all (coalesce(v_notices, '{}')) then
+      v_notices := v_notices || v_made.notice;
+    end if;
+    if not v_made.created then
+      if v_job.on_conflict = 'raise' then
+        raise exception 'the unique key of job % is held by job %', v_job.id, v_made.stored
+          using errcode = 'CH001', detail = concat_ws(' ', v_job.id, v_made.stored, v_job.func);
+      end if;
+      return query select v_job.id, v_made.stored;
+    end if;
+  end loop;
+  perform case
+      when n.notice like 'w:%' then {schema}.wake(substr(n.notice, 3), p_guarded)
+      else pg_notify({schema}.channel(), n.notice)
+    end
+  from unnest(v_notices) as n (notice);
+end
+$$

@@ -1,0 +1,68 @@
+-- Takes up to p_limit pending jobs of a queue for p_lease_s seconds, on their way to Redis: those
+-- whose time with another has run out, and then the first of the queue. A row without a function
+-- stands for a job that is pending no more. Jobs of workflows and batches, which are told of ends by
+-- rows in Postgres, stay: if there are such among the first ones, a last row, without an id, says so.
+-- Index: jobs_pending from its start, the primary keys. Locks: rows of jobs, and of redis_moves,
+-- skipping locked ones. Not to be repeated: what was taken is given again after p_lease_s seconds.
+-- The plan is pinned for the reasons of the function claim.
+create function {schema}.redis_move(p_queue text, p_limit int, p_lease_s float8) returns table (
+  id uuid, pos bigint, priority smallint, func text, arguments text, run_at float8,
+  max_attempts int, meta text, limits text, unique_key text, until_claim boolean, attempt int,
+  crashes smallint, errors text, pushed_at float8
+)
+language plpgsql rows 200
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '2s'
+as $$
+#variable_conflict use_column
+declare
+  v_until timestamptz := clock_timestamp() + p_lease_s * interval '1 second';
+  v_taken uuid[] := array(
+    select m.id from {schema}.redis_moves m
+    where m.queue = p_queue and m.taken_until < clock_timestamp()
+    order by m.pos limit p_limit for update skip locked);
+  v_first uuid[];
+  v_stay boolean;
+begin
+  update {schema}.redis_moves m set taken_until = v_until where m.id = any (v_taken);
+  select array_agg(f.id order by f.priority desc, f.pos) filter (where not f.stays),
+    bool_or(f.stays)
+  into v_first, v_stay
+  from (
+    select j.id, j.priority, j.pos, coalesce(j.meta ?| '{workflow,batch}', false) as stays
+    from {schema}.jobs j
+    where j.state = 0 and j.queue = p_queue
+      and not exists (select from {schema}.redis_moves m where m.id = j.id)
+    order by j.priority desc, j.pos limit 4 * p_limit) f;
+  with free as (
+    select j.id, j.xmin::text as seen from {schema}.jobs j
+    where j.id = any (v_first[:greatest(p_limit - cardinality(v_taken), 0)])
+      and j.state in (0, -1) and j.queue = p_queue
+    for update skip locked
+  ), marked as (
+    insert into {schema}.redis_moves as m (id, queue, taken_until, seen)
+    select free.id, p_queue, v_until, free.seen from free
+    on conflict do nothing
+    returning m.id)
+  select v_taken || coalesce(array_agg(marked.id), '{}') into v_taken from marked;
+  return query
+  select m.id, m.pos, j.priority, j.func, j.arguments::text,
+    extract(epoch from j.run_at)::float8, j.max_attempts, j.meta::text, j.limits::text,
+    encode(j.unique_key, 'hex'), j.unique_until_claim, j.attempt, j.crashes, j.errors::text,
+    extract(epoch from j.pushed_at)::float8
+  from {schema}.redis_moves m
+  left join {schema}.jobs j on j.id = m.id and j.state in (0, -1)
+  where m.id = any (v_taken)
+  order by j.priority desc, j.pos;
+  if v_stay then
+    id := null;
+    return next;
+  end if;
+end
+$$

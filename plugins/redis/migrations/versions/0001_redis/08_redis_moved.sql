@@ -1,0 +1,33 @@
+-- Deletes jobs that Redis has now, and forgets that they were on their way. Gives those that are not as they
+-- were when they were taken first, with whether they are gone: they were cancelled, or claimed by a worker
+-- of an older version, or put off or given other arguments by a push that replaces, whether or not they are
+-- pending again by now. Those stay on their way.
+-- Index: the primary keys. Locks: the jobs, then the moves, each by id. Safe to repeat.
+create function {schema}.redis_moved(p_ids uuid[]) returns table (id uuid, gone boolean)
+language plpgsql rows 10
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  v_over uuid[];
+begin
+  with moved as (
+    delete from {schema}.jobs j
+    where j.id = any (p_ids) and j.state in (0, -1)
+      and exists (
+        select from {schema}.redis_moves m where m.id = j.id and m.seen = j.xmin::text)
+    returning j.id)
+  select array_agg(moved.id) into v_over from moved;
+  delete from {schema}.redis_moves m where m.id = any (v_over);
+  return query
+  select m.id, not exists (select from {schema}.jobs j where j.id = m.id)
+  from {schema}.redis_moves m
+  where m.id = any (p_ids);
+end
+$$
