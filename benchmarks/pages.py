@@ -129,8 +129,11 @@ COLUMNS: Sequence[tuple[str, str, str, str]] = (
 
 def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) -> str:
     """What a page has between its marks, the plots that are there included."""
-    blocks = [_conditions(head), "\n".join(_limits(found))]
-    if any(one.system not in OWN for one in found):
+    blocks = [_conditions(head)]
+    compared = any(one.system not in OWN for one in found)
+    if page == PERFORMANCE or not compared:  # the README has one table
+        blocks.append("\n".join(_limits(found)))
+    if compared:
         blocks.append("\n".join(_systems(found)))
     plots = PLOTS if page == PERFORMANCE else {"throughput": PLOTS["throughput"]}
     for name, heard in plots.items():

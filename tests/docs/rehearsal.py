@@ -141,7 +141,7 @@ class Rehearsal:
 
 def is_worker(block: Block) -> bool:
     """Whether a block is a program that runs a worker until it is told to stop."""
-    return "wait_for_shutdown()" in block.text and bool(_DSN.search(block.text))
+    return "wait_for_shutdown()" in block.text and "asyncio.run(" in block.text
 
 
 def commands(block: Block) -> list[tuple[str, str]]:

@@ -275,7 +275,7 @@ def test_a_role_that_may_not_migrate_is_told_so() -> None:
     assert "create schema" not in answer.err
 
 
-def test_a_job_is_explained_and_hurried() -> None:
+def test_a_job_is_explained_and_run_now() -> None:
     inside("queue", "declare", "mail", "--executor", "async", dsn=DSN)
     waiting, id = push("--queue", "mail"), push("--queue", "mail", "--delay", "3600")
     inside("queue", "pause", "mail", dsn=DSN)
@@ -288,7 +288,7 @@ def test_a_job_is_explained_and_hurried() -> None:
     assert "it is scheduled in 3" in reasons[0]["text"]
     nobody = str(uuid.uuid4())
     assert "there is no such job" in inside("job", "why", nobody, dsn=DSN, code=1).out
-    assert inside("job", "retry", id, "--json", dsn=DSN).json == {id: "hurried"}
+    assert inside("job", "retry", id, "--json", dsn=DSN).json == {id: "due now"}
     answer = inside("job", "retry", id, nobody, "--json", dsn=DSN, code=1).json
     assert answer == {id: "pending", nobody: "unknown"}
     reasons = inside("job", "why", id, "--json", dsn=DSN).json

@@ -33,7 +33,7 @@ def test_the_pages_have_their_marks(page: Path) -> None:
 
 
 def test_the_figures_of_a_run() -> None:
-    text = pages.figures(HEAD, summaries(taken()), page=pages.README)
+    text = pages.figures(HEAD, summaries(taken()), page=pages.PERFORMANCE)
     assert text.startswith("Medians of 2 rounds on 2 cores (Some CPU) with everything on them,")
     for row in (
         "| drain of 20,000 async no-op jobs, one worker, history kept | 47,200 jobs/s | 0.47 "
@@ -47,6 +47,13 @@ def test_the_figures_of_a_run() -> None:
     ):
         assert row in text.splitlines()
     assert "saq" not in text, "it has no figures"
+
+
+def test_the_readme_has_one_table() -> None:
+    text = pages.figures(HEAD, summaries(taken()), page=pages.README)
+    assert sum(line.startswith("|---") for line in text.splitlines()) == 1
+    assert "| pgqueuer 6.5.4 |" in text
+    assert "| figure |" not in text
     assert "**not met**" not in text, "the bars are in the other page"
 
 
