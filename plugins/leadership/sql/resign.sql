@@ -1,4 +1,4 @@
--- Ends the lease of $1, and tells the others. Index: the primary key of leadership_leases. Locks:
+-- Ends the lease of $1 and notifies the other workers. Index: the primary key of leadership_leases. Locks:
 -- its row. Safe to repeat.
 with ended as (
   update {schema}.leadership_leases l
