@@ -91,7 +91,7 @@ class Trial:
                 found |= self._drain(worker, jobs)
                 time.sleep(_REST_S)
                 found |= self._latency(worker)
-                worker.end()
+                worker.stop()
             finally:
                 worker.kill()
         return found
