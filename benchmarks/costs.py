@@ -32,9 +32,9 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     jobs = bench.size(20_000)
     yield _push(bench, bench.size(1_000), at_once=False)
     yield _push(bench, jobs, at_once=True)
-    for queue, what in ((KEPT, "history kept"), (DROPPED, "not kept")):
+    for queue, mode in ((KEPT, "history kept"), (DROPPED, "not kept")):
         bench.prepare(queue, jobs)
-        drain = measure_drain(bench, queue, jobs, f"log of a drain, {what}", against={})
+        drain = measure_drain(bench, queue, jobs, f"log of a drain, {mode}", against={})
         details = {title: value for title, value in drain.details.items() if title != _WAL}
         yield replace(drain, unit="B/job", value=drain.details[_WAL], details=details)
 

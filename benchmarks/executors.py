@@ -23,7 +23,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     all cores.
     """
     no_ops, burns = bench.size(20_000, quick=10_000), bench.size(2_000, quick=1_000)
-    for jobs, what, on_loop, plain in (
+    for jobs, kind, on_loop, plain in (
         (no_ops, "no-op jobs", noop.job, plain_noop.job),
         (burns, "jobs of 1 ms CPU", burn.job, plain_burn.job),
     ):
@@ -33,6 +33,6 @@ def measure(bench: Bench) -> Iterator[Measurement]:
                 bench,
                 queue,
                 jobs,
-                f"{jobs:,} {what}, {queue.executor}",
+                f"{jobs:,} {kind}, {queue.executor}",
                 against={"limit": CLAIM_DELETE} if jobs == no_ops else {},
             )

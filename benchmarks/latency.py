@@ -65,8 +65,8 @@ def _offered(deployment: Deployment) -> Iterator[Measurement]:
                 **meter.others(),
             }
             for figure, key in ((_CALL, "called_ns"), (_RETURN, "returned_ns")):
-                what = f"{rate:,} a second, {figure}"
-                yield _latency(deployment, what, found[key], starts, details, {})
+                title = f"{rate:,} a second, {figure}"
+                yield _latency(deployment, title, found[key], starts, details, {})
 
 
 def _starts(
@@ -84,7 +84,7 @@ def _starts(
 
 def _latency(
     deployment: Deployment,
-    what: str,
+    title: str,
     since: Sequence[int],
     starts: Sequence[int],
     details: dict[str, float],
@@ -93,10 +93,10 @@ def _latency(
     system = deployment.system
     took_ms = [(start - began) / 1e6 for began, start in zip(since, starts, strict=True)]
     return Measurement(
-        figure=what if system.own else system.figure(what),
+        figure=title if system.own else system.figure(title),
         unit="ms",
         value=quantile(took_ms, 0.5),
-        against=against | (systems.against(deployment.bench, what) if system.own else {}),
+        against=against | (systems.against(deployment.bench, title) if system.own else {}),
         details={
             "p95": quantile(took_ms, 0.95),
             "p99": quantile(took_ms, 0.99),

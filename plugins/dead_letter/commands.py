@@ -126,7 +126,7 @@ def _describe(line: CommandLine, letter: DeadLetter) -> None:
 @click.option(
     "--rate", type=Rate(), metavar="N/s", help="Jobs that become due a second: 10, 10/s, 100/m."
 )
-@click.option("--force", is_flag=True, help="Also those that were replayed before.")
+@click.option("--force", is_flag=True, help="Also replay dead letters that were replayed before.")
 @click.option("--to-queue", metavar="NAME", help="Push to this queue instead.")
 @click.option(
     "--max-attempts", type=click.IntRange(1, MAX_ATTEMPTS), help="Replace the number of attempts."
