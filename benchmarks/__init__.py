@@ -1,1 +1,1 @@
-"""How fast chancy is, beside what the machine and the server allow: see README.md."""
+"""Benchmarks of chancy against the limits of the machine and the server: see README.md."""

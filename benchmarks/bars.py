@@ -1,4 +1,4 @@
-"""What chancy must reach, as data, and whether a run shows that it does."""
+"""The performance bars of chancy as data, and whether a run meets them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from benchmarks.readings import (
 )
 from benchmarks.summary import Summary
 
-#: Why a bar was not judged, unless a number of it is not there: then that is said.
+#: The reason if the case of a bar did not run. If a number is missing, the reason names it.
 NOT_MEASURED = "case not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A number of ours, or its ratio to another one, that must be at least or at most a bound.
+    """A bound on a figure of chancy, or on its ratio to another figure.
 
-    :param over: what it is divided by. Of several peers the best one counts: the one with the
-        greatest number where more is better, and with the least where less is.
+    :param over: the figure to divide by. With several peers, the best one counts: the greatest
+        number for "at least", the smallest for "at most".
     """
 
     name: str
@@ -44,10 +44,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a run says about a bar.
+    """The verdict of a run on a bar.
 
-    :param measured: the number, or the ratio; None if it was not judged.
-    :param met: None if it was not judged; the reason says why.
+    :param measured: the number, or the ratio; None if the bar was not judged.
+    :param met: None if the bar was not judged; ``reason`` is why.
     """
 
     bar: Bar
@@ -70,14 +70,14 @@ def _drain(system: str, detail: str = "", figure: str = DRAIN) -> Reading:
 
 def _drains() -> Iterator[Bar]:
     graphile, pgqueuer = systems.GRAPHILE_WORKER.name, systems.PGQUEUER.name
-    for mode, what, over, bound in (
+    for mode, other, over, bound in (
         (NOT_KEPT, "graphile-worker", _drain(graphile), 1.3),
         (NOT_KEPT, "storage floor", _drain(NOT_KEPT, figure="storage floor"), 0.6),
         (KEPT, "graphile-worker", _drain(graphile), 1.1),
         (KEPT, "pgqueuer", _drain(pgqueuer), 3.0),
         (KEPT, "storage floor", _drain(KEPT, figure="storage floor"), 0.6),
     ):
-        yield _least(f"drain, {_mode(mode)} / {what}", bound, _drain(mode), over)
+        yield _least(f"drain, {_mode(mode)} / {other}", bound, _drain(mode), over)
     for mode in (NOT_KEPT, KEPT):
         of, over = (_drain(system, "CPU s/10k") for system in (mode, graphile))
         yield _most(f"worker CPU of a drain, {_mode(mode)} / graphile-worker", 1.0, of, over)
@@ -116,7 +116,7 @@ def _burdens() -> Iterator[Bar]:
     yield _least("drain beside ten million finished jobs / beside none", 0.95, of)
     of = Reading(case="beside", figure="vacuum of the live table")
     yield _most("vacuum of the live table beside them, ms", 100, of)
-    # The pruner gives up after 100 ms on a lock: so long may it make others wait, too.
+    # The pruner waits at most 100 ms for a lock, so it may block other sessions for as long.
     of = Reading(case="beside", figure="drop of a day")
     yield _most("drop of a day of them, ms", 100, of)
     yield _most("longest write meanwhile, ms", 100, replace(of, detail="longest write ms"))
@@ -124,8 +124,8 @@ def _burdens() -> Iterator[Bar]:
         for detail in ("", "p99"):
             over = Reading(case="claims", figure=f"claim of {limit},", detail=detail)
             name = f"claim of {limit}, large backlog / small, {detail or 'p50'}"
-            yield _most(name, 1.5, replace(over, place=1), over)
-    of = Reading(case="claims", figure="claim of 100,", detail="p99", place=1)
+            yield _most(name, 1.5, replace(over, index=1), over)
+    of = Reading(case="claims", figure="claim of 100,", detail="p99", index=1)
     yield _most("claim of 100, large backlog, p99 ms", 5, of)
 
 
@@ -133,8 +133,8 @@ def _workflows() -> Iterator[Bar]:
     of = Reading(case="workflows", figure="a step of a chain")
     yield _most("a step of a chain / push to start", 3.0, of, replace(of, figure="push to start"))
     of, over = (
-        Reading(case="workflows", figure=rf"[\d,]+ {what}")
-        for what in ("steps between two", "plain jobs")
+        Reading(case="workflows", figure=rf"[\d,]+ {kind}")
+        for kind in ("steps between two", "plain jobs")
     )
     yield _most("steps between two / plain jobs", 1.5, of, over)
 
@@ -143,7 +143,7 @@ def _mode(system: str) -> str:
     return system.removeprefix("chancy, ")
 
 
-#: Every bar, in the order in which a report gives them.
+#: All bars, in the order of the report.
 BARS: Sequence[Bar] = (*_drains(), *_flows(), *_burdens(), *_workflows())
 
 
@@ -153,7 +153,7 @@ def judge(found: Sequence[Summary], bars: Sequence[Bar] = BARS) -> list[Verdict]
 
 
 def _verdict(bar: Bar, found: Sequence[Summary]) -> Verdict:
-    measured_cases = {one.case for one in found}
+    measured_cases = {summary.case for summary in found}
     if bar.of.case not in measured_cases:
         return Verdict(bar=bar, measured=None, met=None, reason=NOT_MEASURED)
     try:

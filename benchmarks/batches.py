@@ -1,13 +1,12 @@
-"""Batches beside plain jobs: how fast the jobs of a large batch are run and settled.
+"""Batches against plain jobs: how fast the jobs of a large batch run and settle.
 
-Run it by ``python -m benchmarks.batches [--quick] [DSN]``.
+Run it with ``python -m benchmarks.batches [--quick] [DSN]``.
 
-Without a DSN a server is started for it, with fsync on. Worker processes with default settings run
-both kinds in turns, so that a noisy machine disturbs both. The jobs are pushed while the queue is
-paused; the time counts from the moment when it goes on until all is settled, and for a batch until
-it has ended, too. Meanwhile the sessions that wait for a lock are counted 50 times a second. The
-processor time of the workers, and of a server that was started for it, tells more than the clock
-where other programs are at work.
+Without a DSN it starts a private server with fsync on. Worker processes with default settings run
+both kinds alternately, so that a noisy machine affects both. The jobs are pushed while the queue is
+paused; the time counts from its resumption until all jobs are settled and the batch has finished.
+Sessions that wait for a lock are counted 50 times a second. On a busy machine, the CPU time of the
+workers and of a private server is more reliable than the elapsed time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from chancy.plugins.batch import Batch, Batches
 ROUNDS, QUICK_ROUNDS = 3, 2
 JOBS, QUICK_JOBS = 100_000, 20_000
 WORKERS = 2
-#: What the project wants at most.
+#: The highest acceptable ratio.
 BAR = 1.3
 
 BATCHES = Batches()
@@ -40,15 +39,16 @@ _WAL = "select pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 _SHARDS = """
 select n_tup_upd, n_tup_hot_upd, n_dead_tup, pg_relation_size(relid)
 from pg_stat_user_tables where relname = 'batches_shards'"""
-#: What is here of jobs: the rows of a million are not counted fifty times a second.
+#: Whether jobs are left: counting a million rows fifty times a second would be too slow.
 _LEFT = "select exists (select from chancy.jobs)"
 
 
 class Drain(NamedTuple):
-    """What one drain took.
+    """The costs of one drain.
 
-    :param waits: of sessions for locks, each as often as it was seen.
-    :param cpu_s: of the processes that were given.
+    :param cpu_s: CPU time of the measured processes.
+    :param wal: bytes of WAL.
+    :param waits: sessions seen waiting for a lock, summed over all samples.
     """
 
     seconds: float
@@ -76,28 +76,28 @@ async def value(app: Chancy, sql: str) -> Any:
 
 
 async def drain(app: Chancy, jobs: int, pids: list[int], *, batch: bool) -> Drain:
-    """Seconds until all jobs are settled."""
+    """Push jobs and measure until all of them are settled."""
     await app.pause_queue("batches")
-    began = time.perf_counter()
+    started = time.perf_counter()
     reference = None
-    these = (step.job(number) for number in range(jobs))
+    steps = (step.job(number) for number in range(jobs))
     if batch:
         described = Batch(name="bench", on_success=finished.job(), on_finish=finished.job())
-        reference = await BATCHES.push(app, described, these)
+        reference = await BATCHES.push(app, described, steps)
     else:
-        await app.push_many(these)
-    push_s = time.perf_counter() - began
-    await asyncio.sleep(1.5)  # the workers have heard of the pause, and the server has flushed
+        await app.push_many(steps)
+    push_s = time.perf_counter() - started
+    await asyncio.sleep(1.5)  # the workers receive the pause, and the server flushes
     wal = await value(app, _WAL)
     waits, used_s = 0, cpu(pids)
-    began = time.perf_counter()
+    started = time.perf_counter()
     await app.resume_queue("batches")
     while await value(app, _LEFT):
         waits += await value(app, _LOCKS)
         await asyncio.sleep(0.02)
     if reference is not None:
         await reference.finished(10)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started
     used_s = cpu(pids) - used_s
     return Drain(seconds, used_s, push_s, int(await value(app, _WAL) - wal), waits)
 
@@ -135,29 +135,29 @@ async def measure(dsn: str, server: int | None, *, quick: bool) -> None:
     report(f"a batch of {jobs:,} jobs", batched, jobs)
     ratio = middle(batched) / middle(plain)
     used = cpu_of(batched) / cpu_of(plain)
-    print(f"the batch takes x {ratio:.2f}, at most {BAR:g} is wanted; processor time x {used:.2f}")
+    print(f"the batch takes {ratio:.2f} x the time (limit: {BAR:g}) and {used:.2f} x the CPU time")
     print(
-        f"rows that count: {updates:,} updates, {hot:,} of them in their page (HOT), "
+        f"counter rows: {updates:,} updates, {hot:,} of them HOT, "
         f"{dead:,} dead rows, {size / 1024:.0f} KiB"
     )
 
 
 def middle(found: list[Drain]) -> float:
-    return statistics.median(one.seconds for one in found)
+    return statistics.median(run.seconds for run in found)
 
 
 def cpu_of(found: list[Drain]) -> float:
-    return statistics.median(one.cpu_s for one in found)
+    return statistics.median(run.cpu_s for run in found)
 
 
-def report(what: str, found: list[Drain], jobs: int) -> None:
-    pushed = jobs / statistics.median(one.push_s for one in found)
-    wal = statistics.median(one.wal for one in found) / jobs
-    drained = ", ".join(f"{one.seconds:.1f}" for one in found)
+def report(title: str, found: list[Drain], jobs: int) -> None:
+    pushed = jobs / statistics.median(run.push_s for run in found)
+    wal = statistics.median(run.wal for run in found) / jobs
+    drained = ", ".join(f"{run.seconds:.1f}" for run in found)
     print(
-        f"{what:28} {jobs / middle(found):8,.0f} /s, pushed at {pushed:8,.0f} /s, {wal:,.0f} B of "
-        f"log and {cpu_of(found) / jobs * 1e6:.1f} µs of processor time a job, "
-        f"{sum(one.waits for one in found)} sessions seen to wait for locks; drained in {drained} s"
+        f"{title:28} {jobs / middle(found):8,.0f} /s, pushed at {pushed:8,.0f} /s, {wal:,.0f} B of "
+        f"WAL and {cpu_of(found) / jobs * 1e6:.1f} µs of CPU time a job, "
+        f"{sum(run.waits for run in found)} lock waits seen; drained in {drained} s"
     )
 
 
@@ -167,17 +167,17 @@ async def work(dsn: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    # The jobs are those of the module by its name, not of the script that was started.
+    # Import the module by name, so that its functions have importable paths, not ``__main__``.
     from benchmarks import batches
 
     if arguments[:1] == ["--worker"]:
         asyncio.run(batches.work(arguments[1]))
         return
     quick = "--quick" in arguments
-    given = [one for one in arguments if not one.startswith("--")]
-    if given:
-        batches.application(given[0]).sync_migrate()
-        asyncio.run(batches.measure(given[0], None, quick=quick))
+    dsns = [argument for argument in arguments if not argument.startswith("--")]
+    if dsns:
+        batches.application(dsns[0]).sync_migrate()
+        asyncio.run(batches.measure(dsns[0], None, quick=quick))
         return
     with PostgresServer(settings={"fsync": "on", "shared_buffers": "1GB"}) as server:
         batches.application(server.dsn()).sync_migrate()

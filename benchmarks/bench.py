@@ -1,4 +1,4 @@
-"""What a case may use: a server with empty tables, jobs in them, workers, and meters."""
+"""The environment of a case: a server with empty tables, jobs, workers and meters."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.control import SCHEMA, Control
 from benchmarks.jobs import noop
-from benchmarks.measurement import BenchmarkFailed, Size
+from benchmarks.measurement import BenchmarkFailed, Measurement, Size
 from benchmarks.meters import Meter, busy_cores
 from benchmarks.processes import WorkerProcess
 from chancy import Chancy, Queue
 from chancy.job.definition import JobFactory
 
-#: Cores in use below which the machine is quiet, and the seconds for which that is looked at.
-_QUIET_CORES = 0.3
-_REST_STEP_S = 0.1
+#: The machine is idle below this number of cores in use, measured over so many seconds.
+_IDLE_CORES = 0.3
+_IDLE_STEP_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
     """One run of the benchmarks.
 
-    :param dsn: a URI that reaches the server.
+    :param dsn: a URI of the server.
     :param programs: the directory with ``pgbench``; None if there is none.
     :param server_pid: the postmaster, if it runs on this machine.
-    :param patience_s: seconds left for waiting until the machine is quiet.
-    :param systems: names of `benchmarks.systems` to which the measuring is confined.
-    :param absent: peers that were reported as not installed.
+    :param idle_budget_s: seconds left for waiting until the machine is idle.
+    :param systems: names of the `benchmarks.systems` to measure; None: all.
+    :param absent: peers already reported as not installed.
     """
 
     dsn: str
@@ -41,42 +41,42 @@ class Bench:
     size: Size
     programs: Path | None
     server_pid: int | None
-    patience_s: float = 0.0
+    idle_budget_s: float = 0.0
     round: int = 1
-    began: float = 0.0
+    started: float = 0.0
     systems: Sequence[str] | None = None
     absent: set[str] = field(default_factory=set[str])
 
     def progress(self, text: str) -> None:
-        """One line for whoever waits."""
-        print(f"{time.monotonic() - self.began:6.1f} s  {text}", file=sys.stderr, flush=True)
+        """Print one line of progress to stderr."""
+        print(f"{time.monotonic() - self.started:6.1f} s  {text}", file=sys.stderr, flush=True)
 
     def application(self) -> Chancy:
-        """As a user would make it. To be opened by the caller."""
+        """A chancy application with default settings. The caller opens it."""
         return Chancy(self.dsn, schema=SCHEMA)
 
     def meter(self) -> Meter:
-        """Meters that begin to count now."""
+        """A meter that starts now."""
         return Meter(self.control, self.server_pid).start()
 
     def prepare(
         self, queue: Queue, jobs: int = 0, make: JobFactory[[int], None] = noop.job
     ) -> None:
-        """Empty the tables, put a queue with jobs into them, and wait for a quiet moment."""
+        """Empty the tables, push jobs into a queue, and wait until the machine is idle."""
         self.control.clear()
         self.push(queue, jobs, make)
         self.rest()
 
     def rest(self) -> None:
-        """Wait while the machine is busy, be it with others or with the server's clearing up.
+        """Wait while the machine is busy with other programs or with the server's cleanup.
 
-        All the waiting of a run together has a limit: the meters tell what was left of it.
+        The time is limited for the run as a whole; the meters report the load that remains.
         """
-        while self.patience_s > 0 and busy_cores(_REST_STEP_S) > _QUIET_CORES:
-            self.patience_s -= _REST_STEP_S
+        while self.idle_budget_s > 0 and busy_cores(_IDLE_STEP_S) > _IDLE_CORES:
+            self.idle_budget_s -= _IDLE_STEP_S
 
     def push(self, queue: Queue, jobs: int, make: JobFactory[[int], None] = noop.job) -> None:
-        """Put jobs, numbered from 0, into a queue, which is declared if it is not there."""
+        """Declare a queue if needed, and push jobs to it, numbered from 0."""
         make = make.with_queue(queue.name)
 
         async def fill() -> None:
@@ -88,43 +88,47 @@ class Bench:
 
     @contextmanager
     def worker(self, *queues: str) -> Generator[WorkerProcess]:
-        """A worker for these queues, with default settings, in a process of its own.
+        """A worker for these queues, with default settings, in a separate process.
 
-        Leaving waits for its orderly end, and for that of its sessions.
+        Leaving the block stops it gracefully and waits until its sessions are closed.
         """
         with tempfile.TemporaryDirectory(prefix="chancy-bench-") as directory:
             command = [sys.executable, "-m", "benchmarks.worker", SCHEMA, *queues]
             worker = WorkerProcess(command, {"CHANCY_DSN": self.dsn}, Path(directory))
             try:
                 yield worker
-                worker.end()
+                worker.stop()
             finally:
                 worker.kill()
-        wait_until(lambda: self.control.alone, "the sessions of the worker are still there")
+        wait_until(lambda: self.control.alone, "the sessions of the worker are still open")
 
     def wait_for_empty(self, worker: WorkerProcess) -> int:
-        """Wait until every job is acknowledged; the moment, in ns since the epoch."""
+        """Wait until every job is settled; returns the time in ns since the epoch."""
         wait_until(lambda: self.control.empty, "jobs are not settled", check=worker.check)
         return time.time_ns()
 
 
+#: A case: measures one round. Called once a round; the tables may contain anything.
+Case = Callable[[Bench], Iterable[Measurement]]
+
+
 def wait_until(
     condition: Callable[[], bool],
-    otherwise: str,
+    message: str,
     *,
     timeout_s: float = 120.0,
     step_s: float = 0.005,
     check: Callable[[], None] | None = None,
 ) -> None:
-    """Ask until the answer is yes.
+    """Poll until the condition holds.
 
-    :param check: raises if waiting is in vain.
-    :raises BenchmarkFailed: with ``otherwise``, after the timeout.
+    :param check: called at each poll; raises if the condition can no longer become true.
+    :raises BenchmarkFailed: with ``message``, after the timeout.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
         if check is not None:
             check()
         if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"{otherwise} after {timeout_s:g} s")
+            raise BenchmarkFailed(f"{message} after {timeout_s:g} s")
         time.sleep(step_s)

@@ -1,6 +1,6 @@
-"""Whether ten million finished jobs beside the queue make it slower, and what removing a day costs.
+"""Whether a history of ten million finished jobs slows a queue, and the cost of dropping a day.
 
-The drains beside a history and beside none take turns, so that a noisy minute disturbs both.
+The drains with and without a history alternate, so that a noisy minute affects both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.history import History
 from benchmarks.measurement import Measurement
 
 ROWS, JOBS, TURNS = 10_000_000, 20_000, 3
-#: Days for which the pruner keeps the history unless told otherwise.
+#: Default of the pruner for the days to keep.
 KEEP_DAYS = 7
 
 _DROP = "select drop_days from chancy_bench.drop_days($1)"
@@ -29,7 +29,7 @@ values (gen_random_uuid(), 0, 4, 'kept', 0, 'benchmarks.jobs.noop', 1, 3, 0, clo
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """In full runs. The history is made in the first round, in a minute or two."""
+    """Only in full runs. The first round builds the history, in a minute or two."""
     if not (bench.size.full and systems.own(bench)):
         return
     jobs, rows = bench.size(JOBS), bench.size(ROWS, least=800)
@@ -37,16 +37,16 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     beside = f"drain of {jobs:,} beside {rows:,} finished jobs"
     history = History(bench.control, rows)
     bench.prepare(KEPT)
-    began = time.monotonic()
+    started = time.monotonic()
     history.build()
-    bench.progress(f"  the history stands after {time.monotonic() - began:.0f} s")
+    bench.progress(f"  the history is built after {time.monotonic() - started:.0f} s")
     vacuums: list[Measurement] = []
     for _ in range(TURNS):
         bench.prepare(KEPT, jobs)
         yield measure_drain(bench, KEPT, jobs, empty, against={})
-        # What prepares a measurement empties the history, so this one comes after that.
+        # Attach the history after `prepare`, which empties the history table.
         bench.prepare(KEPT, jobs)
-        with history.beside():
+        with history.attached():
             bench.rest()
             yield measure_drain(bench, KEPT, jobs, beside, against={"none": empty})
             vacuums.append(_vacuum(bench, rows))
@@ -56,7 +56,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 
 
 def _vacuum(bench: Bench, rows: int) -> Measurement:
-    """Of the live table, right after it was drained."""
+    """A vacuum of the live table right after its drain."""
     meter = bench.meter()
     began = time.perf_counter()
     bench.control.run("vacuum chancy_bench.jobs")
@@ -70,7 +70,7 @@ def _vacuum(bench: Bench, rows: int) -> Measurement:
 
 
 async def _drop(bench: Bench, rows: int) -> Measurement:
-    """As the pruner drops a day, while another session writes finished jobs without a pause."""
+    """Drop a day like the pruner, while another session writes finished jobs continuously."""
     pruner, writer = [await asyncpg.connect(bench.dsn) for _ in range(2)]
     writes_ms: list[float] = []
     writes = asyncio.Event()

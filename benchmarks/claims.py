@@ -1,7 +1,7 @@
-"""What a claim costs beside a small backlog and beside a very large one.
+"""The cost of a claim with a small and with a very large backlog.
 
-The statement that is measured is the worker's own. It is rolled back each time, so that the
-backlog stays; what the commit would add, the flush of the log, is the same for any backlog.
+Measures the worker's own statement. It is rolled back each time to keep the backlog; a commit
+would add only the flush of the WAL, which is the same for any backlog.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Any
 import asyncpg
 
 from benchmarks import systems
-from benchmarks.backlog import fill
 from benchmarks.bench import Bench
-from benchmarks.control import SCHEMA
+from benchmarks.control import SCHEMA, Control
 from benchmarks.jobs import noop
 from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from chancy import Queue
@@ -29,8 +28,19 @@ FEW, MANY, MOST = 1_000, 1_000_000, 10_000_000
 LIMITS = (1, 100)
 
 _PUSHES = 300
+#: Rows of one statement: a million would need a transaction of minutes on a slow disk.
+_ROWS = 250_000
+# Ids that ascend as those of the client do; positions from the sequence of the pushes.
+_FILL = """
+insert into chancy_bench.jobs (id, pos, state, queue, func, arguments, max_attempts)
+select
+  (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0') || '7'
+    || substr(md5(n::text), 1, 3) || '8' || lpad(to_hex(n), 15, '0'))::uuid,
+  nextval('chancy_bench.positions'), 0, %s, 'benchmarks.jobs.noop',
+  jsonb_build_object('number', n), 3
+from generate_series(%s::bigint, %s::bigint) as n"""
 _REGISTER = "insert into chancy_bench.workers (id, host, pid) values ($1, 'claims', 0)"
-# A session reports what it did about once a second, or when it is told to.
+# A session reports its statistics about once a second, or on this call.
 _REPORT = "select pg_stat_force_next_flush()"
 _SCANS = """
 select seq_scan from pg_stat_user_tables
@@ -47,7 +57,7 @@ def push_figure(pending: int) -> str:
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """Claims of one and of a hundred, and pushes, beside each backlog."""
+    """Claims of one and of a hundred jobs, and pushes, with each backlog."""
     if not systems.own(bench):
         return
     bench.prepare(QUEUE)
@@ -55,15 +65,23 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     sizes = [few, many]
     if bench.size.full and bench.round == 1:
         sizes.append(bench.size(MOST, least=800))
-    there = 0
+    filled = 0
     for pending in sizes:
         bench.progress(f"  filling up to {pending:,}")
-        fill(bench.control, QUEUE, pending - there, first=there)
-        there = pending
+        _fill(bench.control, QUEUE, pending - filled, first=filled)
+        filled = pending
         bench.rest()
         yield from asyncio.run(_claims(bench, pending, few))
         yield asyncio.run(_pushes(bench, pending, few))
-        # What was pushed is left alone: it is far less than the next backlog adds.
+        # The pushed jobs stay: they are far fewer than the next backlog adds.
+
+
+def _fill(control: Control, queue: Queue, jobs: int, *, first: int) -> None:
+    """Add pending jobs of `benchmarks.jobs.noop` on the server, numbered from ``first``."""
+    for start in range(first, first + jobs, _ROWS):
+        control.run(_FILL, queue.name, start, min(start + _ROWS, first + jobs) - 1)
+    # Otherwise autovacuum would run during a measurement.
+    control.run("vacuum analyze chancy_bench.jobs")
 
 
 async def _claims(bench: Bench, pending: int, few: int) -> list[Measurement]:
@@ -79,14 +97,14 @@ async def _claims(bench: Bench, pending: int, few: int) -> list[Measurement]:
 async def _claim(
     bench: Bench, session: asyncpg.Connection, worker: uuid.UUID, limit: int, pending: int, few: int
 ) -> Measurement:
-    """The median of many calls, each from the front of the queue, as a worker's first one."""
+    """The median of many calls, each from the front of the queue, like a worker's first claim."""
     statement = Statements(SCHEMA).claim
     calls = bench.size(500, quick=200)
     took_ms: list[float] = []
     bench.control.run(_REPORT)
     scans = bench.control.value(_SCANS)
     meter = bench.meter()
-    for number in range(calls + 5):  # five that prepare, and warm up
+    for number in range(calls + 5):  # the first five warm up
         transaction = session.transaction()
         await transaction.start()
         began = time.perf_counter()
@@ -127,7 +145,7 @@ async def explained(
     hints: Sequence[int] | None,
     limit: int,
 ) -> int:
-    """Pages that one claim looks at or writes, found and read ones. It is rolled back."""
+    """The pages that one claim hits or reads. The claim is rolled back."""
     statement = "explain (analyze, buffers, format json) " + Statements(SCHEMA).claim
     transaction = session.transaction()
     await transaction.start()
@@ -144,7 +162,7 @@ async def explained(
 
 
 async def _pushes(bench: Bench, pending: int, few: int) -> Measurement:
-    """One by one, awaited, beside the backlog."""
+    """Awaited pushes, one by one, with the backlog."""
     pushes = bench.size(_PUSHES, quick=100)
     took_ms: list[float] = []
     meter = bench.meter()

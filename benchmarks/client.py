@@ -1,7 +1,7 @@
-"""A client that pushes many jobs from a generator, in a process of its own:
-``python -m benchmarks.client SCHEMA QUEUE COUNT``; the DSN comes by CHANCY_DSN.
+"""A client process that pushes jobs from a generator: ``python -m benchmarks.client``.
 
-Prints one JSON object: its peak memory before and after in MB, and the seconds of the push.
+Arguments: SCHEMA QUEUE COUNT. Reads the DSN from CHANCY_DSN. Prints one JSON object: its peak
+memory before and after the push in MB, and the seconds of the push.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ async def push(schema: str, queue: str, count: int) -> dict[str, float]:
     make = noop.job.with_queue(queue)
     async with Chancy(schema=schema) as app:
         await app.push_many([make(number=0)])
-        before_mb, began = peak_mb(), time.perf_counter()
+        before_mb, started = peak_mb(), time.perf_counter()
         references = await app.push_many(make(number=number) for number in range(count))
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - started
         assert len(references) == count
         return {"before_mb": before_mb, "peak_mb": peak_mb(), "seconds": seconds}
 
 
 def peak_mb() -> float:
-    """The most memory this process has had.
+    """The peak memory of this process.
 
-    getrusage alone would not do on Linux: it begins with what the parent had when it started us.
+    On Linux getrusage is not usable: it starts with the memory of the parent process.
     """
     try:
         status = Path("/proc/self/status").read_text()

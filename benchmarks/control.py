@@ -1,4 +1,4 @@
-"""The session that looks after the server, and owns the schema in which chancy is measured."""
+"""The session that controls the server and owns the schema in which chancy is measured."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from benchmarks.measurement import BenchmarkFailed
 from benchmarks.session import Session
 from chancy import Chancy
 
-#: Everything that a run makes of chancy's is in this schema. The statements of the package name it.
+#: The schema of all chancy tables of a run. The SQL statements of the package name it.
 SCHEMA = "chancy_bench"
 
-_ASLEEP = """
+_CLOSED = """
 select not exists (
   select from pg_stat_activity
   where datname = current_database() and backend_type = 'client backend'
@@ -23,7 +23,7 @@ select not exists (
 
 
 class Control(Session):
-    """One session, which owns the schema while it lives: ``with Control(dsn) as control``.
+    """A session that creates the schema, and drops it at its end: ``with Control(dsn) as control``.
 
     :raises BenchmarkFailed: another run is using the database.
     """
@@ -47,34 +47,34 @@ class Control(Session):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A session of its own: ours may have been interrupted in the middle of a statement.
+        # A new session: ours may have been interrupted during a statement.
         self._session.close()
         with psycopg.connect(self._dsn, autocommit=True) as session:
             session.execute("drop schema if exists chancy_bench cascade")
 
     def clear(self) -> None:
-        """Empty all tables, and let the next measurement begin behind a checkpoint."""
+        """Empty all tables, and run a checkpoint before the next measurement."""
         self.run("truncate jobs, finished_jobs, workers, queues")
         self.checkpoint()
 
     @property
     def empty(self) -> bool:
-        """Whether no job is unfinished."""
+        """Whether all jobs are finished."""
         return not self.value("select exists (select from jobs)")
 
     @property
     def alone(self) -> bool:
-        """Whether no session of chancy is left on the server; a given one may have others."""
-        return bool(self.value(_ASLEEP))
+        """Whether all sessions of chancy are closed; other programs may use the server too."""
+        return bool(self.value(_CLOSED))
 
     def server_pid(self) -> int | None:
-        """The postmaster's process, if it runs on this machine and we may know it."""
+        """The process id of the postmaster, if it runs on this machine and the role may read it."""
         try:
             pid = int(self.value("select pg_read_file('postmaster.pid')").split()[0])
             process = psutil.Process(pid)
             started_at = self.value("select pg_postmaster_start_time()").timestamp()
         except (psycopg.errors.InsufficientPrivilege, psutil.NoSuchProcess):
             return None
-        # On another machine the number may be that of any process here.
-        here = "postgres" in process.name() and abs(process.create_time() - started_at) < 5
-        return pid if here else None
+        # A postmaster on another machine may have the id of an unrelated process here.
+        local = "postgres" in process.name() and abs(process.create_time() - started_at) < 5
+        return pid if local else None

@@ -1,7 +1,7 @@
-"""What a job costs: bytes of log, transactions, and processor time, to push it and to drain it.
+"""The costs of a job: bytes of WAL, transactions and CPU time, for the push and for the drain.
 
-A statement of ours is a transaction of its own, so these are counted for those: what counts
-statements is an extension that a server does not always have.
+Counts transactions instead of statements, because each statement of chancy is one transaction and
+the extension that counts statements is not always installed.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _make = noop.job.with_queue(QUEUE.name)
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """One push a job, one push for all, and the drain with a history and without."""
+    """Single pushes, one bulk push, and drains with and without a kept history."""
     if not systems.own(bench):
         return
     jobs = bench.size(20_000)
     yield _push(bench, bench.size(1_000), at_once=False)
     yield _push(bench, jobs, at_once=True)
-    for queue, what in ((KEPT, "history kept"), (DROPPED, "not kept")):
+    for queue, mode in ((KEPT, "history kept"), (DROPPED, "not kept")):
         bench.prepare(queue, jobs)
-        drain = measure_drain(bench, queue, jobs, f"log of a drain, {what}", against={})
+        drain = measure_drain(bench, queue, jobs, f"log of a drain, {mode}", against={})
         details = {title: value for title, value in drain.details.items() if title != _WAL}
         yield replace(drain, unit="B/job", value=drain.details[_WAL], details=details)
 
 
 def _push(bench: Bench, jobs: int, *, at_once: bool) -> Measurement:
-    """The costs of the client include its two sessions and the declaration of the queue."""
+    """Measure pushes; the costs include the two sessions and the declaration of the queue."""
     bench.prepare(QUEUE)
     client = [psutil.Process()]
     meter = bench.meter()
@@ -51,7 +51,7 @@ def _push(bench: Bench, jobs: int, *, at_once: bool) -> Measurement:
     if server_s is not None:
         details["server CPU s/10k"] = 1e4 * ((meter.server_cpu_s() or 0.0) - server_s) / jobs
     others, wal = meter.others(), meter.wal_bytes()
-    wait_until(lambda: bench.control.alone, "the sessions of the client are still there")
+    wait_until(lambda: bench.control.alone, "the sessions of the client are still open")
     return Measurement(
         figure="log of a push, all in one call" if at_once else "log of a push, one by one",
         unit="B/job",

@@ -1,4 +1,4 @@
-"""A system with empty tables on the server that is measured, and the processes of its roles."""
+"""A system deployed with empty tables on the measured server, and the processes of its roles."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from benchmarks.tally import SLOTS
 #: Jobs of one bulk call.
 CALL = 5_000
 
-#: Seconds in which a role that pushes must be done, and in which jobs must have run.
-PATIENCE_S = 120.0
-#: Seconds for a worker that has just come up to come to rest.
+#: Timeout in seconds of a pushing role, and of waiting for jobs.
+TIMEOUT_S = 120.0
+#: Seconds until a worker that has just started is idle.
 _SETTLE_S = 1.0
 
 
@@ -36,8 +36,8 @@ _SETTLE_S = 1.0
 class Deployment:
     """One system in its database.
 
-    :param dsn: reaches this database.
-    :param session: of the benchmark in this database.
+    :param dsn: the DSN of this database.
+    :param session: a session of the benchmark in this database.
     """
 
     bench: Bench
@@ -46,14 +46,14 @@ class Deployment:
     session: Session
 
     def ask(self, *role: object) -> dict[str, Any]:
-        """Let a role that pushes do its work; what it found."""
+        """Run a pushing role; returns its result."""
         command = self.system.command(*map(str, role))
-        return ask(command, self._environment(), timeout_s=PATIENCE_S)
+        return ask(command, self._environment(), timeout_s=TIMEOUT_S)
 
     def fill(self, jobs: int) -> None:
-        """Put a backlog of jobs, numbered from 0, into the queue, and wait for a quiet moment.
+        """Push a backlog of jobs, numbered from 0, and wait until the machine is idle.
 
-        The planner gets to know of it, as it would within a minute: without that some queues read
+        Runs ``analyze``, as autovacuum would within a minute: without statistics some queues read
         the whole table for each claim.
         """
         self.ask("bulk", jobs, CALL, 0)
@@ -61,18 +61,18 @@ class Deployment:
         self.bench.rest()
 
     def meter(self) -> Meter:
-        """Meters that begin to count now."""
+        """A meter that starts now."""
         return Meter(self.session, self.bench.server_pid).start()
 
     @contextmanager
     def worker(self) -> Generator[WorkerProcess]:
-        """A worker in a process of its own. Leaving waits for its end, and for its sessions'."""
+        """A worker process. Leaving the block stops it and waits until its sessions are closed."""
         with self.workers(1) as (worker,):
             yield worker
 
     @contextmanager
     def workers(self, count: int) -> Generator[Sequence[WorkerProcess]]:
-        """Several workers, each in a process of its own."""
+        """Several worker processes."""
         command, environment = self.system.command("work"), self._environment()
         with ExitStack() as cleanup:
             workers: list[WorkerProcess] = []
@@ -83,11 +83,11 @@ class Deployment:
                 cleanup.callback(workers[-1].kill)
             yield workers
             for worker in workers:
-                worker.end()
-        wait_until(lambda: self.session.alone, "the sessions of the worker are still there")
+                worker.stop()
+        wait_until(lambda: self.session.alone, "the sessions of the worker are still open")
 
     def wait_for_idle(self, workers: Sequence[WorkerProcess], warm: int = 0) -> None:
-        """Wait until workers are up, have run so many jobs to warm up, and are at rest."""
+        """Wait until workers are ready, have run ``warm`` jobs to warm up, and are idle."""
         for worker in workers:
             wait_until(partial(_is_ready, worker), "the worker is not ready", check=worker.check)
         if warm:
@@ -97,7 +97,7 @@ class Deployment:
         time.sleep(min(_SETTLE_S, _SETTLE_S * self.bench.size.scale * 10))
 
     def wait_for_runs(self, workers: Sequence[WorkerProcess], jobs: int) -> None:
-        """Wait until they have run so many jobs together."""
+        """Wait until the workers have run ``jobs`` jobs in total."""
         self._wait(
             lambda: sum(worker.tally.runs().count for worker in workers) >= jobs,
             f"{jobs} jobs have not run",
@@ -105,24 +105,24 @@ class Deployment:
         )
 
     def wait_for_empty(self, workers: Sequence[WorkerProcess]) -> int:
-        """Wait until every job is settled; the moment, in ns since the epoch."""
+        """Wait until every job is settled; returns the time in ns since the epoch."""
         self._wait(lambda: self.empty, "jobs are not settled", workers)
         return time.time_ns()
 
     @property
     def empty(self) -> bool:
-        """Whether no job is unfinished."""
+        """Whether all jobs are finished."""
         statement: LiteralString = f"select not exists ({self.system.unfinished})"
         return bool(self.session.value(statement))
 
     def _wait(
-        self, condition: Callable[[], bool], otherwise: str, workers: Sequence[WorkerProcess]
+        self, condition: Callable[[], bool], message: str, workers: Sequence[WorkerProcess]
     ) -> None:
         def check() -> None:
             for worker in workers:
                 worker.check()
 
-        wait_until(condition, otherwise, timeout_s=PATIENCE_S, check=check)
+        wait_until(condition, message, timeout_s=TIMEOUT_S, check=check)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -138,9 +138,11 @@ def _is_ready(worker: WorkerProcess) -> bool:
 
 @contextmanager
 def deployed(bench: Bench, system: System) -> Generator[Deployment]:
-    """The system with empty tables: chancy in its schema, a peer in a database of its own.
+    """Deploy a system with empty tables: chancy in its schema, a peer in a separate database.
 
-    :raises BenchmarkFailed: it cannot be set up. A peer's database is dropped in any case.
+    The database of a peer is always dropped at the end.
+
+    :raises BenchmarkFailed: the system cannot be set up.
     """
     if system.own:
         bench.control.clear()
@@ -166,7 +168,7 @@ def deployed(bench: Bench, system: System) -> Generator[Deployment]:
 def _database(bench: Bench, name: str) -> Generator[None]:
     drop = sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
     create = sql.SQL("create database {} template template0").format(sql.Identifier(name))
-    # A session of its own: the benchmark's may have been interrupted in the middle of a statement.
+    # A new session: that of the benchmark may have been interrupted during a statement.
     with psycopg.connect(bench.dsn, autocommit=True, application_name="benchmark") as session:
         session.execute(drop)
         session.execute(create)
@@ -180,15 +182,16 @@ def _database(bench: Bench, name: str) -> Generator[None]:
 def measure_each(
     bench: Bench,
     systems: Iterable[System],
-    what: str,
+    title: str,
     measure: Callable[[Deployment], Iterable[Measurement]],
 ) -> Iterator[Measurement]:
-    """Measure one system after the other.
+    """Measure the systems one after the other.
 
-    A peer that cannot run gives a measurement that says so: once in a run if it is not installed,
-    for each case if it fails there. Chancy must run.
+    A peer that cannot run yields a measurement with the reason: once in a run if it is not
+    installed, once for each case in which it fails.
 
-    :param what: names the figures of a peer that gives none.
+    :param title: the figure of a peer without a result.
+    :raises BenchmarkFailed: chancy itself cannot run.
     """
     for system in systems:
         if reason := system.absence():
@@ -205,7 +208,7 @@ def measure_each(
                 if system.own:
                     raise
                 bench.progress(f"  {system.name} cannot run: {error}")
-                reason, figure = _reason(error), system.figure(what)
+                reason, figure = _reason(error), system.figure(title)
         yield Measurement(
             figure=f"{figure}: cannot run: {reason}",
             unit="",
@@ -217,6 +220,6 @@ def measure_each(
 
 
 def _reason(error: BenchmarkFailed) -> str:
-    """What happened, and the last that the process wrote."""
-    first, *others = str(error).splitlines()
-    return " ".join([first, *others[-1:]])
+    """The first line of the error, and the last line of the process output."""
+    first, *rest = str(error).splitlines()
+    return " ".join([first, *rest[-1:]])

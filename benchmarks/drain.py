@@ -1,4 +1,4 @@
-"""How fast one worker process runs jobs that do nothing, from a backlog, until all are settled."""
+"""The drain rate of one worker process: no-op jobs of a backlog until all are settled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DROPPED = Queue(name="dropped", executor="async", keep_finished=False)
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """A backlog with the history kept and without, each beside the storage floor; then peers."""
+    """Drains with and without a kept history, each with the storage floor; then peers."""
     jobs = bench.size(20_000)
     backlogs = [jobs, bench.size(200_000)] if bench.size.full else [jobs]
     for system in systems.own(bench):
@@ -35,21 +35,23 @@ def measure(bench: Bench) -> Iterator[Measurement]:
             against = {
                 "limit": CLAIM_DELETE,
                 "floor": floor,
-                **systems.against(bench, _what(backlog)),
+                **systems.against(bench, _title(backlog)),
             }
             with deployed(bench, system) as deployment:
                 yield drain(deployment, backlog, against)
     for backlog in backlogs:
-        others = [one for one in systems.peers(bench) if one.most >= backlog or backlog == jobs]
+        peers = [
+            system for system in systems.peers(bench) if system.most >= backlog or backlog == jobs
+        ]
         yield from measure_each(
             bench,
-            others,
-            _what(backlog),
+            peers,
+            _title(backlog),
             partial(_peer, backlog),
         )
 
 
-def _what(jobs: int) -> str:
+def _title(jobs: int) -> str:
     return f"{jobs:,} async jobs"
 
 
@@ -59,13 +61,13 @@ def _peer(backlog: int, deployment: Deployment) -> Iterator[Measurement]:
 
 
 def drain(deployment: Deployment, jobs: int, against: Mapping[str, str]) -> Measurement:
-    """Push jobs and drain them; what that cost beyond the push."""
+    """Push jobs and drain them; measures only the drain."""
     system = deployment.system
     deployment.fill(jobs)
     meter = deployment.meter()
     with deployment.worker() as worker:
         found = _follow(meter, worker, jobs, lambda: deployment.wait_for_empty([worker]))
-    return found.measurement(system.figure(_what(jobs)), against, system)
+    return found.measurement(system.figure(_title(jobs)), against, system)
 
 
 def measure_drain(
@@ -76,10 +78,10 @@ def measure_drain(
     *,
     against: Mapping[str, str],
 ) -> Measurement:
-    """Start a worker on the backlog that stands in the queue; its rate, and what it cost.
+    """Drain the backlog of a queue with a new worker; measures its rate and costs.
 
-    The rate counts runs, from the first one to the last one. ``acknowledged`` goes on until the
-    last settlement is committed. Transactions are of the worker's whole life.
+    The rate counts runs from the first to the last one. ``acknowledged`` ends with the commit of
+    the last settlement. Transactions include the start and stop of the worker.
     """
     meter = bench.meter()
     with bench.worker(queue.name) as worker:
@@ -89,7 +91,7 @@ def measure_drain(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drain:
-    """What was seen until the backlog was empty. The meter goes on to the worker's end."""
+    """The results of a drain until the backlog was empty. The meter runs until the worker stops."""
 
     jobs: int
     runs: Runs
@@ -119,7 +121,7 @@ class _Drain:
 def _follow(
     meter: Meter, worker: WorkerProcess, jobs: int, wait_for_empty: Callable[[], int]
 ) -> _Drain:
-    """Look on until every job is settled."""
+    """Measure until every job is settled."""
     tally = worker.tally
     wait_until(lambda: tally.runs().count > 0, "no job has run", check=worker.check)
     processes = worker.processes()

@@ -1,8 +1,8 @@
-"""asyncpg against psycopg, through our own sessions: ``python benchmarks/drivers.py [DSN]``.
+"""asyncpg against psycopg through chancy's sessions: ``python benchmarks/drivers.py [DSN]``.
 
-Without a DSN a server is started for it, with fsync on. The drivers take turns within each
-round, so that a noisy machine disturbs both; only the ratios count. Each figure is the median
-of five rounds. Runs on asyncio's loop and, if it is installed, on uvloop.
+Without a DSN it starts a private server with fsync on. The drivers alternate within each round, so
+that a noisy machine affects both; compare only the ratios. Each figure is the median of five
+rounds. Runs on asyncio's loop and, if installed, on uvloop.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ async def parameters(session: Connection) -> float:
 
 
 async def inserts(session: Connection) -> float:
-    """Rows a second, 5,000 to a statement."""
+    """Rows a second, 5,000 per statement."""
     await session.fetch("truncate driver_inserts")
     return 5_000 * await rate(session, 5, lambda: session.fetch(INSERT, IDS, TEXTS))
 
 
 async def reads(session: Connection) -> float:
-    """Rows a second, 500 to a statement."""
+    """Rows a second, 500 per statement."""
     return 500 * await rate(session, 100, lambda: session.fetch(READ))
 
 
 async def updates(session: Connection) -> float:
-    """Rows a second, 500 to a statement."""
+    """Rows a second, 500 per statement."""
     rows = await session.fetch("select id from driver_rows order by id limit 500")
     ids: list[UUID] = [row[0] for row in rows]
     return 500 * await rate(session, 20, lambda: session.fetch(UPDATE, ids))
 
 
 async def rate(session: Connection, calls: int, call: Callable[[], Awaitable[object]]) -> float:
-    """Calls a second, after two that prepare the statement."""
+    """Calls a second, after two calls that prepare the statement."""
     for _ in range(2):
         await call()
     started = time.perf_counter()
@@ -80,7 +80,7 @@ async def rate(session: Connection, calls: int, call: Callable[[], Awaitable[obj
 
 
 async def notify(listener: Connection, sender: Connection) -> tuple[float, float]:
-    """Milliseconds from the call of NOTIFY to its payload: the median and the 99th percentile."""
+    """Milliseconds from NOTIFY to the receipt of its payload: median and 99th percentile."""
     await listener.listen("driver_news")
     took: list[float] = []
     for _ in range(300):
@@ -104,7 +104,7 @@ CASES = {
 
 
 async def measure(dsn: str) -> dict[str, dict[Name, list[float]]]:
-    """Every case, the drivers alternating."""
+    """Measure every case with alternating drivers."""
     found: dict[str, dict[Name, list[float]]] = {}
     sessions = {name: await driver(name).connect(dsn, application_name="bench") for name in NAMES}
     senders = {name: await driver(name).connect(dsn, application_name="bench") for name in NAMES}
@@ -129,7 +129,7 @@ async def measure(dsn: str) -> dict[str, dict[Name, list[float]]]:
 
 
 def report(loop: str, found: dict[str, dict[Name, list[float]]]) -> None:
-    """One line for each case."""
+    """Print one line for each case."""
     print(f"\n{loop:28}{'asyncpg':>12}{'psycopg':>12}{'ratio':>8}")
     for case, figures in found.items():
         ours, theirs = (statistics.median(figures[name]) for name in NAMES)

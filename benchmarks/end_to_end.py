@@ -1,4 +1,4 @@
-"""How fast jobs get from a client through two workers, all at work at once."""
+"""End-to-end throughput from a client through two workers, all running at the same time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _JOBS = 50_000
 
 def measure(bench: Bench) -> Iterator[Measurement]:
     """Two idle workers, and a client that pushes 5,000 jobs a call."""
-    everyone = [*systems.own(bench), *systems.peers(bench)]
-    yield from measure_each(bench, everyone, _what(bench.size(_JOBS)), _measure)
+    all_systems = [*systems.own(bench), *systems.peers(bench)]
+    yield from measure_each(bench, all_systems, _title(bench.size(_JOBS)), _measure)
 
 
-def _what(jobs: int) -> str:
+def _title(jobs: int) -> str:
     return f"{jobs:,} jobs pushed and run by two workers"
 
 
@@ -47,12 +47,12 @@ def _measure(deployment: Deployment) -> Iterator[Measurement]:
             **meter.others(),
         }
     yield Measurement(
-        figure=system.figure(_what(jobs)),
+        figure=system.figure(_title(jobs)),
         unit="jobs/s",
         value=jobs * 1e9 / (max(run.last for run in runs) - pushed["began_ns"]),
         against={
             "limit": CLAIM_DELETE,
-            **(systems.against(bench, _what(jobs)) if system.own else {}),
+            **(systems.against(bench, _title(jobs)) if system.own else {}),
         },
         details=details,
         system=system.name,

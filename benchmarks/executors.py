@@ -1,4 +1,4 @@
-"""How fast one worker process runs jobs on its event loop, in threads and in children."""
+"""The drain rate of one worker process with the async, thread and process executors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ PROCESSES = Queue(name="processes", executor="process")
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """A backlog for each executor, with its default concurrency and the history kept.
+    """A backlog for each executor, with its default concurrency and a kept history.
 
-    Jobs that do nothing show the price of the executor; jobs of 1 ms of processor time show which
-    executor uses the cores.
+    No-op jobs show the overhead of the executor; jobs of 1 ms of CPU time show which executor uses
+    all cores.
     """
-    empty, working = bench.size(20_000, quick=10_000), bench.size(2_000, quick=1_000)
-    for jobs, what, on_loop, plain in (
-        (empty, "no-op jobs", noop.job, plain_noop.job),
-        (working, "jobs of 1 ms CPU", burn.job, plain_burn.job),
+    no_ops, burns = bench.size(20_000, quick=10_000), bench.size(2_000, quick=1_000)
+    for jobs, kind, on_loop, plain in (
+        (no_ops, "no-op jobs", noop.job, plain_noop.job),
+        (burns, "jobs of 1 ms CPU", burn.job, plain_burn.job),
     ):
         for queue in (ASYNC, THREADS, PROCESSES):
             bench.prepare(queue, jobs, on_loop if queue is ASYNC else plain)
@@ -33,6 +33,6 @@ def measure(bench: Bench) -> Iterator[Measurement]:
                 bench,
                 queue,
                 jobs,
-                f"{jobs:,} {what}, {queue.executor}",
-                against={"limit": CLAIM_DELETE} if jobs == empty else {},
+                f"{jobs:,} {kind}, {queue.executor}",
+                against={"limit": CLAIM_DELETE} if jobs == no_ops else {},
             )

@@ -1,8 +1,8 @@
-"""The storage floor: our own tables and functions, driven by the least Python there can be.
+"""The storage floor: chancy's tables and SQL functions, driven by minimal Python code.
 
-A claim runs ahead on one session while the batch before it runs; the settlement of the one before
-that is behind on another session. No worker, executor, hook, deadline or retry stands around it:
-what a worker loses against this is the price of what it does beyond.
+One session claims ahead while the previous batch runs; another session settles the batch before
+that. There is no worker, executor, hook, deadline or retry, so the difference to a worker is the
+cost of these features.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from chancy import Queue, State
 from chancy.postgres.statements import Statements
 
 _BATCH = 500
-#: Seconds after which a claim looks from the front of the queue again.
+#: Seconds after which a claim scans from the front of the queue again.
 _FRONT_EVERY_S = 1.0
 _REGISTER = "insert into chancy_bench.workers (id, host, pid) values ($1, 'floor', 0)"
 
 
 class _Floor:
-    """One drain."""
+    """One drain through the storage floor."""
 
     def __init__(self, claims: asyncpg.Connection, settles: asyncpg.Connection) -> None:
         self._claims = claims
@@ -43,7 +43,7 @@ class _Floor:
         self.runs = self.first = self.last = 0
 
     async def drain(self, queue: str) -> None:
-        """Run everything that is pending, and wait until it is settled."""
+        """Run all pending jobs, and wait until they are settled."""
         await self._settles.execute(_REGISTER, self._worker)
         settling: Awaitable[None] | None = None
         claiming = asyncio.ensure_future(self._claim(queue))
@@ -79,20 +79,18 @@ class _Floor:
                 return lease, rows
             if from_front:
                 return None
-            self._front_at = 0.0  # nothing behind the hint: look at everything before the end
+            self._front_at = 0.0  # nothing after the hint: scan from the front before finishing
 
     async def _settle(self, lease: uuid.UUID, ids: list[uuid.UUID]) -> None:
         states = [int(State.SUCCEEDED)] * len(ids)
-        nothing = [None] * 5
-        rows = await self._settles.fetch(
-            self._sql.finish, ids, [lease] * len(ids), states, *nothing
-        )
+        unused = [None] * 5
+        rows = await self._settles.fetch(self._sql.finish, ids, [lease] * len(ids), states, *unused)
         if len(rows) != len(ids):
             raise BenchmarkFailed(f"{len(ids) - len(rows)} settlements of the floor were refused")
 
 
 def measure_floor(bench: Bench, queue: Queue, jobs: int, figure: str) -> Measurement:
-    """Drain the jobs that stand in the queue through the floor."""
+    """Drain the backlog of a queue through the storage floor."""
     meter = bench.meter()
     before = _own_cpu_s()
     floor, emptied = asyncio.run(_run(bench.dsn, queue.name))

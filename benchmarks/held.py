@@ -1,8 +1,8 @@
-"""How fast backlogs are drained while another session holds an old snapshot.
+"""Drain rates while another session holds an old snapshot.
 
-Nothing that has been deleted or changed since can be cleared away meanwhile, and so a claim may
-have to pass over ever more of it. Each round has a new worker, whatever the system: one that
-stayed might remember where the live rows begin, and would drain while the next round is pushed.
+Vacuum cannot remove rows that were deleted or updated since then, so a claim may have to skip more
+and more dead rows. Each round starts a new worker, for every system: a worker that kept running
+could remember where the live rows begin, and would drain while the next round is pushed.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ _JOBS = 20_000
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """Chancy in every round of the run, a peer in the first."""
+    """Chancy in every round of the run, peers in the first."""
     peers = systems.peers(bench) if bench.round == 1 else ()
-    what = _what(bench, bench.size(_JOBS))
-    yield from measure_each(bench, [*systems.own(bench), *peers], what, _measure)
+    title = _title(bench, bench.size(_JOBS))
+    yield from measure_each(bench, [*systems.own(bench), *peers], title, _measure)
 
 
 def _rounds(bench: Bench) -> int:
     return QUICK_ROUNDS if bench.size.quick else ROUNDS
 
 
-def _what(bench: Bench, jobs: int) -> str:
+def _title(bench: Bench, jobs: int) -> str:
     return f"{jobs:,} jobs, round {_rounds(bench)} under a held snapshot"
 
 
 def _measure(deployment: Deployment) -> Iterator[Measurement]:
-    """The rate of the last of several backlogs, beside those before."""
+    """The rate of the last of several drains, with the earlier rates as details."""
     bench, system = deployment.bench, deployment.system
     jobs = min(bench.size(_JOBS), system.most)
     with snapshot(deployment.dsn):
         rounds = [drain(deployment, jobs, {}) for _ in range(_rounds(bench))]
-    rates = [one.value for one in rounds]
-    costs = [one.details.get("server CPU s/10k", 0.0) for one in rounds]
+    rates = [drained.value for drained in rounds]
+    costs = [drained.details.get("server CPU s/10k", 0.0) for drained in rounds]
     yield Measurement(
-        figure=system.figure(_what(bench, jobs)),
+        figure=system.figure(_title(bench, jobs)),
         unit="jobs/s",
         value=rates[-1],
         against={
             "limit": CLAIM_DELETE,
-            **(systems.against(bench, _what(bench, jobs)) if system.own else {}),
+            **(systems.against(bench, _title(bench, jobs)) if system.own else {}),
         },
         details={
             **{f"round {number}": rate for number, rate in enumerate(rates[:-1], 1)},
             "last/first": rates[-1] / rates[0],
             "server CPU s/10k, first": costs[0],
             "last": costs[-1],
-            OTHERS: max(one.details[OTHERS] for one in rounds),
+            OTHERS: max(drained.details[OTHERS] for drained in rounds),
         },
         system=system.name,
         note=system.note,
@@ -70,7 +70,7 @@ def _measure(deployment: Deployment) -> Iterator[Measurement]:
 
 @contextmanager
 def snapshot(dsn: str) -> Generator[None]:
-    """A session that holds a snapshot of now."""
+    """Hold a snapshot of the current state in a separate session."""
     with psycopg.connect(dsn, application_name=APPLICATION) as session:
         session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         session.execute("select count(*) from pg_class")

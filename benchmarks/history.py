@@ -1,4 +1,4 @@
-"""Finished jobs by the million, in partitions that are put beside the queue and taken away."""
+"""Millions of finished jobs in partitions that are attached to the history and detached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAYS = (0, 1, 2, 3, 4, 5, 6, 9)
 #: Rows of one statement.
 _ROWS = 250_000
 
-# Ids that ascend as those of the client do, over the first hour or so of the day.
+# Ids ascend like those of the client, over the first hour or so of the day.
 _FILL = """
 insert into chancy_bench.{table} (
   id, pos, state, queue, priority, func, arguments, attempt, max_attempts, crashes, lease,
@@ -27,7 +27,7 @@ select
 from generate_series(%s::bigint, %s::bigint) as n
 cross join lateral (
   select '{begin}'::timestamptz + mod(n, 86400000) * interval '1 ms' as at) as t"""
-# With a constraint of the same bounds, so that putting it beside the queue reads no row.
+# With a constraint of the same bounds, so that attaching the partition reads no row.
 _MAKE = """
 create table chancy_bench.{table} (
   like chancy_bench.finished_jobs including defaults including constraints,
@@ -45,9 +45,9 @@ _DETACH = "alter table chancy_bench.finished_jobs detach partition chancy_bench.
 
 
 class History:
-    """As many finished jobs as one wants, a part of them in each of `DAYS`.
+    """A history of ``rows`` finished jobs, spread evenly over `DAYS`.
 
-    They last until the schema goes: a later round finds those of the one before.
+    It exists until the schema is dropped, so later rounds reuse it.
     """
 
     def __init__(self, control: Control, rows: int) -> None:
@@ -56,20 +56,20 @@ class History:
         self._today = datetime.now(UTC).date()
 
     def build(self) -> None:
-        """Make the days that are not there. Some 8 s for each million rows."""
+        """Create the missing days. Takes some 8 s for each million rows."""
         for ago in DAYS:
             if self._control.value("select to_regclass(%s)::text", f"chancy_bench.{_table(ago)}"):
                 continue
             self._run(_MAKE, ago)
-            for begin in range(0, self._rows, _ROWS):
-                self._run(_FILL, ago, begin, min(begin + _ROWS, self._rows) - 1)
+            for start in range(0, self._rows, _ROWS):
+                self._run(_FILL, ago, start, min(start + _ROWS, self._rows) - 1)
             for statement in _FINISH:
                 self._run(statement, ago)
         self._control.run("checkpoint")
 
     @contextmanager
-    def beside(self) -> Generator[None]:
-        """Has it as the history of the queue within the block."""
+    def attached(self) -> Generator[None]:
+        """Use it as the history of the queue within the block."""
         self._run(_DETACH, 0, table=self._partition(0))
         for ago in DAYS:
             self._run(_ATTACH, ago)
@@ -79,17 +79,17 @@ class History:
         self._run(_ATTACH, 0, table=self._partition(0))
 
     def offer_oldest(self) -> None:
-        """Put the oldest day alone beside the queue, by the name that the pruner looks for."""
+        """Attach only the oldest day, under the name that the pruner expects."""
         self._run("alter table chancy_bench.{table} rename to {partition}", DAYS[-1])
         self._run(_ATTACH, DAYS[-1], table=self._partition(DAYS[-1]))
 
     def _partition(self, ago: int) -> str:
-        """The name of the day as the functions of the package give it."""
+        """The name that the SQL functions of the package use for the partition of a day."""
         return f"finished_jobs_{self._today - timedelta(days=ago):%Y%m%d}"
 
     def _run(self, statement: str, ago: int, *parameters: object, table: str = "") -> None:
         day = self._today - timedelta(days=ago)
-        # Put together of what stands above and of days alone.
+        # Composed only of the constants above and of dates.
         text: Any = statement.format(
             table=table or _table(ago),
             partition=self._partition(ago),
@@ -100,5 +100,5 @@ class History:
 
 
 def _table(ago: int) -> str:
-    # Not the name that the pruner looks for: it runs in each worker, and would drop the oldest.
+    # Not the name that the pruner expects: it runs in each worker and would drop the oldest day.
     return f"history_{ago}"

@@ -1,4 +1,4 @@
-"""The jobs that are run: they count themselves, and do nothing else or use a little of a core."""
+"""The jobs of the benchmarks: each counts its run, and some use a little CPU time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from benchmarks.tally import Tally
 from chancy import job
 
-#: Processor time of a job that works.
+#: CPU time of a `burn` job.
 BURN_NS = 1_000_000
 
 _tally = Tally()
@@ -15,32 +15,32 @@ _tally = Tally()
 
 @job()
 async def noop(number: int) -> None:
-    """For the worker's event loop."""
+    """A no-op for the async executor."""
     _tally.note(number)
 
 
 @job()
 def plain_noop(number: int) -> None:
-    """For threads and processes."""
+    """A no-op for the thread and process executors."""
     _tally.note(number)
 
 
 @job()
 async def burn(number: int) -> None:
-    """For the worker's event loop, which does nothing else meanwhile."""
+    """A millisecond of CPU time for the async executor, which blocks the event loop."""
     _tally.note(number)
     _count()
 
 
 @job()
 def plain_burn(number: int) -> None:
-    """For threads and processes."""
+    """A millisecond of CPU time for the thread and process executors."""
     _tally.note(number)
     _count()
 
 
 def _count() -> int:
-    """Use a millisecond of processor time of this thread, however many threads there are."""
+    """Use a millisecond of CPU time of this thread."""
     counted, until = 0, time.thread_time_ns() + BURN_NS
     while time.thread_time_ns() < until:
         counted += 1

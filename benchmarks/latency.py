@@ -1,4 +1,4 @@
-"""How long a worker in another process takes to start a job that was just pushed."""
+"""The latency from a push to the start of the job in a worker in another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.processes import WorkerProcess
 from benchmarks.tally import SLOTS
 
-#: Jobs a second that are pushed whether or not the earlier ones have returned, and for how long.
+#: Rates of the open loop in jobs a second, and its duration in seconds.
 OFFERED = (100, 500, 2_000, 5_000)
 _OFFERED_S = 4
 
@@ -23,14 +23,14 @@ _WARM = 3
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """An idle worker, and one with a steady load; peers with the load only if they are quick."""
-    # The start of a job does not depend on what becomes of it: one of chancy's modes is enough.
+    """An idle worker, and one under a steady load. Only the fastest peers get the load."""
+    # The history mode does not affect the start of a job: one of chancy's modes is enough.
     own = systems.own(bench)[:1]
-    # The same of all of them before the next: what is compared is measured in the same minute.
+    # One figure for all systems before the next one, so that they are measured in the same minute.
     yield from measure_each(bench, [*own, *systems.peers(bench)], _CALL, _idle)
     loads = f"{OFFERED[0]:,} to {OFFERED[-1]:,} a second"
-    quick = systems.peers(bench, systems.BEST)
-    yield from measure_each(bench, [*own, *quick], loads, _offered)
+    fastest = systems.peers(bench, systems.BEST)
+    yield from measure_each(bench, [*own, *fastest], loads, _offered)
 
 
 def _idle(deployment: Deployment) -> Iterator[Measurement]:
@@ -50,7 +50,7 @@ def _idle(deployment: Deployment) -> Iterator[Measurement]:
 
 
 def _offered(deployment: Deployment) -> Iterator[Measurement]:
-    """Open loop: each push has its moment, whatever became of the ones before."""
+    """Open loop: each push has a fixed time, whether or not earlier ones have returned."""
     bench = deployment.bench
     with deployment.worker() as worker:
         deployment.wait_for_idle([worker], _WARM)
@@ -65,26 +65,26 @@ def _offered(deployment: Deployment) -> Iterator[Measurement]:
                 **meter.others(),
             }
             for figure, key in ((_CALL, "called_ns"), (_RETURN, "returned_ns")):
-                what = f"{rate:,} a second, {figure}"
-                yield _latency(deployment, what, found[key], starts, details, {})
+                title = f"{rate:,} a second, {figure}"
+                yield _latency(deployment, title, found[key], starts, details, {})
 
 
 def _starts(
     deployment: Deployment, worker: WorkerProcess, jobs: int, role: str, number: float
 ) -> tuple[dict[str, Any], list[int]]:
-    """What the role found, and when each of the jobs started, in ns."""
+    """The result of the role, and the start time of each job, in ns."""
     before = worker.tally.runs().count
     found = deployment.ask(role, jobs, number)
     deployment.wait_for_runs([worker], before + int(found["pushed"]))
     starts = worker.tally.starts(jobs)
     if not all(starts):
-        raise BenchmarkFailed(f"{starts.count(0)} of {jobs} jobs left no trace of their start")
+        raise BenchmarkFailed(f"{starts.count(0)} of {jobs} jobs have no recorded start")
     return found, starts
 
 
 def _latency(
     deployment: Deployment,
-    what: str,
+    title: str,
     since: Sequence[int],
     starts: Sequence[int],
     details: dict[str, float],
@@ -93,10 +93,10 @@ def _latency(
     system = deployment.system
     took_ms = [(start - began) / 1e6 for began, start in zip(since, starts, strict=True)]
     return Measurement(
-        figure=what if system.own else system.figure(what),
+        figure=title if system.own else system.figure(title),
         unit="ms",
         value=quantile(took_ms, 0.5),
-        against=against | (systems.against(deployment.bench, what) if system.own else {}),
+        against=against | (systems.against(deployment.bench, title) if system.own else {}),
         details={
             "p95": quantile(took_ms, 0.95),
             "p99": quantile(took_ms, 0.99),
@@ -109,12 +109,12 @@ def _latency(
 
 
 def _rate(returned: Sequence[int]) -> float:
-    """Pushes a second that were accepted."""
+    """Completed pushes a second."""
     ordered = sorted(returned)
     return (len(ordered) - 1) * 1e9 / max(1, ordered[-1] - ordered[0])
 
 
 def _late_ms(due: Sequence[int], called: Sequence[int]) -> float:
-    """How far the client itself was behind its plan; the latencies begin after that."""
+    """How late the client made its calls; the latencies do not include this delay."""
     late = ((at - planned) / 1e6 for planned, at in zip(due, called, strict=True))
     return quantile(late, 0.99)

@@ -1,6 +1,6 @@
-"""What the server itself can do, without chancy: the raw limits that our figures are divided by.
+"""The raw limits of the server without chancy, by which other figures are divided.
 
-One minimal table, and the least that a queue must do with it. All from one client.
+Measures the minimal operations of a queue on one minimal table, all from one client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SINGLE = "insert, one by one"
 NOTIFY = "notify until heard, one after the other"
 PACED_NOTIFY = "notify until heard, every 50 ms"
 PACED_INSERT = "insert and notify until heard, every 50 ms"
-#: Seconds of rest before each paced call: an idle machine answers later than a busy one.
+#: Seconds between paced calls: an idle machine responds later than a busy one.
 EVERY_S = 0.05
 
 _BATCH = 5_000
@@ -40,7 +40,7 @@ with pushed as (
   insert into chancy_bench.raw_jobs (arguments) values ($1::jsonb) returning id)
 select pg_notify('chancy_bench_raw', id::text) from pushed"""
 
-# pgbench takes a statement up to its semicolon or \gset, over several lines.
+# pgbench reads a statement up to its semicolon or \gset, over several lines.
 _SCRIPT = r"""
 with picked as (
   select id from chancy_bench.raw_jobs where queue = 'default' and state = 0
@@ -72,7 +72,7 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 
 
 def _claims(bench: Bench, programs: Path) -> Measurement:
-    """Jobs a second through pgbench, each claimed and deleted in batches of 100."""
+    """Jobs a second with pgbench, claimed and deleted in batches of 100."""
     calls = bench.size(800, quick=300)
     bench.control.run(
         "insert into raw_jobs (arguments)"
@@ -94,7 +94,7 @@ def _claims(bench: Bench, programs: Path) -> Measurement:
         )
     found = re.search(r"^tps = ([\d.]+)", done.stdout, re.MULTILINE)
     if done.returncode != 0 or found is None:
-        raise BenchmarkFailed(f"pgbench ended with exit code {done.returncode}:\n{done.stderr}")
+        raise BenchmarkFailed(f"pgbench exited with status {done.returncode}:\n{done.stderr}")
     return Measurement(
         figure=CLAIM_DELETE,
         unit="jobs/s",
@@ -104,12 +104,12 @@ def _claims(bench: Bench, programs: Path) -> Measurement:
 
 
 async def _client(bench: Bench) -> list[Measurement]:
-    """What needs a client: rows into the table, and notices."""
+    """Limits that need a client: inserts and notifications."""
     session, listener = [await asyncpg.connect(bench.dsn) for _ in range(2)]
     try:
         return [
             *await _inserts(bench, session),
-            *await _notices(bench, session, listener),
+            *await _notifications(bench, session, listener),
         ]
     finally:
         session.terminate()
@@ -146,7 +146,7 @@ async def _inserts(bench: Bench, session: asyncpg.Connection) -> list[Measuremen
 
 
 async def _rate(call: Callable[[], Awaitable[object]], calls: int) -> float:
-    """Calls a second, after one that prepares the statement."""
+    """Calls a second, after one call that prepares the statement."""
     await call()
     began = time.perf_counter()
     for _ in range(calls):
@@ -154,13 +154,13 @@ async def _rate(call: Callable[[], Awaitable[object]], calls: int) -> float:
     return calls / (time.perf_counter() - began)
 
 
-async def _notices(
+async def _notifications(
     bench: Bench, session: asyncpg.Connection, listener: asyncpg.Connection
 ) -> list[Measurement]:
-    """From the call of one session until another one of the same process hears of it."""
+    """The time from NOTIFY in one session to its receipt in another one of the same process."""
     paced = bench.size(100, quick=20)
-    heard = asyncio.Event()
-    await listener.add_listener("chancy_bench_raw", lambda *_: heard.set())
+    received = asyncio.Event()
+    await listener.add_listener("chancy_bench_raw", lambda *_: received.set())
     found: list[Measurement] = []
     for figure, statement, parameters, calls, pause_s in (
         (NOTIFY, _NOTIFY, (), bench.size(500, quick=200), 0.0),
@@ -170,13 +170,13 @@ async def _notices(
         took_ms: list[float] = []
         meter = bench.meter()
         await session.execute(statement, *parameters)  # prepares it
-        await heard.wait()
+        await received.wait()
         for _ in range(calls):
             await asyncio.sleep(pause_s)
-            heard.clear()
+            received.clear()
             began = time.perf_counter()
             await session.execute(statement, *parameters)
-            await heard.wait()
+            await received.wait()
             took_ms.append(1_000 * (time.perf_counter() - began))
         found.append(
             Measurement(

@@ -1,4 +1,4 @@
-"""What a run ran on, so that two results can be told apart."""
+"""The machine, versions and settings of a run, recorded with its results."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def versions(control: Control) -> dict[str, str]:
 
 
 def settings(control: Control) -> dict[str, str]:
-    """The settings of the server that matter here."""
+    """The relevant settings of the server."""
     return dict(control.run(_SETTINGS))
 
 
 def commit() -> str | None:
-    """The commit that was measured, with a ``+`` if the files differ from it; None outside git."""
+    """The measured commit, with a ``+`` if files were changed; None outside git."""
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
         return None

@@ -1,35 +1,31 @@
-"""What a case gives: one figure of one round, with what it is compared with."""
+"""The results of cases: figures of a round, and the size of a run. Imports no other module here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from benchmarks.bench import Bench
-
-#: The detail in which a case says how many cores other programs used meanwhile.
+#: The detail with the number of cores that other programs used during a measurement.
 OTHERS = "others' cores"
 
 
 class BenchmarkFailed(Exception):
-    """A case could not be measured. Says what happened and what the processes wrote."""
+    """A case could not be measured. The message includes the output of its processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One figure of one round.
 
-    :param figure: names it among all cases; the same in every round.
-    :param unit: of the value, such as ``jobs/s`` or ``ms``.
-    :param against: figures of any case that the value is divided by: the title of the column
-        with the ratio, and the figure's name.
+    :param figure: a name that is unique among all cases and the same in every round.
+    :param unit: the unit of the value, such as ``jobs/s`` or ``ms``.
+    :param against: figures of any case by which the value is divided: names of figures by the
+        title of the column with the ratio.
     :param details: further numbers of the round, by the title of their column.
-    :param system: what was measured: ``chancy``, one of its modes as ``chancy, history kept``,
-        or another queue. Within a case the rows of one system belong together.
-    :param note: what a reader of the row must know, such as a missing bulk call.
-    :param missing: why there is no value, which then is 0; the figure says it too.
+    :param system: the measured system: ``chancy``, one of its modes such as ``chancy, history
+        kept``, or another queue. A report groups the rows of a case by system.
+    :param note: a remark for the reader of the row, such as a missing bulk call.
+    :param missing: why there is no value, which then is 0; the figure's name includes it.
     """
 
     figure: str
@@ -44,23 +40,19 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A measurement and where it came from."""
+    """A measurement with its case and round."""
 
     case: str
     round: int
     measurement: Measurement
 
 
-#: Measures one round of a case. Called once a round, with tables that anything may be left in.
-Case = Callable[["Bench"], Iterable[Measurement]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much of everything is measured.
+    """The size of a run.
 
-    :param quick: take the smaller numbers, once.
-    :param full: add what takes long.
+    :param quick: use the smaller numbers, in one round.
+    :param full: include long measurements.
     :param scale: multiplies every number; for tests of the benchmarks themselves.
     """
 
@@ -69,12 +61,12 @@ class Size:
     scale: float = 1.0
 
     def __call__(self, usual: int, *, quick: int | None = None, least: int = 10) -> int:
-        """A number of jobs, calls or rows: the usual one, or the one of a quick run."""
-        wanted = quick if self.quick and quick is not None else usual
-        return max(least, int(wanted * self.scale))
+        """The number of jobs, calls or rows for this run, at least ``least``."""
+        number = quick if self.quick and quick is not None else usual
+        return max(least, int(number * self.scale))
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which a share of them lies, without interpolation."""
+    """The quantile of the values, without interpolation."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,4 +1,4 @@
-"""The most memory that a worker and a client ever had."""
+"""The peak memory of a worker and of a client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUE = Queue(name="remembered", executor="async")
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """A worker that empties a backlog, and a client that pushes one, interpreters included."""
+    """A worker that drains a backlog, and a client that pushes one, including interpreters."""
     if not systems.own(bench):
         return
     sizes = [bench.size(20_000)]
@@ -36,7 +36,9 @@ def measure(bench: Bench) -> Iterator[Measurement]:
 def _worker(bench: Bench, jobs: int) -> Measurement:
     meter = bench.meter()
     with bench.worker(QUEUE.name) as worker:
-        wait_until(lambda: worker.tally.runs().count >= jobs, "not run", check=worker.check)
+        wait_until(
+            lambda: worker.tally.runs().count >= jobs, "jobs have not run", check=worker.check
+        )
         bench.wait_for_empty(worker)
         processes = worker.processes()
         at_last = rss_mb(processes)
@@ -52,17 +54,17 @@ def _worker(bench: Bench, jobs: int) -> Measurement:
 def _client(bench: Bench, jobs: int) -> Measurement:
     meter = bench.meter()
     command = [sys.executable, "-m", "benchmarks.client", SCHEMA, QUEUE.name, str(jobs)]
-    answer = ask(command, {"CHANCY_DSN": bench.dsn})
+    result = ask(command, {"CHANCY_DSN": bench.dsn})
     return Measurement(
         figure=f"peak memory of a client, {jobs:,} jobs in one call",
         unit="MB",
-        value=answer["peak_mb"],
-        details={"before MB": answer["before_mb"], **meter.others()},
+        value=result["peak_mb"],
+        details={"before MB": result["before_mb"], **meter.others()},
     )
 
 
 def peak_mb(process: psutil.Process) -> float:
-    """The most memory of a process; where the system does not tell, what it has now."""
+    """The peak memory of a process, or its current memory where the peak is not available."""
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
     except FileNotFoundError:

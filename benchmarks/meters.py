@@ -1,4 +1,4 @@
-"""What a measurement costs: processor time, log, transactions, and who else was at work."""
+"""Meters: CPU time, WAL, transactions, and the load of other programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.session import Session
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     try:
         top = psutil.Process(pid)
         return [top, *top.children(recursive=True)]
@@ -23,7 +23,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """Seconds of processor time that they and their ended children have used."""
+    """Seconds of CPU time that the processes and their terminated children have used."""
     total = 0.0
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -33,7 +33,7 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def rss_mb(processes: Iterable[psutil.Process]) -> float:
-    """Memory in use by them, in MB; what they share is counted for each."""
+    """Resident memory of the processes, in MB; shared memory is counted for each of them."""
     total = 0
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -42,16 +42,16 @@ def rss_mb(processes: Iterable[psutil.Process]) -> float:
 
 
 def _busy_s() -> float:
-    """Seconds of processor time that the whole machine has used."""
+    """Seconds of CPU time that the whole machine has used."""
     times = psutil.cpu_times()
-    resting = times.idle + getattr(times, "iowait", 0.0)
-    # The time of guests is part of the time of users.
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    # User time includes guest time.
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
-    return sum(times) - resting - guests
+    return sum(times) - idle - guests
 
 
 def busy_cores(seconds: float) -> float:
-    """Cores that are in use during the next so many seconds, by anything."""
+    """The number of cores in use on the machine during the next ``seconds``."""
     before = _busy_s()
     time.sleep(seconds)
     return (_busy_s() - before) / seconds
@@ -59,52 +59,52 @@ def busy_cores(seconds: float) -> float:
 
 @dataclass(slots=True)
 class Meter:
-    """Reads everything once at its start, and gives the differences.
+    """Differences of all counters since its start.
 
-    :param session: in the database whose transactions are counted.
+    :param session: a session in the database whose transactions are counted.
     """
 
     session: Session
     server_pid: int | None
-    _at: float = 0.0
+    _started: float = 0.0
     _busy_s: float = 0.0
     _own_s: float = 0.0
     _wal: int = 0
     _transactions: int = 0
-    _asked: int = 0
+    _statements: int = 0
 
     def start(self) -> Meter:
         self._transactions = self.session.transactions()
         self._wal = self.session.wal_bytes()
-        self._asked = self.session.asked
-        self._own_s = self._ours()
-        self._at, self._busy_s = time.monotonic(), _busy_s()
+        self._statements = self.session.statements
+        self._own_s = self._own_cpu_s()
+        self._started, self._busy_s = time.monotonic(), _busy_s()
         return self
 
     def others(self) -> dict[str, float]:
         """Cores that programs other than this benchmark and its server have used since the start.
 
-        Without the process of the server, one that was given counts among the others.
+        If the process of the server is unknown, it counts as another program.
         """
-        passed_s, busy_s = time.monotonic() - self._at, _busy_s() - self._busy_s
-        cores = (busy_s - (self._ours() - self._own_s)) / max(passed_s, 0.05)
+        passed_s, busy_s = time.monotonic() - self._started, _busy_s() - self._busy_s
+        cores = (busy_s - (self._own_cpu_s() - self._own_s)) / max(passed_s, 0.05)
         return {OTHERS: round(max(0.0, cores), 2)}
 
     def wal_bytes(self) -> int:
-        """Bytes of log since the start, by whomever."""
+        """Bytes of WAL since the start, from all sessions."""
         return self.session.wal_bytes() - self._wal
 
     def transactions(self) -> int:
-        """Transactions since the start, ours left out. For after the sessions have ended."""
+        """Transactions since the start, without ours. Call it after the measured sessions end."""
         now = self.session.transactions()
-        return now - self._transactions - (self.session.asked - self._asked)
+        return now - self._transactions - (self.session.statements - self._statements)
 
     def server_cpu_s(self) -> float | None:
-        """Seconds of processor time of the server so far; None if its process is not known."""
+        """Seconds of CPU time of the server so far; None if its process is unknown."""
         return None if self.server_pid is None else cpu_s(tree(self.server_pid))
 
-    def _ours(self) -> float:
-        found = {process.pid: process for process in tree(psutil.Process().pid)}
+    def _own_cpu_s(self) -> float:
+        processes = {process.pid: process for process in tree(psutil.Process().pid)}
         if self.server_pid is not None:
-            found |= {process.pid: process for process in tree(self.server_pid)}
-        return cpu_s(found.values())
+            processes |= {process.pid: process for process in tree(self.server_pid)}
+        return cpu_s(processes.values())

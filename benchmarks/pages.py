@@ -1,7 +1,7 @@
-"""``python -m benchmarks.pages FILE.json``: puts the figures of a run into the pages.
+"""``python -m benchmarks.pages FILE.json``: writes the figures of a run into the pages.
 
-What stands between ``<!-- figures -->`` and ``<!-- /figures -->`` in README.md and
-docs/explanation/performance.md is replaced; everything else stays as it is.
+Replaces the text between ``<!-- figures -->`` and ``<!-- /figures -->`` in README.md and
+docs/explanation/performance.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from benchmarks.summary import Summary, summaries
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 README, PERFORMANCE = Path("README.md"), Path("docs/explanation/performance.md")
 IMAGES = Path("docs/images")
-#: The plots by their names, with what a reader hears who does not see them.
+#: Alternative texts of the plots by name.
 PLOTS: Mapping[str, str] = {
     "throughput": "jobs a second of each system in a drain, as bars with the least and the most",
     "latency": "median and 99th percentile of the start latency of each system by offered load",
@@ -49,10 +49,12 @@ PLOTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A figure of chancy beside the limit of the server.
+    """A figure of chancy and the limit of the server.
 
-    :param text: what it is; ``{jobs}`` becomes the number that the figure's name begins with.
-    :param limit: the figure that is its limit, and ``beside`` what that is.
+    :param text: the description; ``{jobs}`` is replaced by the number that starts the figure's
+        name.
+    :param limit: the figure of the limit.
+    :param beside: the description of the limit.
     """
 
     text: str
@@ -115,7 +117,7 @@ ROWS: Sequence[Row] = (
     ),
 )
 
-#: The columns of the comparison: title, where the number stands, and the detail with a second one.
+#: The columns of the comparison: title, case and figure, and the detail with a second number.
 COLUMNS: Sequence[tuple[str, str, str, str]] = (
     ("drain, jobs/s acknowledged", "drain", DRAIN, "acknowledged jobs/s"),
     ("end to end, jobs/s acknowledged", "end_to_end", END_TO_END, "acknowledged jobs/s"),
@@ -128,7 +130,7 @@ COLUMNS: Sequence[tuple[str, str, str, str]] = (
 
 
 def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) -> str:
-    """What a page has between its marks, the plots that are there included."""
+    """The block between the marks of a page, including the existing plots."""
     blocks = [_conditions(head)]
     compared = any(one.system not in OWN for one in found)
     if page == PERFORMANCE or not compared:  # the README has one table
@@ -136,10 +138,10 @@ def figures(head: Mapping[str, Any], found: Sequence[Summary], *, page: Path) ->
     if compared:
         blocks.append("\n".join(_systems(found)))
     plots = PLOTS if page == PERFORMANCE else {"throughput": PLOTS["throughput"]}
-    for name, heard in plots.items():
+    for name, alt in plots.items():
         image = IMAGES / f"{name}.svg"
         if (ROOT / image).exists():
-            blocks.append(f"![{heard}]({Path(os.path.relpath(image, page.parent)).as_posix()})")
+            blocks.append(f"![{alt}]({Path(os.path.relpath(image, page.parent)).as_posix()})")
     if page == PERFORMANCE:
         blocks += ["What it must reach, and whether it did in this run:"]
         blocks += ["\n".join(bars_table(judge(found)))]
@@ -183,7 +185,7 @@ def _limits(found: Sequence[Summary]) -> Iterator[str]:
 
 
 def _systems(found: Sequence[Summary]) -> Iterator[str]:
-    """A row for each system, in the order of the drains; what they have not is left out."""
+    """A row for each system, in the order of the drains, with a dash for missing figures."""
     names = dict.fromkeys(
         one.system
         for one in found
@@ -199,12 +201,12 @@ def _systems(found: Sequence[Summary]) -> Iterator[str]:
 
 
 def _named(system: str, note: str) -> str:
-    """With the version, which begins the note of a peer."""
+    """The name of a system; for a peer with its version, from the start of its note."""
     return system if system in OWN else note.partition(",")[0] or system
 
 
 def _cell(system: str, found: Sequence[Summary], case: str, figure: str, detail: str) -> str:
-    # Where its modes do not differ, chancy is measured once.
+    # If its modes do not differ, chancy is measured once.
     for name in (system, "chancy") if system in OWN else (system,):
         try:
             (one,) = find(Reading(case=case, system=name, figure=figure), found)
@@ -219,14 +221,14 @@ def _cell(system: str, found: Sequence[Summary], case: str, figure: str, detail:
 
 
 def _rounded(value: float) -> str:
-    """Three digits, as a reader compares them."""
+    """A number with three significant digits."""
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def written(text: str, block: str) -> str:
-    """A page with the block between its marks.
+    """The text of a page with the block between its marks.
 
-    :raises ValueError: it does not have each mark once.
+    :raises ValueError: the page does not have each mark exactly once.
     """
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"there must be one {BEGIN} and one {END}")
@@ -235,9 +237,11 @@ def written(text: str, block: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rewrite the pages, and return the exit code."""
+    """Rewrite the pages, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE.json", help="of benchmarks.run --json")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE.json", help="output of benchmarks.run --json"
+    )
     options = parser.parse_args(arguments)
     head, taken = read(options.file)
     found = summaries(taken)

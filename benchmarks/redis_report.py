@@ -1,4 +1,4 @@
-"""The tables of a run of queues in Redis."""
+"""The tables of a run of `benchmarks.redis_queues`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.redis_systems import CHANCY, RedisSystem
 
-#: Figures in the order of the columns, with the digits after the point.
+#: Figures in the order of the columns, with their decimals.
 _COLUMNS: Mapping[str, int] = {
     "drained/s": 0,
     "acknowledged/s": 0,
@@ -20,7 +20,7 @@ _COLUMNS: Mapping[str, int] = {
     "start p95 ms": 2,
     "start from call p50 ms": 2,
 }
-#: Those of which ratios are given. One of times is good below 1.
+#: Figures with ratios. A ratio of times is better below 1.
 _RATIOS = (
     "drained/s",
     "acknowledged/s",
@@ -29,8 +29,8 @@ _RATIOS = (
     "start from call p50 ms",
 )
 _LEFT_OUT = (
-    "A ratio is the median of those of rounds in which both figures are above 0, with how many of"
-    " them there are if some were left out; –: none. A start that came before its push had returned"
+    "A ratio is the median over the rounds in which both figures are above 0; the number of these"
+    " rounds is given if some were left out; –: none. A job that started before its push returned"
     " has a time below 0."
 )
 
@@ -38,7 +38,7 @@ Round = Mapping[str, Mapping[str, Any]]
 
 
 def as_markdown(rounds: Sequence[Round], systems: Sequence[RedisSystem]) -> str:
-    """Medians with the least and the most of all rounds, and ours divided by each other's."""
+    """A table of medians with minimum and maximum, and one of ratios of chancy to each peer."""
     return "\n".join([*_figures(rounds, systems), "", *_ratios(rounds, systems)])
 
 
@@ -46,13 +46,14 @@ def _figures(rounds: Sequence[Round], systems: Sequence[RedisSystem]) -> Iterabl
     yield "| system | settings | " + " | ".join(_COLUMNS) + " |"
     yield "|---|---|" + "---|" * len(_COLUMNS)
     for system in systems:
-        found = [one[system.name] for one in rounds if system.name in one]
-        taken = [one["figures"] for one in found if "figures" in one]
+        found = [figures[system.name] for figures in rounds if system.name in figures]
+        taken = [entry["figures"] for entry in found if "figures" in entry]
         settings = " ".join(f"{name}={value}" for name, value in system.settings.items())
         row = f"| {system.package} {system.version} | {settings} | "
         if taken:
             cells = [
-                _cell([one[name] for one in taken], digits) for name, digits in _COLUMNS.items()
+                _cell([figures[name] for figures in taken], digits)
+                for name, digits in _COLUMNS.items()
             ]
             yield row + " | ".join(cells) + " |"
         elif found:
@@ -67,18 +68,17 @@ def _cell(values: Sequence[float], digits: int) -> str:
 
 
 def _ratios(rounds: Sequence[Round], systems: Sequence[RedisSystem]) -> Iterable[str]:
-    """Of the same round each, then the median.
+    """The medians of the ratios within each round.
 
-    A start may come before its push returns, and has a negative time then: of such no ratio is
-    given.
+    A job may start before its push returns; such a negative time has no ratio.
     """
     yield "| chancy ÷ | " + " | ".join(_RATIOS) + " |"
     yield "|---|" + "---|" * len(_RATIOS)
     for system in systems:
         pairs = [
-            (one[CHANCY.name]["figures"], one[system.name]["figures"])
-            for one in rounds
-            if all("figures" in one.get(name, {}) for name in (CHANCY.name, system.name))
+            (entry[CHANCY.name]["figures"], entry[system.name]["figures"])
+            for entry in rounds
+            if all("figures" in entry.get(name, {}) for name in (CHANCY.name, system.name))
         ]
         if system is CHANCY or not pairs:
             continue

@@ -1,4 +1,4 @@
-"""What is measured on one Redis server: chancy's queues there, and other job queues."""
+"""The systems measured on one Redis server: chancy's Redis queues and other job queues."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from benchmarks.systems import System
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisSystem(System):
-    """A job queue whose jobs are in Redis.
+    """A job queue with its jobs in Redis.
 
-    :param left: commands whose answers, numbers or lists that begin with one, are all 0 when no
-        job is unfinished. It may be asked once all jobs have run.
+    :param left: commands whose replies, numbers or mappings with ``pending``, are all 0 when every
+        job is finished. Only valid once all jobs have run.
     """
 
     unfinished: LiteralString = ""
@@ -90,7 +90,7 @@ CELERY = RedisSystem(
     left=("LLEN celery", "HLEN unacked"),
     bulk="no bulk call: one after the other, by one connection",
 )
-#: No queue: measured by `benchmarks.streams`.
+#: Not a queue: measured by `benchmarks.streams`.
 RUNNEL = System(
     name="runnel",
     label="",

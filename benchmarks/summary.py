@@ -1,4 +1,4 @@
-"""The repetitions of each figure, put together."""
+"""Summaries: the repetitions of each figure, aggregated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.measurement import OTHERS, Taken
 
-#: A round in which others used more cores than this counts only if there is no calmer one.
+#: A round in which other programs used more cores counts only if no calmer round exists.
 CALM_CORES = 0.5
 
 
@@ -16,11 +16,12 @@ CALM_CORES = 0.5
 class Summary:
     """One figure over all repetitions.
 
-    :param system: what was measured, as `Measurement` has it; ``note`` and ``missing`` as well.
-    :param rounds: repetitions; some cases have several in one round.
-    :param least: of all rounds, as ``most``. Everything else is the median of the calm ones.
-    :param ratios: to the medians of other figures, by the title of the column.
-    :param calm: False if others were busy in every round.
+    ``median`` and ``details`` are medians of the calm rounds, ``least`` and ``most`` extremes of
+    all rounds. ``system``, ``note`` and ``missing`` are those of the `Measurement`.
+
+    :param rounds: the number of repetitions; some cases have several in one round.
+    :param ratios: ratios to the medians of other figures, by the title of the column.
+    :param calm: False if other programs were busy in every round.
     """
 
     case: str
@@ -39,42 +40,43 @@ class Summary:
 
 
 def summaries(taken: Sequence[Taken]) -> list[Summary]:
-    """One for each figure, in the order in which they came first."""
+    """Summarize each figure, in order of first appearance."""
     grouped: dict[tuple[str, str, str], list[Taken]] = {}
-    for one in taken:
-        key = (one.case, one.measurement.system, one.measurement.figure)
-        grouped.setdefault(key, []).append(one)
+    for repetition in taken:
+        measured = repetition.measurement
+        key = (repetition.case, measured.system, measured.figure)
+        grouped.setdefault(key, []).append(repetition)
     medians = {
-        figure: statistics.median(one.measurement.value for one in _counted(group))
+        figure: statistics.median(repetition.measurement.value for repetition in _counted(group))
         for (_, _, figure), group in grouped.items()
     }
     return [_summary(group, medians) for group in grouped.values()]
 
 
 def by_system(found: Sequence[Summary]) -> dict[str, list[Summary]]:
-    """Those of each system together, in the order in which the systems came first."""
+    """Group summaries by system, in order of first appearance."""
     grouped: dict[str, list[Summary]] = {}
-    for one in found:
-        grouped.setdefault(one.system, []).append(one)
+    for summary in found:
+        grouped.setdefault(summary.system, []).append(summary)
     return grouped
 
 
-def _is_calm(one: Taken) -> bool:
-    return one.measurement.details.get(OTHERS, 0.0) <= CALM_CORES
+def _is_calm(repetition: Taken) -> bool:
+    return repetition.measurement.details.get(OTHERS, 0.0) <= CALM_CORES
 
 
 def _counted(group: list[Taken]) -> list[Taken]:
-    return [one for one in group if _is_calm(one)] or group
+    return [repetition for repetition in group if _is_calm(repetition)] or group
 
 
 def _summary(group: list[Taken], medians: Mapping[str, float]) -> Summary:
     first = group[0].measurement
-    everything = [one.measurement.value for one in group]
+    values = [repetition.measurement.value for repetition in group]
     details: dict[str, list[float]] = {}
-    for one in _counted(group):
-        for title, detail in one.measurement.details.items():
+    for repetition in _counted(group):
+        for title, detail in repetition.measurement.details.items():
             details.setdefault(title, []).append(detail)
-    median = statistics.median(one.measurement.value for one in _counted(group))
+    median = statistics.median(repetition.measurement.value for repetition in _counted(group))
     return Summary(
         case=group[0].case,
         system=first.system,
@@ -82,8 +84,8 @@ def _summary(group: list[Taken], medians: Mapping[str, float]) -> Summary:
         unit=first.unit,
         rounds=len(group),
         median=median,
-        least=min(everything),
-        most=max(everything),
+        least=min(values),
+        most=max(values),
         ratios={
             title: median / medians[figure]
             for title, figure in first.against.items()

@@ -1,7 +1,7 @@
-"""Minutes of steady work while another session holds a snapshot, which vacuum must respect.
+"""Minutes of steady load while another session holds a snapshot, which vacuum must respect.
 
-Every job that was settled stays in the table and its indexes as a dead row. A queue that walks
-over them gets slower with each minute; this case shows whether ours does.
+Every settled job stays in the table and its indexes as a dead row. A queue that scans dead rows
+gets slower every minute; this case shows whether chancy does.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from benchmarks.tally import SLOTS
 from chancy import Queue
 
 QUEUE = Queue(name="steady", executor="async")
-#: Jobs a second, in pushes of so many; seconds of the case and of one window.
+#: Jobs a second, and jobs per push; seconds of the case and of one window.
 RATE, PUSH = 2_000, 40
 SECONDS, WINDOW_S = 240.0, 20.0
 
 _LIMIT = 100
 _REGISTER = "insert into chancy_bench.workers (id, host, pid) values ($1, 'sustained', 0)"
-# What claims and pushes touch of the index that claims walk; the worker's look from the front
-# included.
+# Pages that claims and pushes touch in the index that claims scan, including the worker's scans
+# from the front.
 _PAGES = """
 select idx_blks_hit + idx_blks_read from pg_statio_user_indexes
 where schemaname = 'chancy_bench' and indexrelname = 'jobs_pending'"""
@@ -43,8 +43,8 @@ _make = noop.job.with_queue(QUEUE.name)
 
 
 @dataclass(slots=True)
-class _Border:
-    """What had happened at the end of a window."""
+class _Sample:
+    """The counters at the end of a window."""
 
     at: float
     runs: int
@@ -53,17 +53,17 @@ class _Border:
 
 
 @dataclass(slots=True)
-class _Course:
-    """What the producer has done: moments in ns of the calls for the jobs that are looked at."""
+class _Production:
+    """The results of the producer: call times of sampled jobs in ns, and samples by window."""
 
     called: list[int] = field(default_factory=list[int])
-    borders: list[_Border] = field(default_factory=list[_Border])
+    samples: list[_Sample] = field(default_factory=list[_Sample])
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """Throughput and latency of each window, and what a claim costs before and after.
+    """Throughput and latency of each window, and the cost of a claim before and after.
 
-    In full runs, and in the first round alone, as the windows are its repetitions.
+    Only in the first round of full runs: the windows are its repetitions.
     """
     if not (bench.size.full and bench.round == 1 and systems.own(bench)):
         return
@@ -73,49 +73,53 @@ def measure(bench: Bench) -> Iterator[Measurement]:
     with snapshot(bench.dsn):
         before = asyncio.run(_claim_pages(bench))
         with bench.worker(QUEUE.name) as worker:
-            wait_until(lambda: worker.ready, "the worker hears no notices", check=worker.check)
+            wait_until(lambda: worker.ready, "the worker is not listening", check=worker.check)
             meter = bench.meter()
-            course = asyncio.run(_produce(bench, worker, seconds, windows))
+            production = asyncio.run(_produce(bench, worker, seconds, windows))
             bench.wait_for_empty(worker)
-            starts = worker.tally.starts(len(course.called))
+            starts = worker.tally.starts(len(production.called))
             others = meter.others()
         after = asyncio.run(_claim_pages(bench))
-    found = list(_windows(course, starts, seconds / windows, others))
+    found = list(_windows(production, starts, seconds / windows, others))
     yield from found
     yield _ratio("sustained, last window / first", found[-1].value, found[0].value)
     yield _ratio("claim pages behind a hint, after / before", after[0], before[0])
     yield _ratio("claim pages from the front, after / before", after[1], before[1])
 
 
-async def _produce(bench: Bench, worker: WorkerProcess, seconds: float, windows: int) -> _Course:
-    """Push at the rate, whatever happens to the jobs; the last border is behind the last window.
+async def _produce(
+    bench: Bench, worker: WorkerProcess, seconds: float, windows: int
+) -> _Production:
+    """Push at the rate, regardless of the progress of the jobs; takes a sample after each window.
 
-    Of every few jobs one has a number below `SLOTS`: the moment of its start is written down.
+    Sampled jobs have a number below `SLOTS`, so their start time is recorded.
     """
-    course = _Course()
+    production = _Production()
     pushes = int(seconds * RATE / PUSH)
-    # One job of a push at most, and not more than there are slots.
+    # Sample at most one job of a push, and no more jobs than slots.
     every = max(1, -(-pushes // SLOTS))
     async with bench.application() as app:
         await app.push_many([_make(number=SLOTS) for _ in range(PUSH)])
-        began = time.monotonic()
-        course.borders.append(_border(bench, worker))
+        started = time.monotonic()
+        production.samples.append(_sample(bench, worker))
         for number in range(pushes):
-            await asyncio.sleep(began + number * PUSH / RATE - time.monotonic())
-            looked_at = number % every == 0
-            first = len(course.called) if looked_at else SLOTS
-            if looked_at:
-                course.called.append(time.time_ns())
+            await asyncio.sleep(started + number * PUSH / RATE - time.monotonic())
+            sampled = number % every == 0
+            first = len(production.called) if sampled else SLOTS
+            if sampled:
+                production.called.append(time.time_ns())
             await app.push_many([_make(number=first if n == 0 else SLOTS) for n in range(PUSH)])
             if (number + 1) * windows // pushes > number * windows // pushes:
-                course.borders.append(_border(bench, worker))
-                window = len(course.borders) - 1
-                bench.progress(f"  window {window} of {windows}: {course.borders[-1].runs:,} runs")
-    return course
+                production.samples.append(_sample(bench, worker))
+                window = len(production.samples) - 1
+                bench.progress(
+                    f"  window {window} of {windows}: {production.samples[-1].runs:,} runs"
+                )
+    return production
 
 
-def _border(bench: Bench, worker: WorkerProcess) -> _Border:
-    return _Border(
+def _sample(bench: Bench, worker: WorkerProcess) -> _Sample:
+    return _Sample(
         at=time.monotonic(),
         runs=worker.tally.runs().count,
         worker_s=cpu_s(worker.processes()),
@@ -124,15 +128,15 @@ def _border(bench: Bench, worker: WorkerProcess) -> _Border:
 
 
 def _windows(
-    course: _Course, starts: list[int], window_s: float, others: dict[str, float]
+    production: _Production, starts: list[int], window_s: float, others: dict[str, float]
 ) -> Iterator[Measurement]:
-    """Figures of each window; a job belongs to the one in which it was pushed."""
+    """The figures of each window; a job counts in the window in which it was pushed."""
     if not all(starts):
-        raise BenchmarkFailed(f"{starts.count(0)} of {len(starts)} jobs left no trace of a start")
-    windows = len(course.borders) - 1
-    took_ms = [(start - at) / 1e6 for at, start in zip(course.called, starts, strict=True)]
+        raise BenchmarkFailed(f"{starts.count(0)} of {len(starts)} jobs have no recorded start")
+    windows = len(production.samples) - 1
+    took_ms = [(start - at) / 1e6 for at, start in zip(production.called, starts, strict=True)]
     for number in range(windows):
-        before, after = course.borders[number : number + 2]
+        before, after = production.samples[number : number + 2]
         runs = after.runs - before.runs
         part = took_ms[number * len(took_ms) // windows : (number + 1) * len(took_ms) // windows]
         first = "sustained, window 1"
@@ -153,9 +157,9 @@ def _windows(
 
 
 async def _claim_pages(bench: Bench) -> tuple[int, int]:
-    """Pages of a claim of 100 behind the last position, and of one from the front.
+    """The pages of a claim of 100 after the last position, and of one from the front.
 
-    The jobs are pushed for this, and taken away again.
+    Pushes jobs for this purpose and deletes them afterwards.
     """
     session = await asyncpg.connect(bench.dsn)
     try:

@@ -1,4 +1,4 @@
-"""What is measured: chancy with and without a history, and other job queues on Postgres."""
+"""The measured systems: chancy with and without a kept history, and other queues on Postgres."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Literal, LiteralString, assert_never
 from benchmarks.bench import Bench
 from benchmarks.processes import ROOT
 
-#: Each peer is installed in a directory of its name there, by `benchmarks.peers.installation`.
-#: The variable is for tests, and for checkouts that share one installation.
+#: `benchmarks.peers.installation` installs each peer here, in a directory of its name. The
+#: environment variable is for tests, and for checkouts that share one installation.
 PEERS = Path(os.environ.get("CHANCY_BENCH_PEERS", ROOT / "benchmarks" / ".peers"))
 REQUIREMENTS = ROOT / "benchmarks" / "peers" / "requirements"
-#: In the directory of a peer that is installed: the digest of its requirements.
+#: The file in the directory of an installed peer with the digest of its requirements.
 STAMP = "installed"
 
 Setting = int | float | str
@@ -27,22 +27,21 @@ Setting = int | float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A job queue as it is measured.
+    """A measured job queue.
 
-    :param name: by which it is chosen, and which titles the ratios to it.
-    :param label: ends the names of its figures; empty where chancy's modes do not differ.
-    :param program: what its roles are written in; ``own`` for this checkout.
-    :param roles: names the module with its roles in `benchmarks.peers`, ``…_roles``, or those in
-        ``role.js``.
-    :param settings: of its worker; named in the report.
-    :param history: what is left of a job that is done.
-    :param unfinished: a query that has rows as long as a job is not settled.
-    :param bulk: how it takes many jobs, if it has no call for that.
-    :param most: jobs that it is given at most, where it is too slow for more.
-    :param most_paced: the same for jobs one after the other, where each waits for a poll.
-    :param every_round: False if it is measured in the first round only.
-    :param python: the least Python that it runs on.
-    :param before: the Python on which it does not run any more.
+    :param name: the name on the command line, and the title of ratios to this system.
+    :param label: the suffix of its figures; empty where chancy's modes do not differ.
+    :param program: the language of its roles; ``own`` for this checkout.
+    :param roles: the module ``…_roles`` in `benchmarks.peers`, or the name in ``role.js``.
+    :param settings: the settings of its worker, shown in the report.
+    :param history: whether finished jobs are kept.
+    :param unfinished: a query that returns rows while a job is not settled.
+    :param bulk: how many jobs are pushed, if the system has no bulk call.
+    :param most: the most jobs to push, for systems that are too slow for more.
+    :param most_paced: the same for paced jobs, where each one waits for a poll.
+    :param every_round: False to measure it only in the first round.
+    :param python: the lowest supported Python version.
+    :param before: the lowest Python version that is no longer supported.
     """
 
     name: str
@@ -59,9 +58,9 @@ class System:
     python: tuple[int, int] = (3, 11)
     before: tuple[int, int] = (4, 0)
 
-    def figure(self, what: str) -> str:
+    def figure(self, title: str) -> str:
         """The name of a figure of this system."""
-        return f"{what}, {self.label}" if self.label else what
+        return f"{title}, {self.label}" if self.label else title
 
     @property
     def own(self) -> bool:
@@ -69,7 +68,7 @@ class System:
 
     @property
     def directory(self) -> Path:
-        """Where it is installed."""
+        """The directory of its installation."""
         return PEERS / self.name
 
     @property
@@ -90,7 +89,7 @@ class System:
 
     @property
     def package(self) -> str:
-        """In its registry."""
+        """The name of its package in the registry."""
         return "chancy" if self.own else self.name.partition("@")[0]
 
     @property
@@ -105,30 +104,30 @@ class System:
         return ", ".join(part for part in parts if part)
 
     def digest(self) -> str:
-        """Of the requirements, so that an installation can be told from an old one."""
+        """The digest of the requirements, by which an outdated installation is detected."""
         return hashlib.sha256(self.requirements.read_bytes()).hexdigest()
 
     def absence(self) -> str:
-        """Why it cannot run, or an empty text."""
+        """Why the system cannot run; empty if it can."""
         if self.own:
             return ""
         try:
             installed = (self.directory / STAMP).read_text()
         except FileNotFoundError:
-            return "not installed; `make bench-peers` does it"
+            return "not installed; run `make bench-peers`"
         if installed.startswith("failed: "):
             return installed.removeprefix("failed: ")
         return "" if installed == self.digest() else "another version is installed"
 
     def command(self, *arguments: str) -> Sequence[str]:
-        """The program with its roles: verb and numbers are to follow."""
+        """The command line of a role: the program with its settings, and the arguments."""
         peers = Path(__file__).parent / "peers"
         settings = json.dumps(dict(self.settings))
         match self.program:
             case "own":
                 program = [sys.executable, "-m", "benchmarks.peers.role"]
             case "python":
-                # Isolated: this checkout, which is called chancy too, must not be seen.
+                # Isolated: this checkout, whose package is also named chancy, must not be imported.
                 python = str(self.directory / "bin" / "python")
                 program = [python, "-I", str(peers / "role.py")]
             case "node":
@@ -240,21 +239,21 @@ PROCRASTINATE = System(
     unfinished="select from procrastinate_jobs where status <> 'succeeded'",
     most=2_000,
 )
-#: The peers that are worth a ratio of their own come first.
+#: All peers; those with their own ratio in the report come first.
 OTHERS = (GRAPHILE_WORKER, PGQUEUER, PG_BOSS, CHANCY_026, OBAN, SAQ, DBOS, PROCRASTINATE)
 BEST = (GRAPHILE_WORKER, PGQUEUER)
 
-#: By the names from which ``--systems`` chooses.
+#: The names that ``--systems`` accepts.
 NAMES: tuple[str, ...] = ("chancy", *(system.name for system in OTHERS))
 
 
 def own(bench: Bench) -> Sequence[System]:
-    """Chancy's modes, unless only peers are to be measured."""
+    """Chancy's modes; empty if only peers are selected."""
     return OWN if bench.systems is None or "chancy" in bench.systems else ()
 
 
 def peers(bench: Bench, of: Sequence[System] = OTHERS) -> Sequence[System]:
-    """The peers for this round, those that cannot run included."""
+    """The selected peers of this round, including those that cannot run."""
     return [
         system
         for system in of
@@ -263,8 +262,8 @@ def peers(bench: Bench, of: Sequence[System] = OTHERS) -> Sequence[System]:
     ]
 
 
-def against(bench: Bench, what: str) -> dict[str, str]:
-    """The figures of the best peers that a figure of ours is divided by."""
+def against(bench: Bench, title: str) -> dict[str, str]:
+    """The figures of the best peers by which a figure of chancy is divided."""
     return {
-        system.name: system.figure(what) for system in peers(bench, BEST) if not system.absence()
+        system.name: system.figure(title) for system in peers(bench, BEST) if not system.absence()
     }

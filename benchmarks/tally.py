@@ -1,11 +1,11 @@
-"""Counting runs inside the job function, at the price of half a microsecond.
+"""Counts job runs inside the job function, in half a microsecond per run.
 
-Each process that runs jobs has a file of its own, mapped into its memory, in a directory that the
-benchmark made: writing there asks nothing of anybody, and reading it costs the worker nothing.
+Each process that runs jobs maps its own file in a directory of the benchmark into memory: writing
+needs no other process, and reading costs the worker nothing.
 
-Needs no more than the standard library of Python 3.8: the programs of other queues count with it
-too. The file holds 64-bit numbers in the machine's order: runs, the first and the last moment, and
-the slots.
+Needs only the standard library of Python 3.8, because the programs of other queues use it too. The
+file contains 64-bit numbers in native byte order: the number of runs, the times of the first and
+the last run, and the slots.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The environment variable with the directory.
+#: The environment variable with the directory of the tally files.
 DIRECTORY = "CHANCY_BENCH_TALLY"
-#: Jobs of a smaller number have the moment of their start written down.
+#: The start time is recorded for jobs with a number below this.
 SLOTS = 32_768
 
-_HEAD = struct.Struct("=qqq")  # runs, first and last moment in ns since the epoch
+_HEAD = struct.Struct("=qqq")  # runs, first and last time in ns since the epoch
 _SLOT = struct.Struct("=q")
 _SIZE = _HEAD.size + SLOTS * _SLOT.size
 
 
 class Tally:
-    """The runs of this process. The file appears with the first one."""
+    """The runs of this process. The file is created at the first run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Tally:
         self._first = 0
 
     def note(self, number: int) -> None:
-        """Count the run of a job, now. From any thread."""
+        """Count a run of job ``number`` now. Thread-safe."""
         with self._lock:
             now = time.time_ns()
             memory = self._memory
@@ -59,7 +59,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Runs:
-    """What all processes together have run. Moments are ns since the epoch; 0 for none."""
+    """The runs of all processes together. Times are ns since the epoch; 0: none."""
 
     count: int = 0
     first: int = 0
@@ -72,12 +72,12 @@ class Runs:
 
 
 def per_second(count: int, first: int, last: int) -> float:
-    """Jobs a second: the first one is the start of the clock and is not counted."""
+    """Jobs a second. The first job starts the clock and is not counted."""
     return (count - 1) * 1e9 / max(1, last - first)
 
 
 class TallyReader:
-    """The directory as the benchmark sees it."""
+    """Reads the tally files of a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -95,13 +95,13 @@ class TallyReader:
         )
 
     def starts(self, count: int) -> list[int]:
-        """When each of the jobs 0 to ``count - 1`` started; 0 for one that has not."""
-        found = [0] * count
+        """The start times of the jobs 0 to ``count - 1``; 0: not started."""
+        starts = [0] * count
         for memory in self._open():
             for number in range(count):
-                (moment,) = _SLOT.unpack_from(memory, _HEAD.size + number * _SLOT.size)
-                found[number] = moment or found[number]
-        return found
+                (started_ns,) = _SLOT.unpack_from(memory, _HEAD.size + number * _SLOT.size)
+                starts[number] = started_ns or starts[number]
+        return starts
 
     def close(self) -> None:
         for memory in self._memories.values():
@@ -110,7 +110,7 @@ class TallyReader:
 
     def _open(self) -> list[mmap.mmap]:
         for path in self._directory.glob("*.tally"):
-            # A file has its full size in one write, or is looked at once more.
+            # A file gets its full size in one write; a smaller one is skipped until the next call.
             if path not in self._memories and path.stat().st_size == _SIZE:
                 with path.open("rb") as file:
                     self._memories[path] = mmap.mmap(file.fileno(), _SIZE, prot=mmap.PROT_READ)

@@ -1,13 +1,13 @@
-"""What typed arguments cost, against pydantic's own validation and dump of the same ones.
+"""The cost of typed arguments, against pydantic's own validation and dump of the same arguments.
 
-Run it by ``python -m benchmarks.typed``. Needs no server.
+Run it with ``python -m benchmarks.typed``. It needs no server.
 
-pydantic has a `TypeAdapter` of a TypedDict with the function's parameters; what it is asked for are
-``validate_python`` and ``dump_json`` together, and ``validate_json`` for the way back. The sides
-take turns in every round, so that a noisy machine disturbs them alike; each figure is the best of
-its rounds, of the processor's time of this thread alone, and only the ratios count. ``encoded`` is
-for the push, ``decoded`` for the run. The last table has the whole preparation of a push, with
-validation and without.
+pydantic uses a `TypeAdapter` of a TypedDict with the function's parameters: ``validate_python`` and
+``dump_json`` together for encoding, and ``validate_json`` for decoding. Both sides alternate in
+every round, so that a noisy machine affects them alike; each figure is the best of its rounds, in
+CPU time of this thread; compare only the ratios. ``encoded`` is the work at the push, ``decoded``
+the work at the run. The last table shows the full preparation of a push, with and without
+validation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from chancy.job.registry import Registry
 from chancy.serialization.signature import Signature
 
 ROUNDS = 9
-#: Seconds that one measurement of a round takes, about.
+#: Approximate seconds of one measurement in a round.
 SPAN_S = 0.02
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -54,7 +54,7 @@ class Order(BaseModel):
 
 
 class Checked(BaseModel):
-    """Has a validator of its own, which is asked whether it would change the value again."""
+    """A model with its own validator, which runs again to check that the value is unchanged."""
 
     n: int
 
@@ -73,7 +73,7 @@ class Point:
 
 @dataclass
 class Reading:
-    """Floats beside None: pydantic writes null for both NaN and None."""
+    """A float that may be None: pydantic writes null for both NaN and None."""
 
     at: datetime
     value: float
@@ -116,7 +116,7 @@ CASES: Mapping[Callable[..., None], dict[str, Any]] = {
 
 
 def best_us(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Microseconds a call, of the best of the rounds in which they take turns."""
+    """Microseconds a call: the best of several rounds with alternating calls."""
     best = dict.fromkeys(calls, float("inf"))
     times = {title: _times(call) for title, call in calls.items()}
     for _ in range(ROUNDS):
@@ -126,7 +126,7 @@ def best_us(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def _times(call: Callable[[], object]) -> int:
-    """How many calls take about the span."""
+    """The number of calls that takes about `SPAN_S`."""
     call()
     times = 1
     while (took_s := _took_s(call, times)) < SPAN_S / 4:
@@ -135,10 +135,10 @@ def _times(call: Callable[[], object]) -> int:
 
 
 def _took_s(call: Callable[[], object], times: int) -> float:
-    began = time.thread_time()
+    started = time.thread_time()
     for _ in range(times):
         call()
-    return time.thread_time() - began
+    return time.thread_time() - started
 
 
 def compare(function: Callable[..., None], arguments: dict[str, Any]) -> dict[str, float]:
@@ -171,12 +171,12 @@ def main() -> None:
             )
         ]
         print(f"| {function.__name__} | {' | '.join(cells)} |")
-    intake = JobPreparation(Registry(), 1_000_000)
+    preparation = JobPreparation(Registry(), 1_000_000)
     plain = noop.job(number=1)
     us = best_us(
         {
-            "with": lambda: intake.prepare(plain, validate=True),
-            "without": lambda: intake.prepare(plain, validate=False),
+            "with": lambda: preparation.prepare(plain, validate=True),
+            "without": lambda: preparation.prepare(plain, validate=False),
         }
     )
     print("\n| push of a number, prepared | µs |\n|---|---|")

@@ -1,12 +1,11 @@
-"""Pushes in a transaction of SQLAlchemy against the bare driver.
+"""Pushes in a transaction of SQLAlchemy against pushes in one of the bare driver.
 
-Run it by ``python -m benchmarks.within [DSN]``.
+Run it with ``python -m benchmarks.within [DSN]``.
 
-Without a DSN a server is started for it, with fsync on. The two take turns in every round, so that
-a noisy machine disturbs both; only the ratios count. Each figure is the median of nine rounds, and
-the ratio that of the ratios of the rounds. In
-``one transaction`` a thousand jobs are pushed one by one before the commit, in ``one each`` every
-push has a session, a transaction and a commit of its own.
+Without a DSN it starts a private server with fsync on. The two alternate in every round, so that a
+noisy machine affects both; compare only the ratios. Each figure is the median of nine rounds, and
+each ratio the median of the ratios of the rounds. ``one transaction`` pushes a thousand jobs one by
+one before the commit; ``one each`` uses a session, a transaction and a commit for every push.
 """
 
 from __future__ import annotations
@@ -56,25 +55,25 @@ async def push(app: Chancy, within: object, jobs: int) -> None:
 
 async def took_us(kind: Kind, call: Callable[[int], Awaitable[None]]) -> float:
     """Microseconds a job."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     if kind == "one transaction":
         await call(TOGETHER)
     else:
         for _ in range(EACH):
             await call(1)
     jobs = TOGETHER if kind == "one transaction" else EACH
-    return (time.perf_counter() - began) / jobs * 1e6
+    return (time.perf_counter() - started) / jobs * 1e6
 
 
 async def measure(dsn: str) -> dict[tuple[Kind, str], tuple[list[float], list[float]]]:
-    """By kind and driver: the figures of the bare driver, and those of SQLAlchemy over it."""
+    """Figures by kind and driver: of the bare driver, and of SQLAlchemy on top of it."""
     found: dict[tuple[Kind, str], tuple[list[float], list[float]]] = {}
     kinds: tuple[Kind, ...] = ("one transaction", "one each")
     async with AsyncExitStack() as opened:
         app = await opened.enter_async_context(Chancy(dsn))
-        native = await asyncpg.connect(dsn)
-        opened.push_async_callback(native.close)
-        other = await opened.enter_async_context(
+        bare_pg = await asyncpg.connect(dsn)
+        opened.push_async_callback(bare_pg.close)
+        bare_psy = await opened.enter_async_context(
             await psycopg.AsyncConnection.connect(dsn, autocommit=True)
         )
         engines = {
@@ -85,11 +84,11 @@ async def measure(dsn: str) -> dict[tuple[Kind, str], tuple[list[float], list[fl
             opened.push_async_callback(engine.dispose)
         pairs: dict[str, tuple[Callable[[int], Awaitable[None]], ...]] = {
             "asyncpg": (
-                lambda jobs: bare_asyncpg(app, native, jobs),
+                lambda jobs: bare_asyncpg(app, bare_pg, jobs),
                 lambda jobs: through_session(app, engines["asyncpg"], jobs),
             ),
             "psycopg": (
-                lambda jobs: bare_psycopg(app, other, jobs),
+                lambda jobs: bare_psycopg(app, bare_psy, jobs),
                 lambda jobs: through_session(app, engines["psycopg"], jobs),
             ),
         }
@@ -102,7 +101,7 @@ async def measure(dsn: str) -> dict[tuple[Kind, str], tuple[list[float], list[fl
                         took = await took_us(kind, pair[side])
                         if number:  # the first round prepares the statements
                             figures[side].append(took)
-            await native.execute("truncate chancy.jobs")
+            await bare_pg.execute("truncate chancy.jobs")
     return found
 
 
@@ -111,7 +110,7 @@ def main(dsn: str) -> None:
     print(f"{'µs a job':28}{'bare':>10}{'session':>10}{'ratio':>8}")
     for (kind, driver), sides in asyncio.run(measure(dsn)).items():
         bare, session = map(statistics.median, sides)
-        ratio = statistics.median(other / one for one, other in zip(*sides, strict=True))
+        ratio = statistics.median(over / base for base, over in zip(*sides, strict=True))
         print(f"{kind + ', ' + driver:28}{bare:10,.0f}{session:10,.0f}{ratio:8.2f}")
 
 

@@ -1,7 +1,8 @@
-"""A worker in a process of its own: ``python -m benchmarks.worker SCHEMA QUEUE…``.
+"""A worker process: ``python -m benchmarks.worker SCHEMA QUEUE…``.
 
-The DSN comes by CHANCY_DSN. It ends in good order when its input ends, which it also does when
-the benchmark dies; it makes the file ``ready`` in the tally's directory once it hears notices.
+Reads the DSN from CHANCY_DSN. Creates the file ``ready`` in the directory of the tally once it
+listens for notifications. Stops gracefully at the end of its input, and so also when the benchmark
+dies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Workflows beside plain jobs: how fast a chain advances, and what a fan-out and fan-in costs.
+"""Workflows against plain jobs: the speed of a chain, and the cost of a fan-out and fan-in.
 
-A chain is compared with the time from the call of a push to the start of its job in the same idle
-worker, and with the chain of the chancy of the package index. A fan of steps between two is
-compared with as many plain jobs: from the call of the push until all is settled.
+A chain is compared with the latency from a push to the start of its job in the same idle worker,
+and with a chain in the chancy release on the package index. A fan of steps between two steps is
+compared with the same number of plain jobs, from the call of the push until all are settled.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from benchmarks.measurement import BenchmarkFailed, Measurement, quantile
 from benchmarks.systems import System
 
 STEPS, QUICK_STEPS, WIDTH, QUICK_WIDTH = 1_000, 200, 10_000, 2_000
-#: Steps of a chain that advances by a poll, one a second.
+#: Steps of a chain in a system that advances by polling once a second.
 _SLOW_STEPS = 15
 _PUSHES, _WARM = 100, 3
 
-#: With the plugin, and all that was finished kept.
+#: chancy with the workflow plugin and a kept history.
 FLOWS = System(
     name="chancy",
     label="",
@@ -48,10 +48,10 @@ CHAIN = "a step of a chain"
 
 
 def measure(bench: Bench) -> Iterator[Measurement]:
-    """Ours in every round, the other one in the first."""
+    """chancy in every round, the release on the package index in the first."""
     own = [FLOWS] if systems.own(bench) else []
-    everyone = [*own, *systems.peers(bench, [UPSTREAM])]
-    yield from measure_each(bench, everyone, CHAIN, _chain)
+    all_systems = [*own, *systems.peers(bench, [UPSTREAM])]
+    yield from measure_each(bench, all_systems, CHAIN, _chain)
     yield from measure_each(bench, own, "", _fan)
 
 
@@ -63,7 +63,7 @@ def _empty(deployment: Deployment) -> None:
 
 
 def _chain(deployment: Deployment) -> Iterator[Measurement]:
-    """From the start of one step to the start of the next."""
+    """The time from the start of one step to the start of the next."""
     bench, system = deployment.bench, deployment.system
     steps = bench.size(STEPS, quick=QUICK_STEPS) if system.own else _SLOW_STEPS
     if system.own:
@@ -86,9 +86,9 @@ def _chain(deployment: Deployment) -> Iterator[Measurement]:
         deployment.wait_for_runs([worker], before + steps)
         starts = worker.tally.starts(steps)
         details = meter.others()
-    between = [(later - one) / 1e6 for one, later in pairwise(starts)]
+    between = [(later - earlier) / 1e6 for earlier, later in pairwise(starts)]
     if min(between) < 0:
-        raise BenchmarkFailed("the steps of a chain began out of order")
+        raise BenchmarkFailed("the steps of a chain started out of order")
     mean_ms = sum(between) / len(between)
     details = {"steps/s": 1e3 / mean_ms, "p99": quantile(between, 0.99), **details}
     against = {"push to start": START} if system.own else {}
@@ -98,7 +98,7 @@ def _chain(deployment: Deployment) -> Iterator[Measurement]:
 
 
 def _fan(deployment: Deployment) -> Iterator[Measurement]:
-    """Jobs without the plugin's work, and then as many steps between two."""
+    """Plain jobs, and then the same number of steps between two steps."""
     _empty(deployment)
     width = deployment.bench.size(WIDTH, quick=QUICK_WIDTH)
     plain, fan = f"{width:,} plain jobs", f"{width:,} steps between two"
@@ -118,7 +118,7 @@ def _fan(deployment: Deployment) -> Iterator[Measurement]:
 
 def _measured(
     deployment: Deployment,
-    what: str,
+    title: str,
     unit: str,
     value: float,
     *,
@@ -127,7 +127,7 @@ def _measured(
 ) -> Measurement:
     system = deployment.system
     return Measurement(
-        figure=system.figure(what),
+        figure=system.figure(title),
         unit=unit,
         value=value,
         against=against or {},

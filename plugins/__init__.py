@@ -1,4 +1,4 @@
-"""The policies that ship with chancy, each a plugin."""
+"""The plugins that ship with chancy, and the default set of an application."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from chancy.plugins.retry import Retries
 
 
 def standard() -> list[Plugin]:
-    """The plugins that an application has unless it says otherwise."""
+    """The default plugins of an application."""
     return [Leadership(), Retries(), Recovery(), DeadLetters(), Pruner()]

@@ -1,4 +1,4 @@
-"""Recovery: jobs of workers that are gone are run again."""
+"""Recovery: jobs of dead workers run again on other workers."""
 
 from __future__ import annotations
 
@@ -20,75 +20,76 @@ from chancy.plugin.runtime import Runtime
 
 logger = logging.getLogger("chancy.recovery")
 
-#: A silence that no worker reaches.
-_FOREVER_S = 1e9
-#: Looks of the leader at the beats between two sweeps.
-_LOOKS = 4
-#: Heartbeat timeouts between two sweeps of a worker that does not lead.
-_RARELY = 3
-#: Looks of a worker that does not lead within a heartbeat timeout.
-_LOOKS_OF_OTHERS = 3
-#: The most workers whose machines are remembered, those that were seen last.
-_REMEMBERED = 10_000
+#: Seconds without a heartbeat that no worker reaches.
+_NEVER_S = 1e9
+#: Heartbeat checks of the leader between two sweeps.
+_LEADER_CHECKS = 4
+#: Sweep interval of a worker that does not lead, in heartbeat timeouts.
+_FOLLOWER_TIMEOUTS = 3
+#: Heartbeat checks of a worker that does not lead, in one heartbeat timeout.
+_FOLLOWER_CHECKS = 3
+#: The most workers whose hosts are cached; the least recently seen are dropped.
+_MAX_HOSTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Beat:
+class _Heartbeat:
     beat_at: datetime | None
-    #: When it was first seen, by the clock of this process.
-    seen: float
+    #: The monotonic time of this process when this heartbeat was first seen.
+    seen_at: float
 
 
-class Silence:
-    """What this process has itself seen of the beats of others.
+class HeartbeatObserver:
+    """The heartbeats of all workers as observed by this process.
 
-    The age of a beat by the clock of the database is not enough to call a worker dead: the clock
-    may have been set, or nobody could beat while the database was away.
+    The age of a heartbeat by the database clock is not enough to presume a worker dead: the clock
+    may have been set, or the database may have been unavailable to all workers.
     """
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
-        self._beats: dict[UUID, _Beat] = {}
-        #: Whether there are workers silent for the database, all of them for this process too.
-        self.heard = False
-        #: Whether there are workers silent for the database alone.
-        self.doubtful = True
+        self._heartbeats: dict[UUID, _Heartbeat] = {}
+        #: Whether workers exceed the timeout in the database, and all of them here as well.
+        self.confirmed = False
+        #: Whether a worker exceeds the timeout in the database and not in this process. True
+        #: until the first observation.
+        self.uncertain = True
 
-    def look(self, workers: Sequence[WorkerRecord], asked: float) -> None:
-        """Take note of the workers as they are now.
+    def observe(self, workers: Sequence[WorkerRecord], asked_at: float) -> None:
+        """Record the current heartbeats of the workers.
 
-        :param asked: the time by the clock of this process before they were asked for.
+        :param asked_at: the monotonic time of this process before the workers were read.
         """
         now = self._clock.monotonic()
-        before, self._beats = self._beats, {}
-        silent: list[bool] = []
+        before, self._heartbeats = self._heartbeats, {}
+        timeouts: list[bool] = []
         for worker in workers:
-            beat = before.get(worker.id)
-            if beat is None or beat.beat_at != worker.beat_at:
-                beat = _Beat(worker.beat_at, now)
-            self._beats[worker.id] = beat
+            heartbeat = before.get(worker.id)
+            if heartbeat is None or heartbeat.beat_at != worker.beat_at:
+                heartbeat = _Heartbeat(worker.beat_at, now)
+            self._heartbeats[worker.id] = heartbeat
             if worker.silent_s > self._timeout_s:
-                silent.append(asked - beat.seen > self._timeout_s)
-        self.heard = bool(silent) and all(silent)
-        self.doubtful = not all(silent)
+                timeouts.append(asked_at - heartbeat.seen_at > self._timeout_s)
+        self.confirmed = bool(timeouts) and all(timeouts)
+        self.uncertain = not all(timeouts)
 
 
 class Recovery(Plugin):
-    """Looks for claims of workers that stopped beating, and files each as `Lost`.
+    """Finds claims of workers without heartbeats and settles each as `Lost`.
 
-    The leader sweeps, and the others rarely, so that it is done without any leader too. The
-    claims are settled by their leases: two sweeps at one moment do no harm.
+    The leader sweeps; the other workers sweep rarely, so recovery works without a leader too.
+    Claims are settled under their leases, so concurrent sweeps are safe.
 
     :param sweep_s: seconds between two sweeps of the leader. It sweeps at once when it finds a
-        worker dead.
-    :param batch: claims taken back by one statement.
+        dead worker.
+    :param batch: claims rescued by one statement.
     """
 
     def __init__(self, *, sweep_s: float = 5.0, batch: int = 500) -> None:
         self.sweep_s = sweep_s
         self.batch = batch
-        # A sweep forgets a dead worker before it asks what that one held.
+        # Cached: the database deletes the row of a dead worker before it returns its claims.
         self._hosts: OrderedDict[UUID, str] = OrderedDict()
 
     @classmethod
@@ -97,31 +98,32 @@ class Recovery(Plugin):
 
     async def serve(self, runtime: Runtime) -> None:
         clock, timeout_s = runtime.clock, runtime.heartbeat_timeout_s
-        silence = Silence(clock, timeout_s)
-        # At the start nobody is judged by a silence. Workers that are known to be dead, as a
-        # supervisor knows it of the one before this, are found at once.
+        heartbeats = HeartbeatObserver(clock, timeout_s)
+        # The first sweep presumes no worker dead by its missing heartbeats. It finds the claims
+        # of workers already known to be dead, such as the one a supervisor has just replaced.
         led, due = False, clock.monotonic()
         while True:
-            asked = clock.monotonic()
+            asked_at = clock.monotonic()
             workers = await runtime.broker.workers()
-            silence.look(workers, asked)
-            self._remember(workers)
+            heartbeats.observe(workers, asked_at)
+            self._cache_hosts(workers)
             leads = runtime.leader.leading
-            if clock.monotonic() >= due or (leads and (not led or silence.heard)):
-                await self.sweep(runtime, silent_s=_FOREVER_S if silence.doubtful else None)
-                every_s = self.sweep_s if leads else _RARELY * timeout_s
+            if clock.monotonic() >= due or (leads and (not led or heartbeats.confirmed)):
+                await self.sweep(runtime, silent_s=_NEVER_S if heartbeats.uncertain else None)
+                every_s = self.sweep_s if leads else _FOLLOWER_TIMEOUTS * timeout_s
                 due = clock.monotonic() + every_s * random.uniform(0.8, 1.2)
             led = leads
             if leads:
-                await clock.sleep(min(self.sweep_s, timeout_s) / _LOOKS)
+                await clock.sleep(min(self.sweep_s, timeout_s) / _LEADER_CHECKS)
             else:
-                pause_s = timeout_s / _LOOKS_OF_OTHERS * random.uniform(0.8, 1.2)
+                pause_s = timeout_s / _FOLLOWER_CHECKS * random.uniform(0.8, 1.2)
                 await elected(runtime.leader, clock, pause_s)
 
     async def sweep(self, runtime: Runtime, *, silent_s: float | None = None) -> int:
-        """Take back every orphaned claim; returns how many were.
+        """Rescue every orphaned claim; returns the number of rescued jobs.
 
-        :param silent_s: seconds of silence that mean a death; None takes the worker's.
+        :param silent_s: seconds without a heartbeat after which a worker is presumed dead; None:
+            the heartbeat timeout of the worker.
         """
         if silent_s is None:
             silent_s = runtime.heartbeat_timeout_s
@@ -137,15 +139,15 @@ class Recovery(Plugin):
             if len(orphans) < self.batch:
                 return rescued
 
-    def _remember(self, workers: Sequence[WorkerRecord]) -> None:
+    def _cache_hosts(self, workers: Sequence[WorkerRecord]) -> None:
         for worker in workers:
             self._hosts[worker.id] = worker.host
             self._hosts.move_to_end(worker.id)
-        while len(self._hosts) > _REMEMBERED:
+        while len(self._hosts) > _MAX_HOSTS:
             self._hosts.popitem(last=False)
 
     def _lost(self, claim: Claim) -> Lost:
         host = self._hosts.get(claim.worker_id)
-        where = "" if host is None else f" on {host}"
-        why = f"worker {claim.worker_id}{where} died or fell silent while it ran the job"
+        on_host = "" if host is None else f" on {host}"
+        why = f"worker {claim.worker_id}{on_host} died or missed heartbeats while it ran the job"
         return Lost(why, host=host)

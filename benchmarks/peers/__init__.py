@@ -1,1 +1,1 @@
-"""Other job queues: the programs that drive them, and their exact versions."""
+"""Peers: the programs that drive other job queues, and their exact versions."""

@@ -46,7 +46,7 @@ class Roles(Peer):
     async def work(self) -> None:
         raise NotImplementedError
 
-    def work_apart(self) -> None:
+    def work_sync(self) -> None:
         self.ready()
         pool = ["-P", self.settings["pool"], "-c", "1", "-l", "ERROR"]
         less = ["--without-gossip", "--without-mingle", "--without-heartbeat"]

@@ -1,4 +1,4 @@
-"""The roles of chancy 0.26, as the index has it: in its environment, this is what chancy is."""
+"""The roles of chancy 0.26 from the package index, which its environment imports as chancy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers.peer import Peer, ran
 
-# Not by name: whoever reads this checkout, people or tools, would take it for the package here.
+# Not by name: readers and tools would resolve it to the package in this checkout.
 _chancy: Any = import_module("chancy")
 _LOG = logging.getLogger("chancy")
 
@@ -18,7 +18,7 @@ async def _noop(*, number: int) -> None:
     ran(number)
 
 
-# The worker finds it by the name of the function.
+# The worker imports the function by its name.
 _noop.__qualname__ = _noop.__name__ = "noop"
 noop: Any = _chancy.job(queue="default")(_noop)
 

@@ -1,4 +1,4 @@
-"""The roles of chancy with workflows, as it stands in this checkout, through its public calls."""
+"""The roles of chancy with workflows, from this checkout, through its public API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FLOWS = Workflows()
 
 
 class Roles(chancy_roles.Roles):
-    """Default settings with the plugin. Emptying the tables is left to `benchmarks.workflows`."""
+    """Default settings with the workflow plugin. `benchmarks.workflows` empties the tables."""
 
     def application(self) -> Chancy:
         return Chancy(self.dsn, schema=SCHEMA, plugins=[_FLOWS], allow=["benchmarks.jobs.*"])

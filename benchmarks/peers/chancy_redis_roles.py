@@ -1,4 +1,4 @@
-"""The roles of chancy with a queue in Redis, as it stands in this checkout."""
+"""The roles of chancy with a Redis queue, from this checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.peers import chancy_roles
 from chancy import Chancy, Queue, Worker
 from chancy.plugins.redis import RedisPlugin
 
-#: The environment variable with the DSN of Postgres, which has the queues and the workers.
+#: The environment variable with the DSN of Postgres, which stores the queues and the workers.
 POSTGRES = "CHANCY_BENCH_POSTGRES"
 QUEUE = Queue(name="bench", executor="async", broker="redis")
 

@@ -1,4 +1,4 @@
-"""The roles of chancy, as it stands in this checkout, through its public calls."""
+"""The roles of chancy, from this checkout, through its public API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chancy import Chancy, Queue, Worker
 
 
 class Roles(Peer):
-    """Default settings but for what the queue keeps."""
+    """Default settings, except for the history of the queue."""
 
     orderly = True
     _app: Chancy
@@ -45,7 +45,7 @@ class Roles(Peer):
             self._announce()
             await worker.wait_for_shutdown()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         asyncio.get_running_loop().remove_reader(0)
         if self._worker is None:
             os._exit(0)

@@ -15,7 +15,7 @@ _QUEUE = "bench"
 
 
 class Roles(Peer):
-    lanes = 16
+    concurrency = 16
 
     def __init__(self, dsn: str, settings: Mapping[str, Any]) -> None:
         super().__init__(dsn, settings)

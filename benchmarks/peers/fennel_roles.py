@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false
-"""The roles of fennel, without results: nobody asks for them."""
+"""The roles of fennel, without results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.peers.peer import Peer, ran
 
 
 class Roles(Peer):
-    lanes = 50
+    concurrency = 50
     own_loop = True
 
     async def set_up(self) -> None:
@@ -27,7 +27,7 @@ class Roles(Peer):
     async def work(self) -> None:
         raise NotImplementedError
 
-    def work_apart(self) -> None:
+    def work_sync(self) -> None:
         app = self._declare()[0]
         self.ready()
         Executor(app).start()

@@ -1,8 +1,8 @@
-"""Installs the peers: ``python -m benchmarks.peers.installation [NAME…]``; all unless named.
+"""Installs the peers: ``python -m benchmarks.peers.installation [NAME…]``; all by default.
 
-Each goes into a directory of its own below ``benchmarks/.peers``: a virtual environment, or a
-folder of Node packages. What is there in the wanted versions is left as it is. One that cannot be
-installed is reported, and the others are not kept from it.
+Each peer is installed in its own directory below ``benchmarks/.peers``: a virtual environment, or a
+folder of Node packages. Peers in the required versions are skipped. A peer that cannot be installed
+is reported, and the others are still installed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from benchmarks.systems import OTHERS, PEERS, STAMP, System
 
 _MINORS = range(8, 20)
 
-#: All that can be installed.
+#: All peers.
 _ALL = (*OTHERS, *redis_systems.OTHERS, redis_systems.RUNNEL)
 
 
 class Refused(Exception):
-    """Why a peer could not be installed."""
+    """A peer could not be installed; the message is the reason."""
 
 
 def install(system: System) -> None:
-    """Make its directory anew. Its stamp says how it went.
+    """Install a system in a new directory, and write the result to its stamp.
 
-    :raises Refused: it cannot be installed here.
+    :raises Refused: the system cannot be installed on this machine.
     """
     directory = system.directory
     shutil.rmtree(directory, ignore_errors=True)
@@ -48,16 +48,16 @@ def install(system: System) -> None:
 def _install_python(system: System) -> None:
     python = _python(system.python, system.before)
     if python is None:
-        least, before = (".".join(map(str, one)) for one in (system.python, system.before))
+        least, before = (".".join(map(str, number)) for number in (system.python, system.before))
         raise Refused(f"needs Python {least} or newer, before {before}")
     _run([python, "-m", "venv", str(system.directory)])
     pip = [str(system.directory / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    # The file names everything, and so nothing else is looked for.
+    # The file lists all packages, including dependencies.
     _run([*pip, "--disable-pip-version-check", "--no-deps", "-r", str(system.requirements)])
 
 
 def _python(least: tuple[int, int], before: tuple[int, int]) -> str | None:
-    """The interpreter that runs this, or the oldest one on the path that fits."""
+    """The current interpreter, or the oldest suitable one on the path."""
     if least <= sys.version_info[:2] < before:
         return sys.executable
     names = (f"python3.{minor}" for minor in _MINORS if least <= (3, minor) < before)
@@ -65,7 +65,7 @@ def _python(least: tuple[int, int], before: tuple[int, int]) -> str | None:
 
 
 def _runs(python: str) -> bool:
-    """Whether it is more than a name: version managers leave names of what is not chosen."""
+    """Whether the interpreter starts: version managers leave stubs of inactive versions."""
     return subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode == 0
 
 
@@ -85,14 +85,14 @@ def _run(command: Sequence[str]) -> None:
         raise Refused(str(error)) from None
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise Refused(lines[-1] if lines else f"{command[0]} gave {done.returncode}")
+        raise Refused(lines[-1] if lines else f"{command[0]} exited with status {done.returncode}")
 
 
 def main(names: Sequence[str]) -> int:
-    """The exit code: 1 if a peer could not be installed."""
+    """Install peers; returns the exit status, 1 if one could not be installed."""
     known = [system.name for system in _ALL]
     if unknown := [name for name in names if name not in known]:
-        print(f"there is no peer {unknown[0]!r}: choose of {', '.join(known)}", file=sys.stderr)
+        print(f"there is no peer {unknown[0]!r}: choose from {', '.join(known)}", file=sys.stderr)
         return 2
     PEERS.mkdir(exist_ok=True)
     failed = 0
@@ -100,7 +100,7 @@ def main(names: Sequence[str]) -> int:
         if names and system.name not in names:
             continue
         if not system.absence():
-            print(f"{system.name} {system.version}: there already")
+            print(f"{system.name} {system.version}: already installed")
             continue
         try:
             install(system)

@@ -1,4 +1,4 @@
-"""What every queue must be able to do to be measured."""
+"""The interface of a measured queue."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _tally = Tally()
 
 
 def ran(number: int) -> None:
-    """Count a job. Called in the first line of each peer's job."""
+    """Count a run. Called in the first line of each peer's job."""
     _tally.note(number)
 
 
 class Peer(ABC):
-    """The roles of one queue. Each process has one role.
+    """The roles of one queue. Each process runs one role.
 
     :param dsn: a URI with the database.
-    :param settings: those of `benchmarks.systems.System`.
+    :param settings: the settings of `benchmarks.systems.System`.
     """
 
-    #: Whether the process ends by itself when its role has ended.
+    #: Whether the process exits on its own when its role is complete.
     orderly = False
-    #: Whether its worker brings a loop, or needs none: `work_apart` runs instead of `work`.
+    #: Whether its worker has its own event loop, or needs none: `work_sync` runs instead of `work`.
     own_loop = False
-    #: Pushes at a time, where many jobs are pushed without a bulk call.
-    lanes = 1
+    #: Concurrent pushes of `push_many` for a queue without a bulk call.
+    concurrency = 1
 
     def __init__(self, dsn: str, settings: Mapping[str, Any]) -> None:
         self.dsn = dsn
@@ -39,46 +39,46 @@ class Peer(ABC):
 
     @abstractmethod
     async def set_up(self) -> None:
-        """Make the tables in an empty database."""
+        """Create the tables in an empty database."""
 
     @abstractmethod
     async def open(self, sessions: int) -> None:
-        """Make ready to push, with so many pushes at a time."""
+        """Connect for pushing, with ``sessions`` concurrent pushes."""
 
     @abstractmethod
     async def push(self, number: int) -> None:
-        """One job. It is committed when this returns."""
+        """Push one job. It is committed when this returns."""
 
     @abstractmethod
     async def work(self) -> None:
-        """Run jobs for ever; call `ready` when it begins."""
+        """Run jobs forever; call `ready` at the start."""
 
-    def work_apart(self) -> None:
-        """`work` without a loop around it."""
+    def work_sync(self) -> None:
+        """Run jobs as `work` does, outside an event loop."""
         raise NotImplementedError
 
     async def push_many(self, numbers: Sequence[int]) -> None:
-        """Many jobs. Without a call for that, several pushes at a time."""
-        left = iter(numbers)
+        """Push many jobs; by default with concurrent single pushes."""
+        remaining = iter(numbers)
 
-        async def lane() -> None:
-            for number in left:
+        async def push_each() -> None:
+            for number in remaining:
                 await self.push(number)
 
-        await asyncio.gather(*(lane() for _ in range(self.lanes)))
+        await asyncio.gather(*(push_each() for _ in range(self.concurrency)))
 
     async def push_chain(self, steps: int) -> int:
-        """A workflow of jobs that run one after the other, if it has workflows; how many."""
+        """Push a workflow of jobs that run one after the other; returns their number."""
         raise NotImplementedError
 
     async def push_fan(self, steps: int) -> int:
-        """A workflow of jobs that all run between a first and a last one; how many it has."""
+        """Push a workflow of jobs between a first and a last one; returns the total number."""
         raise NotImplementedError
 
-    def end(self) -> None:
-        """End the worker, whose jobs are all settled: at once."""
+    def stop(self) -> None:
+        """Stop the worker at once; all its jobs are settled."""
         os._exit(0)
 
     def ready(self) -> None:
-        """Tell the benchmark that the worker is up."""
+        """Report to the benchmark that the worker is ready."""
         Path(os.environ[DIRECTORY], "ready").touch()

@@ -1,4 +1,4 @@
-// The roles of graphile-worker and pg-boss, as role.py has them for Python: see there.
+// The roles of graphile-worker and pg-boss. See role.py, which has the roles in Python.
 "use strict";
 const fs = require("node:fs");
 const path = require("node:path");
@@ -7,15 +7,15 @@ const [, , system, settingsText, verb, ...numbers] = process.argv;
 const dsn = process.env.CHANCY_BENCH_DSN;
 const settings = JSON.parse(settingsText);
 const UNCOUNTED = 1e9;
-/** At most, for any role; both libraries open them when they are needed. */
+/** The most sessions of any role; both libraries open them on demand. */
 const SESSIONS = 10;
 
-/** Nanoseconds since the epoch, to the microsecond. */
+/** Nanoseconds since the epoch, with a resolution of a microsecond. */
 const nowNs = () => BigInt(Math.round((performance.timeOrigin + performance.now()) * 1e3)) * 1000n;
 const rest = (ms) => new Promise((done) => setTimeout(done, ms));
 const numbersFrom = (first, end) => Array.from({ length: end - first }, (_, n) => first + n);
 
-/** The file of benchmarks/tally.py. Node cannot map it, so it is written a moment later. */
+/** The file of benchmarks/tally.py. Node cannot map it into memory, so it is written with a delay. */
 class Tally {
   constructor(directory, slots) {
     this.slots = slots;
@@ -42,7 +42,7 @@ class Tally {
     if (this.timer === null) this.timer = setTimeout(() => this.write(), 1);
   }
 
-  /** The slots before the head: whoever sees the count finds the moments. */
+  /** Writes the slots before the head, so that a reader of the count finds the times. */
   write() {
     this.timer = null;
     if (this.file === null) {
@@ -168,7 +168,7 @@ async function offered(peer, jobs, rate) {
   return { due_ns, called_ns, returned_ns, pushed: 10 + jobs };
 }
 
-/** The uncounted pushes of each role, and the role itself. */
+/** Runs the uncounted pushes of a role, and then the role. */
 const ROLES = {
   setup: [0, (peer) => peer.setUp().then(() => ({}))],
   single: [3, single],

@@ -1,18 +1,18 @@
-"""One role of one queue, in a process of its own: ``role.py QUEUE SETTINGS VERB [NUMBERS…]``.
+"""One role of one queue in a separate process: ``role.py QUEUE SETTINGS VERB [NUMBERS…]``.
 
-    setup                        make the tables
+    setup                        create the tables
     single JOBS                  push one job after the other
-    bulk JOBS CALL WARM          push so many a call; the first WARM jobs are not counted
-    paced JOBS SECONDS           push one job every so many seconds
-    offered JOBS RATE            push so many a second, whether or not earlier ones have returned
-    chain STEPS                  push a workflow of so many steps, one after the other
-    fan STEPS                    push one of so many steps between two
-    work                         run jobs until the input ends
+    bulk JOBS CALL WARM          push CALL jobs a call; the first WARM jobs are not counted
+    paced JOBS SECONDS           push one job every SECONDS
+    offered JOBS RATE            push RATE jobs a second, whether or not earlier calls have returned
+    chain STEPS                  push a workflow of STEPS steps, one after the other
+    fan STEPS                    push a workflow of STEPS steps between two steps
+    work                         run jobs until the end of the input
 
-The server comes by CHANCY_BENCH_DSN; a worker's tally goes to CHANCY_BENCH_TALLY. The last line of
-the output is one JSON object. Runs with chancy's own packages as well as with those of a peer,
-where nothing but this package and the tally can be imported from the checkout. Some peers need a
-Python as old as 3.8, so neither of them may hold what that cannot read.
+Reads the DSN from CHANCY_BENCH_DSN; the tally of a worker is written to CHANCY_BENCH_TALLY. The
+last line of the output is one JSON object. Runs in the environment of chancy and in that of a peer,
+which can import only this package and the tally from the checkout. Both must run on Python 3.8,
+which some peers need.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__" and "benchmarks" not in sys.modules:
-    # A package of this name, without what stands beside it in the checkout.
+    # A package of this name, without access to the rest of the checkout.
     _package = ModuleType("benchmarks")
     _package.__path__ = [str(Path(__file__).parents[1])]
     sys.modules["benchmarks"] = _package
@@ -38,17 +38,17 @@ if __name__ == "__main__" and "benchmarks" not in sys.modules:
 if TYPE_CHECKING:
     from benchmarks.peers.peer import Peer
 
-#: Number of a job whose start is not written down.
+#: The number of a job whose start is not recorded.
 UNCOUNTED = 10**9
 _WARM = 3
-#: Steps of the workflow that comes before the one that is measured.
+#: Steps of the workflow that runs before the measured one.
 _WARM_STEPS = 200
-#: Sessions of a client that pushes one job at a time, and of one whose pushes overlap.
+#: Sessions of a client that pushes one job at a time, and of one with concurrent pushes.
 _ONE, _MANY = 1, 10
 
 
 async def run(peer: Peer, verb: str, numbers: Sequence[str]) -> dict[str, Any]:
-    """What the role has found."""
+    """Run a role and return its result."""
     if verb == "setup":
         await peer.set_up()
         return {}
@@ -61,7 +61,7 @@ async def run(peer: Peer, verb: str, numbers: Sequence[str]) -> dict[str, Any]:
         return await _single(peer, int(jobs))
     if verb == "bulk":
         jobs, call, warm = numbers
-        await _open(peer, peer.lanes, warm=int(warm))
+        await _open(peer, peer.concurrency, warm=int(warm))
         return await _bulk(peer, int(jobs), int(call))
     if verb in ("chain", "fan"):
         (steps,) = numbers
@@ -79,7 +79,7 @@ async def run(peer: Peer, verb: str, numbers: Sequence[str]) -> dict[str, Any]:
 
 
 async def _open(peer: Peer, sessions: int, *, warm: int) -> None:
-    """Connect, and let the sessions prepare their statements."""
+    """Connect, and prepare the statements of all sessions."""
     await peer.open(sessions)
     await asyncio.gather(*(peer.push(UNCOUNTED) for _ in range(min(warm, sessions))))
     for _ in range(warm - sessions):
@@ -97,7 +97,7 @@ async def _single(peer: Peer, jobs: int) -> dict[str, Any]:
 
 
 async def _bulk(peer: Peer, jobs: int, call: int) -> dict[str, Any]:
-    """The time includes the making of the jobs: a caller has to make them too."""
+    """The time includes creating the jobs, as a caller has to create them too."""
     began_ns, began = time.time_ns(), time.perf_counter()
     for first in range(0, jobs, call):
         await peer.push_many(range(first, min(jobs, first + call)))
@@ -107,7 +107,7 @@ async def _bulk(peer: Peer, jobs: int, call: int) -> dict[str, Any]:
 async def _flow(push: Callable[[int], Awaitable[int]], steps: int, verb: str) -> dict[str, Any]:
     pushed = 0
     if verb == "fan":
-        # What is asked for the first time takes longer; these are done when the time begins.
+        # The first calls take longer: this workflow finishes before the measurement starts.
         pushed = await push(_WARM_STEPS)
         await asyncio.sleep(1.0)
     began_ns = time.time_ns()
@@ -137,7 +137,7 @@ async def _offered(peer: Peer, jobs: int, rate: float) -> dict[str, Any]:
     sends: list[asyncio.Task[None]] = []
     for number in range(jobs):
         due[number] = first + int(1e9 * number / rate)
-        # Zero lets those that were sent go on.
+        # Even a sleep of zero lets the started pushes continue.
         await asyncio.sleep(max(0, due[number] - time.time_ns()) / 1e9)
         sends.append(asyncio.create_task(send(number)))
     await asyncio.gather(*sends)
@@ -148,28 +148,28 @@ async def _offered(peer: Peer, jobs: int, rate: float) -> dict[str, Any]:
 async def main(peer: Peer, verb: str, *numbers: str) -> None:
     if verb == "work":
         loop = asyncio.get_running_loop()
-        loop.add_reader(sys.stdin.fileno(), peer.end)
+        loop.add_reader(sys.stdin.fileno(), peer.stop)
     print(f"\n{json.dumps(await run(peer, verb, numbers))}", flush=True)
     if not peer.orderly:
-        # Some libraries keep threads that would not let the process end.
+        # Some libraries keep threads that prevent the exit of the process.
         os._exit(0)
 
 
-def _end(peer: Peer) -> None:
+def _stop_at_end_of_input(peer: Peer) -> None:
     sys.stdin.read()
-    peer.end()
+    peer.stop()
 
 
-def play(queue: str, settings: str, verb: str, *numbers: str) -> None:
-    """Play one role to its end."""
+def start(queue: str, settings: str, verb: str, *numbers: str) -> None:
+    """Run one role until it is complete."""
     roles = import_module(f"benchmarks.peers.{queue}_roles")
     peer: Peer = roles.Roles(os.environ["CHANCY_BENCH_DSN"], json.loads(settings))
     if verb == "work" and peer.own_loop:
-        threading.Thread(target=_end, args=(peer,), daemon=True).start()
-        peer.work_apart()
+        threading.Thread(target=_stop_at_end_of_input, args=(peer,), daemon=True).start()
+        peer.work_sync()
     else:
         asyncio.run(main(peer, verb, *numbers))
 
 
 if __name__ == "__main__":
-    play(*sys.argv[1:])
+    start(*sys.argv[1:])

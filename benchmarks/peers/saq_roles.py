@@ -16,7 +16,7 @@ async def noop(context: Any, *, number: int) -> None:
 
 
 class Roles(Peer):
-    lanes = 50
+    concurrency = 50
 
     async def set_up(self) -> None:
         queue = await self._connect()

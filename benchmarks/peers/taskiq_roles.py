@@ -14,7 +14,7 @@ from benchmarks.peers.peer import Peer, ran
 
 
 class Roles(Peer):
-    lanes = 50
+    concurrency = 50
 
     def __init__(self, dsn: str, settings: Mapping[str, Any]) -> None:
         super().__init__(dsn, settings)

@@ -1,4 +1,4 @@
-"""Cron: jobs that are pushed by the clock."""
+"""Cron: pushes jobs on a schedule."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ __all__ = ["Cron", "Entry", "Fired", "Misfire", "Overlap", "StoredEntry"]
 
 logger = logging.getLogger("chancy.cron")
 
-#: Seconds between two looks of a worker that does not lead.
+#: Seconds between two polls of a worker that does not lead.
 _RARELY_S = 30.0
 
 
 class Cron(Plugin):
-    """Pushes a job at each tick of its entries, once, however many workers there are.
+    """Pushes a job at each tick of an entry, exactly once for any number of workers.
 
-    The leader fires them, and the others look rarely, so that it is done without any leader too.
+    The leader fires the ticks; the other workers poll rarely, so it works without a leader too.
 
-    The entries of the code are stored by each worker that starts, and go on until ``lapse_s``
-    seconds after the last worker that has them has gone. Others are added at run time.
+    Each starting worker stores the entries of its code. They lapse ``lapse_s`` seconds after the
+    last worker that has them has stopped. More entries can be added at run time.
 
-    :param entries: those of the code.
-    :param poll_s: seconds between looks for entries that somebody has changed.
-    :param keep_ticks: ticks of each entry that stay in its history.
+    :param entries: the entries of the code.
+    :param poll_s: seconds between two polls for changed entries.
+    :param keep_ticks: ticks to keep in the history of each entry.
     :param lapse_s: seconds for which an entry of the code outlives the workers that have it.
-    :raises ConfigurationError: two entries have one name, or a setting that cannot be.
+    :raises ConfigurationError: two entries have the same name, or a setting is out of range.
     """
 
     def __init__(
@@ -57,7 +57,9 @@ class Cron(Plugin):
         if not 0.01 <= poll_s <= 60:
             raise ConfigurationError(f"poll_s={shown(poll_s)} must be from 0.01 to 60 seconds")
         if not 1 <= keep_ticks <= MAX_KEPT:
-            raise ConfigurationError(f"keep_ticks={shown(keep_ticks)} must be 1 to {MAX_KEPT:,}")
+            raise ConfigurationError(
+                f"keep_ticks={shown(keep_ticks)} must be from 1 to {MAX_KEPT:,}"
+            )
         if not 1 <= lapse_s <= 30 * 86_400:
             raise ConfigurationError(f"lapse_s={shown(lapse_s)} must be from 1 s to 30 days")
         self.poll_s = poll_s
@@ -80,12 +82,12 @@ class Cron(Plugin):
     def panels(self) -> Sequence[Panel]:
         return [Panel(name="cron", title="Cron", rows=_rows)]
 
-    # Beside a worker
+    # Service of a worker
 
     async def serve(self, runtime: Runtime) -> None:
         if not isinstance(runtime.broker, SqlStore):
             logger.warning(
-                "cron_without_tables broker=%s: they are kept in Postgres, so none is fired here",
+                "cron_without_tables broker=%s: entries are stored in Postgres; none is fired here",
                 type(runtime.broker).__name__,
             )
             return
@@ -95,12 +97,12 @@ class Cron(Plugin):
         clock, leader = runtime.clock, runtime.leader
         declare_at = clock.monotonic()
         while True:
-            # Every worker says what is in its code.
+            # Every worker declares the entries of its code.
             if clock.monotonic() >= declare_at:
                 await self._declare(entries)
                 declare_at = clock.monotonic() + self.lapse_s / 4
             if not leader.leading:
-                # At last everybody looks, so that ticks are fired without any leader too.
+                # After the timeout every worker polls, so ticks are fired without a leader too.
                 rarely_s = min(_RARELY_S, self.lapse_s / 4) * random.uniform(0.8, 1.2)
                 await elected(leader, clock, rarely_s)
             pause_s = await firing.step()
@@ -108,10 +110,10 @@ class Cron(Plugin):
                 await clock.sleep(min(pause_s, self.poll_s))
 
     async def _declare(self, entries: Entries) -> None:
-        """Store the entries of the code once; later only say that they are still in it.
+        """Store the entries of the code once; later calls only extend their lapse.
 
-        During a deployment workers of two versions run beside each other: the one that started
-        last has the word, and the others do not take it back.
+        During a deployment, workers of two versions run at the same time. The entries of the
+        worker that started last apply; the other workers do not overwrite them.
         """
         if self._stored:
             await entries.touch([entry.name for entry in self.entries], lapse_s=self.lapse_s)
@@ -128,47 +130,48 @@ class Cron(Plugin):
     async def add(
         self, chancy: Application, entry: Entry, *, upsert: bool = False, validate: bool = True
     ) -> bool:
-        """Store an entry; False if there is one of its name and ``upsert`` was not given.
+        """Store an entry; False if the name exists and ``upsert`` is False.
 
-        :param validate: False to add a function that this process cannot import.
-        :raises ChancyError: the entry cannot work; nothing was written.
+        :param upsert: replace an existing entry.
+        :param validate: pass False to add a function that this process cannot import.
+        :raises ChancyError: the entry is not valid; nothing was written.
         """
         if validate:
             chancy.registry.check(entry.job.func)
         return await Entries(chancy.broker).add(entry, upsert=upsert)
 
     async def get(self, chancy: Application, name: str) -> StoredEntry | None:
-        """An entry as it stands."""
+        """The stored entry; None if there is none with this name."""
         return await Entries(chancy.broker).get(name)
 
     async def get_all(self, chancy: Application) -> Sequence[StoredEntry]:
-        """All entries by name, those of the code and others."""
+        """All entries, ordered by name, including those added at run time."""
         return await Entries(chancy.broker).every()
 
     async def pause(self, chancy: Application, name: str) -> bool:
-        """Fire no more ticks of an entry; False if there is none of this name."""
+        """Stop firing the ticks of an entry; False if there is none with this name."""
         return await Entries(chancy.broker).pause(name)
 
     async def resume(self, chancy: Application, name: str) -> bool:
-        """Fire its ticks again, those from now on; False if there is none of this name."""
+        """Fire the ticks of an entry again, from now on; False if there is none with this name."""
         return await Entries(chancy.broker).resume(name)
 
     async def remove(self, chancy: Application, name: str) -> bool:
-        """Forget an entry and its history; False if there is none of this name.
+        """Delete an entry and its history; False if there is none with this name.
 
-        One that is in the code comes back with the next worker that starts with it.
+        An entry of the code is stored again by the next worker that starts with it.
         """
         return await Entries(chancy.broker).remove(name)
 
     async def run(self, chancy: Application, name: str) -> UUID | None:
-        """Push the job of an entry now; gives its id, or None if there is no such entry.
+        """Push the job of an entry now; returns its id, or None if there is no such entry.
 
-        Its ticks go on as they would have.
+        The schedule is not affected.
         """
         return await Entries(chancy.broker).run(name)
 
     async def history(self, chancy: Application, name: str, *, limit: int = 50) -> Sequence[Fired]:
-        """What became of the ticks of an entry, newest first."""
+        """The history of an entry's ticks, newest first."""
         return await Entries(chancy.broker).history(name, limit)
 
 
@@ -177,17 +180,17 @@ def _checked(entries: Sequence[object]) -> tuple[Entry, ...]:
     for entry in entries:
         if not isinstance(entry, Entry):
             raise ConfigurationError(
-                f"{shown(entry)} is not an Entry: write Entry(name, schedule, job)"
+                f"{shown(entry)} is not an Entry: pass Entry(name, schedule, job)"
             )
         if entry.name in found:
-            raise ConfigurationError(f"there are two cron entries {entry.name!r}: rename one")
+            raise ConfigurationError(f"two cron entries have the name {entry.name!r}: rename one")
         found[entry.name] = entry
     if len(found) > MAX_ENTRIES:
         raise ConfigurationError(
-            f"{len(found):,} cron entries are more than the {MAX_ENTRIES:,} that there may be"
+            f"{len(found):,} cron entries exceed the maximum of {MAX_ENTRIES:,}"
         )
     return tuple(found.values())
 
 
 async def _rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
-    return [facts(one) for one in await Entries(chancy.broker).every()]
+    return [facts(entry) for entry in await Entries(chancy.broker).every()]

@@ -1,4 +1,4 @@
-"""``chancy cron add``."""
+"""The ``chancy cron add`` command."""
 
 from __future__ import annotations
 
@@ -26,80 +26,86 @@ from chancy.text import shown
 @click.option("--zone", default="UTC", show_default=True, help="Time zone of the schedule.")
 @click.option(
     "--misfire",
-    type=click.Choice([one.value for one in Misfire]),
+    type=click.Choice([policy.value for policy in Misfire]),
     default=Misfire.ONE.value,
     show_default=True,
-    help="What becomes of ticks that nobody fired in time.",
+    help="Which missed ticks to fire.",
 )
-@click.option("--grace", type=float, metavar="S", help="How late `skip` still fires (default 60).")
+@click.option(
+    "--grace", type=float, metavar="S", help="Seconds a tick may be late with `skip` (default 60)."
+)
 @click.option(
     "--backfill",
     type=click.IntRange(1, MAX_BACKFILL),
     metavar="N",
-    help="Ticks that `all` fires at most (default 100).",
+    help="The most ticks that `all` fires (default 100).",
 )
 @click.option(
     "--overlap",
-    type=click.Choice([one.value for one in Overlap]),
+    type=click.Choice([policy.value for policy in Overlap]),
     default=Overlap.ALLOW.value,
     show_default=True,
-    help="What becomes of a tick while an earlier job is unfinished.",
+    help="Whether to fire a tick while an earlier job is unfinished.",
 )
-@click.option("--jitter", type=float, default=0.0, metavar="S", help="Put jobs off by up to this.")
-@click.option("--queue", metavar="NAME", help="The queue, instead of the function's own.")
+@click.option(
+    "--jitter", type=float, default=0.0, metavar="S", help="Delay jobs by up to S seconds."
+)
+@click.option("--queue", metavar="NAME", help="The queue, instead of that of the function.")
 @click.option("--priority", type=int, help="-100 to 100; higher runs first.")
-@click.option("--max-attempts", type=int, help="Attempts that may fail, at most.")
-@click.option("--upsert", is_flag=True, help="Change an entry that is there.")
-@click.option("--no-validate", is_flag=True, help="The function need not be importable here.")
+@click.option("--max-attempts", type=int, help="The most attempts.")
+@click.option("--upsert", is_flag=True, help="Replace an existing entry.")
+@click.option("--no-validate", is_flag=True, help="Do not import the function to check it.")
 @as_json
 @click.pass_obj
-def add(line: CommandLine, /, name: str, json_: bool, upsert: bool, **given: Any) -> None:
-    """Add an entry: NAME, when, and package.module.function.
+def add(line: CommandLine, /, name: str, json_: bool, upsert: bool, **options: Any) -> None:
+    """Add an entry: NAME, SCHEDULE and FUNC (package.module.function).
 
-    SCHEDULE is one word to the shell: minute, hour, day of month, month, day of week, and seconds
-    if you need them. Exits 1 if there is an entry of this name and --upsert was not given.
+    Quote SCHEDULE for the shell: minute, hour, day of month, month, day of week, and optionally
+    seconds. Exits 1 if an entry with this name exists, unless you pass --upsert.
 
     \b
     Example:
       chancy cron add report '0 6 * * mon-fri' shop.jobs.report --zone Europe/Berlin
       chancy cron add sweep '@hourly' shop.jobs.sweep --arg days=30 --overlap skip --upsert
     """
-    arguments = _arguments(given["single"])
+    arguments = _arguments(options["single"])
 
     async def main(chancy: Application) -> StoredEntry | None:
         entries = Entries(chancy.broker)
-        entry = _entry(name, _job(chancy, arguments, **_some(given, _OF_JOB)), given)
+        entry = _entry(name, _job(chancy, arguments, **_subset(options, _JOB_OPTIONS)), options)
         return await entries.get(name) if await entries.add(entry, upsert=upsert) else None
 
     found = line.run(main)
     if found is None:
-        refuse(f"cron entry {shown(name)} is there: use --upsert to change it")
+        refuse(f"cron entry {shown(name)} exists: pass --upsert to replace it")
     if json_:
         line.script(facts(found))
     else:
-        line.line(f"cron entry {name} is due next at {found.upcoming(1)[0].isoformat()}")
+        line.line(f"cron entry {name}: next tick at {found.upcoming(1)[0].isoformat()}")
 
 
-_OF_JOB = ("func", "queue", "priority", "max_attempts", "no_validate")
+_JOB_OPTIONS = ("func", "queue", "priority", "max_attempts", "no_validate")
 
 
-def _some(given: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: given[name] for name in names}
+def _subset(options: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: options[name] for name in names}
 
 
-def _entry(name: str, job: Job, given: dict[str, Any]) -> Entry:
+def _entry(name: str, job: Job, options: dict[str, Any]) -> Entry:
     entry = Entry(
         name,
-        given["schedule"],
+        options["schedule"],
         job,
-        zone=given["zone"],
-        misfire=given["misfire"],
-        overlap=given["overlap"],
-        jitter_s=given["jitter"],
+        zone=options["zone"],
+        misfire=options["misfire"],
+        overlap=options["overlap"],
+        jitter_s=options["jitter"],
     )
-    if given["grace"] is not None:
-        entry = replace(entry, grace_s=given["grace"])
-    return entry if given["backfill"] is None else replace(entry, backfill_limit=given["backfill"])
+    if options["grace"] is not None:
+        entry = replace(entry, grace_s=options["grace"])
+    return (
+        entry if options["backfill"] is None else replace(entry, backfill_limit=options["backfill"])
+    )
 
 
 def _job(
@@ -133,10 +139,10 @@ def _arguments(single: tuple[str, ...]) -> dict[str, Any]:
         try:
             found[name] = json.loads(value)
         except ValueError as error:
-            # What begins like this was not meant as text.
-            meant = value[:1] not in ("{", "[", '"')
-            hint = f"; text needs quotes inside the shell's: '{name}={json.dumps(value)}'"
+            # Values that begin like this were meant as JSON, not as an unquoted string.
+            string = value[:1] not in ("{", "[", '"')
+            hint = f"; put double quotes inside the shell's quotes: '{name}={json.dumps(value)}'"
             raise InvalidArguments(
-                f"--arg {name}: {shown(value)} is not JSON ({error}){hint if meant else ''}"
+                f"--arg {name}: {shown(value)} is not JSON ({error}){hint if string else ''}"
             ) from None
     return found

@@ -1,17 +1,16 @@
-"""``chancy cron``."""
+"""The ``chancy cron`` commands."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn
 from zoneinfo import ZoneInfo
 
 import click
 
-from chancy.plugin.commands import as_json, complain
+from chancy.plugin.commands import as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugins.cron.addition import add
-from chancy.plugins.cron.answers import unknown
 from chancy.plugins.cron.entry import StoredEntry, facts
 from chancy.plugins.cron.store import MAX_KEPT, Entries, Fired
 from chancy.text import shown
@@ -19,7 +18,7 @@ from chancy.text import shown
 
 @click.group()
 def cron() -> None:
-    """List, add, pause, run and remove what is pushed by the clock.
+    """List, add, pause, run and remove cron entries.
 
     \b
     Example:
@@ -36,7 +35,7 @@ cron.add_command(add)
 def list_(line: CommandLine, json_: bool) -> None:
     """List the entries with their next and last ticks, in UTC.
 
-    What is wrong with an entry is said on stderr.
+    Problems of entries are reported on stderr.
 
     \b
     Example:
@@ -47,50 +46,50 @@ def list_(line: CommandLine, json_: bool) -> None:
     async def main(chancy: Application) -> list[StoredEntry]:
         return await Entries(chancy.broker).every()
 
-    found = line.run(main)
+    entries = line.run(main)
     if json_:
-        line.script([facts(one) for one in found])
+        line.script([facts(entry) for entry in entries])
         return
     line.table(
         ("name", "schedule", "zone", "function", "queue", "state", "next tick", "last tick"),
         [
             (
-                one.name,
-                one.schedule,
-                one.zone,
-                one.func,
-                one.queue,
-                _state(one),
-                None if _state(one) != "active" else one.next_at,
-                one.last_tick,
+                entry.name,
+                entry.schedule,
+                entry.zone,
+                entry.func,
+                entry.queue,
+                _state(entry),
+                None if _state(entry) != "active" else entry.next_at,
+                entry.last_tick,
             )
-            for one in found
+            for entry in entries
         ],
     )
-    for one in found:
-        if one.problem is not None:
-            complain(f"cron entry {shown(one.name)} cannot be fired: {shown(one.problem)}")
+    for entry in entries:
+        if entry.problem is not None:
+            complain(f"cron entry {shown(entry.name)} cannot be fired: {shown(entry.problem)}")
 
 
-def _state(one: StoredEntry) -> str:
-    if one.paused_at:
+def _state(entry: StoredEntry) -> str:
+    if entry.paused_at:
         return "paused"
-    if one.source == "lapsed":
+    if entry.source == "lapsed":
         return "lapsed"
-    return "invalid" if one.problem else "active"
+    return "invalid" if entry.problem else "active"
 
 
 @cron.command()
 @click.argument("name")
 @click.pass_obj
 def pause(line: CommandLine, name: str) -> None:
-    """Fire no more ticks of an entry. Exits 1 if there is none of this name.
+    """Stop firing the ticks of an entry. Exits 1 if there is none with this name.
 
     \b
     Example:
       chancy cron pause report
     """
-    _done(line.run(lambda chancy: Entries(chancy.broker).pause(name)), name)
+    _check_found(line.run(lambda chancy: Entries(chancy.broker).pause(name)), name)
     line.line(f"cron entry {name} is paused")
 
 
@@ -98,13 +97,13 @@ def pause(line: CommandLine, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def resume(line: CommandLine, name: str) -> None:
-    """Fire the ticks of a paused entry again, those from now on.
+    """Fire the ticks of a paused entry again, from now on.
 
     \b
     Example:
       chancy cron resume report
     """
-    _done(line.run(lambda chancy: Entries(chancy.broker).resume(name)), name)
+    _check_found(line.run(lambda chancy: Entries(chancy.broker).resume(name)), name)
     line.line(f"cron entry {name} is active")
 
 
@@ -112,15 +111,15 @@ def resume(line: CommandLine, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def remove(line: CommandLine, name: str) -> None:
-    """Forget an entry and its history; its jobs stay.
+    """Delete an entry and its history; its jobs stay.
 
-    One that is in the code comes back with the next worker that starts with it: pause it.
+    An entry of the code is stored again by the next worker that starts with it: pause it instead.
 
     \b
     Example:
       chancy cron remove report
     """
-    _done(line.run(lambda chancy: Entries(chancy.broker).remove(name)), name)
+    _check_found(line.run(lambda chancy: Entries(chancy.broker).remove(name)), name)
     line.line(f"cron entry {name} is removed")
 
 
@@ -129,7 +128,7 @@ def remove(line: CommandLine, name: str) -> None:
 @as_json
 @click.pass_obj
 def run(line: CommandLine, name: str, json_: bool) -> None:
-    """Push the job of an entry now, paused or not. Its ticks go on as they would have.
+    """Push the job of an entry now, even if it is paused. The schedule is not affected.
 
     Prints the id of the job. Exits 1 if there is no such entry.
 
@@ -139,7 +138,7 @@ def run(line: CommandLine, name: str, json_: bool) -> None:
       chancy job wait $(chancy cron run report)
     """
     id = line.run(lambda chancy: Entries(chancy.broker).run(name))
-    _done(id is not None, name)
+    _check_found(id is not None, name)
     if json_:
         line.script({"id": str(id)})
     else:
@@ -149,7 +148,11 @@ def run(line: CommandLine, name: str, json_: bool) -> None:
 @cron.command("next")
 @click.argument("name")
 @click.option(
-    "--count", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many."
+    "--count",
+    type=click.IntRange(1, 1_000),
+    default=5,
+    show_default=True,
+    help="The number of ticks.",
 )
 @as_json
 @click.pass_obj
@@ -160,13 +163,13 @@ def next_(line: CommandLine, name: str, count: int, json_: bool) -> None:
     Example:
       chancy cron next report --count 3
     """
-    found = _found(line, name)
-    upcoming = found.upcoming(count)  # which checks the zone
-    ticks = [(tick.astimezone(ZoneInfo(found.zone)), tick) for tick in upcoming]
+    entry = _entry(line, name)
+    upcoming = entry.upcoming(count)  # checks the zone
+    ticks = [(tick.astimezone(ZoneInfo(entry.zone)), tick) for tick in upcoming]
     if json_:
         line.script([{"local": a.isoformat(), "utc": b.isoformat()} for a, b in ticks])
     else:
-        line.table((found.zone, "UTC"), [(f"{a:%a %Y-%m-%d %H:%M:%S %z}", b) for a, b in ticks])
+        line.table((entry.zone, "UTC"), [(f"{a:%a %Y-%m-%d %H:%M:%S %z}", b) for a, b in ticks])
 
 
 @cron.command()
@@ -176,12 +179,12 @@ def next_(line: CommandLine, name: str, count: int, json_: bool) -> None:
     type=click.IntRange(1, MAX_KEPT),
     default=50,
     show_default=True,
-    help="At most so many.",
+    help="The most ticks to show.",
 )
 @as_json
 @click.pass_obj
 def history(line: CommandLine, name: str, limit: int, json_: bool) -> None:
-    """Show what became of the last ticks of an entry, newest first.
+    """Show the history of an entry's ticks, newest first.
 
     \b
     Example:
@@ -193,38 +196,49 @@ def history(line: CommandLine, name: str, limit: int, json_: bool) -> None:
         ticks = await entries.history(name, limit)
         return ticks if ticks or await entries.get(name) else None
 
-    found = line.run(main)
-    if found is None:
-        unknown(name)
+    ticks = line.run(main)
+    if ticks is None:
+        _refuse_unknown(name)
     if json_:
-        line.script([_facts_of(one) for one in found])
+        line.script([_tick_facts(tick) for tick in ticks])
         return
     line.table(
         ("tick", "fired", "job", "what", "missed before"),
         [
             (
-                one.tick,
-                one.fired_at,
-                one.job_id,
-                f"skipped: {one.skipped}" if one.skipped else "manual" if one.manual else "fired",
-                one.missed,
+                tick.tick,
+                tick.fired_at,
+                tick.job_id,
+                _result(tick),
+                tick.missed,
             )
-            for one in found
+            for tick in ticks
         ],
     )
 
 
-def _facts_of(one: Fired) -> dict[str, Any]:
-    found: dict[str, Any] = {name: getattr(one, name) for name in one.__slots__}
+def _result(tick: Fired) -> str:
+    if tick.skipped:
+        return f"skipped: {tick.skipped}"
+    return "manual" if tick.manual else "fired"
+
+
+def _tick_facts(tick: Fired) -> dict[str, Any]:
+    found: dict[str, Any] = {name: getattr(tick, name) for name in tick.__slots__}
     for name, value in found.items():
         found[name] = value.isoformat() if isinstance(value, datetime) else value
-    return found | {"job_id": one.job_id and str(one.job_id)}
+    return found | {"job_id": tick.job_id and str(tick.job_id)}
 
 
-def _found(line: CommandLine, name: str) -> StoredEntry:
-    return line.run(lambda chancy: Entries(chancy.broker).get(name)) or unknown(name)
+def _entry(line: CommandLine, name: str) -> StoredEntry:
+    return line.run(lambda chancy: Entries(chancy.broker).get(name)) or _refuse_unknown(name)
 
 
-def _done(done: bool, name: str) -> None:
-    if not done:
-        unknown(name)
+def _check_found(found: bool, name: str) -> None:
+    if not found:
+        _refuse_unknown(name)
+
+
+def _refuse_unknown(name: str) -> NoReturn:
+    """Exit with status 1 because there is no such entry."""
+    refuse(f"there is no cron entry {shown(name)}")

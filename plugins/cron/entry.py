@@ -1,4 +1,4 @@
-"""Entries: a job and when to push it. Pure."""
+"""Cron entries: a job and its schedule. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chancy.text import shown
 
 #: The longest jitter and grace, in seconds.
 MAX_S = 86_400.0
-#: What a job may have; as for every push.
+#: Allowed priorities and attempts of a job, as for every push.
 PRIORITIES = range(-100, 101)
 ATTEMPTS = range(1, 10_001)
 
@@ -31,28 +31,28 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class Overlap(StrEnum):
-    """What becomes of a tick while the job of an earlier one is unfinished."""
+    """Whether a tick is fired while the job of an earlier tick is unfinished."""
 
-    #: It is fired all the same; the jobs wait in their queue like others.
+    #: The tick is fired; the jobs may run concurrently.
     ALLOW = "allow"
-    #: It is skipped, and the history says so.
+    #: The tick is skipped and recorded as skipped in the history.
     SKIP = "skip"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A job and when to push it, as it is declared.
+    """A job and its schedule, as declared in code.
 
-    :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``; of all entries only one may have it.
+    :param name: 1 to 128 of ``A-Z a-z 0-9 _ . : / -``, unique among all entries.
     :param schedule: a cron expression, see `chancy.schedule.Schedule`.
-    :param job: what to push. Its time is the tick's, so that it has neither ``run_at`` nor ``id``.
-    :param zone: of the expression, a name such as ``Europe/Berlin``.
-    :param misfire: what becomes of ticks that nobody fired in time, as while no worker ran.
-    :param grace_s: by how many seconds a tick that `Misfire.SKIP` fires may be late.
+    :param job: the job to push, without ``run_at`` and ``id``: the tick sets its time.
+    :param zone: the time zone of the expression, a name such as ``Europe/Berlin``.
+    :param misfire: which missed ticks to fire, for example after a time without workers.
+    :param grace_s: seconds by which a tick may be late and still be fired by `Misfire.SKIP`.
     :param backfill_limit: the most ticks that `Misfire.ALL` fires at once, the newest ones.
-    :param overlap: what becomes of a tick while an earlier job of the entry is unfinished.
-    :param jitter_s: jobs are put off by up to so many seconds, drawn from name and tick.
-    :raises ConfigurationError: one of these cannot be.
+    :param overlap: whether to fire a tick while an earlier job of the entry is unfinished.
+    :param jitter_s: the longest delay of a job in seconds, derived from name and tick.
+    :raises ConfigurationError: a value is not valid.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Entry:
         name: object = self.name
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"{shown(name)} cannot be the name of a cron entry: use 1 to 128 of the "
+                f"{shown(name)} is not a valid name of a cron entry: use 1 to 128 of the "
                 "characters A-Z a-z 0-9 _ . : / -"
             )
         where = f"cron entry {name!r}"
@@ -87,9 +87,9 @@ class Entry:
         self.parameters()
 
     def parameters(self) -> list[object]:
-        """What is stored, in the order of the statement.
+        """The stored values, in the order of the statement.
 
-        :raises PushError: arguments or meta that JSON or Postgres cannot hold.
+        :raises PushError: JSON or Postgres cannot store the arguments or the meta.
         """
         job = self.job
         return [
@@ -111,7 +111,7 @@ class Entry:
         ]
 
     def _arguments(self) -> str:
-        """As JSON has them, which the worker checks; dates and the like by their annotations."""
+        """The arguments as JSON; values such as dates are encoded by their annotations."""
         job = self.job
         try:
             return encode(job.arguments, what=f"the arguments of {job.func}")
@@ -124,15 +124,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEntry:
-    """An entry as the database has it at one moment. Times are aware, in UTC.
+    """An entry as read from the database. Times are aware, in UTC.
 
-    :param source: ``code``, ``run time``, or ``lapsed``: no worker has had it in its code lately,
-        and it is not fired.
+    :param source: ``code``, ``run time``, or ``lapsed``: no worker has declared the entry within
+        its lapse time, and it is not fired.
     :param last_tick: the newest tick that has passed, fired or not; None: none has.
-    :param next_at: when it is looked at again, as a rule its next tick; None: at once.
-    :param since: ticks after this moment count.
-    :param read_at: the server's time of reading.
-    :param problem: why it cannot be fired; None: it can.
+    :param next_at: when the entry is checked next, usually its next tick; None: at once.
+    :param since: only ticks after this time count.
+    :param read_at: the server's time when the entry was read.
+    :param problem: why the entry cannot be fired; None: it can.
     """
 
     name: str
@@ -159,21 +159,21 @@ class StoredEntry:
     problem: str | None
 
     def upcoming(self, count: int) -> list[datetime]:
-        """The next ticks, in UTC, as if it were not paused.
+        """The next ticks, in UTC, ignoring a pause.
 
-        :raises ConfigurationError: the row has an expression or a zone that cannot be read.
+        :raises ConfigurationError: the stored expression or time zone is not valid.
         """
         schedule = Schedule(self.schedule, self.zone)
-        found: list[datetime] = []
-        moment = max(self.since, self.read_at)
+        ticks: list[datetime] = []
+        tick = max(self.since, self.read_at)
         for _ in range(count):
-            moment = schedule.next_after(moment)
-            found.append(moment)
-        return found
+            tick = schedule.next_after(tick)
+            ticks.append(tick)
+        return ticks
 
 
 def stored(row: Any) -> StoredEntry:
-    """An entry of a row of the statement ``entries``."""
+    """Build an entry from a row of ``sql/entries.sql``."""
     (
         name, schedule, zone, misfire, grace_s, backfill_limit, overlap, jitter_s, func,
         arguments, queue, priority, max_attempts, meta, limits, lapses, lapsed, paused_at,
@@ -205,9 +205,9 @@ def stored(row: Any) -> StoredEntry:
     )
 
 
-def facts(one: StoredEntry) -> dict[str, Any]:
-    """An entry as JSON has it: times in ISO 8601, UTC."""
-    found: dict[str, Any] = {field.name: getattr(one, field.name) for field in fields(one)}
+def facts(entry: StoredEntry) -> dict[str, Any]:
+    """An entry as JSON. Times in ISO 8601, UTC."""
+    found: dict[str, Any] = {field.name: getattr(entry, field.name) for field in fields(entry)}
     for name, value in found.items():
         if isinstance(value, datetime):
             found[name] = value.isoformat()
@@ -215,14 +215,14 @@ def facts(one: StoredEntry) -> dict[str, Any]:
 
 
 def utc(at: datetime | None) -> datetime | None:
-    """A moment of a row, which comes without its zone."""
+    """A datetime of the server, which has no time zone, in UTC."""
     return None if at is None else at.replace(tzinfo=UTC)
 
 
 def _check_job(job: object) -> None:
     if not isinstance(job, Job):
         raise ConfigurationError(
-            f"{shown(job)} is not a Job: pass what a function's .job(...) makes"
+            f"{shown(job)} is not a Job: pass the result of a function's .job(...)"
         )
     where = f"job {shown(job.func)}"
     check_function_path(job.func)
@@ -233,7 +233,7 @@ def _check_job(job: object) -> None:
     for name, value in (("run_at", job.run_at), ("id", job.id)):
         if value is not None:
             raise ConfigurationError(
-                f"{where}: {name}={shown(value)}: the ticks say when, and each is a job of its own"
+                f"{where}: {name}={shown(value)} must be None: each tick pushes a new job"
             )
 
 

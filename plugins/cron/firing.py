@@ -1,4 +1,4 @@
-"""The firing of ticks: what is due is read, worked out, and written in one statement."""
+"""Firing ticks: read due entries, compute their ticks, and write them in one statement."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from chancy.text import shown
 
 logger = logging.getLogger("chancy.cron")
 
-#: Entries that are read together.
+#: The most entries read by one statement.
 BATCH = 200
-#: Ticks that are fired by one statement, unless one entry alone has more.
+#: The most ticks fired by one statement, unless a single entry has more.
 TICKS = MAX_BACKFILL
-#: Seconds after which an entry that cannot be fired is looked at again.
+#: Seconds after which an entry that cannot be fired is tried again.
 AGAIN_S = 300.0
-#: The same, where nobody can say for the moment whether its last job has ended; and what is said.
+#: The same while the broker of its queue is unavailable; and the stored problem.
 AWAY_S = 2.0
-_UNKNOWN = (
-    "its queue is with a broker that does not answer: whether its last job has ended is unknown"
-)
-#: The shortest pause while something is due: another worker may be at it.
+_UNKNOWN = "the broker of its queue does not respond, so the state of its last job is unknown"
+#: The shortest pause while entries are due: another worker may be firing them.
 _SHORTEST_S = 0.02
 
 
 class Tick(NamedTuple):
-    """One tick to write down."""
+    """One tick to record."""
 
     entry: str
     tick: datetime
@@ -52,7 +50,7 @@ _NO_TICKS: Sequence[Sequence[object]] = [[]] * len(Tick._fields)
 
 @dataclass(frozen=True, slots=True)
 class FiringPlan:
-    """What to do about an entry at one moment.
+    """The ticks to fire for an entry.
 
     :param passed_at: the newest tick that has passed; None: none has.
     """
@@ -66,7 +64,7 @@ class FiringPlan:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An entry that cannot be fired as it stands, because somebody wrote into its row."""
+    """An entry that cannot be fired because its row is not valid."""
 
     name: str
     revision: int
@@ -74,12 +72,12 @@ class Unreadable:
 
 
 def plan(row: Sequence[Any]) -> FiringPlan | Unreadable:
-    """What to do about an entry of a row of the statement ``due``. Never raises."""
+    """Plan the ticks for a row of ``sql/due.sql``. Never raises."""
     name, revision, *_ = row
     try:
         return _plan(*row)
     except Exception as error:
-        # Whatever it is that somebody wrote: the other entries must go on.
+        # An invalid row must not stop the other entries.
         return Unreadable(name, revision, f"{type(error).__name__}: {error}"[:500])
 
 
@@ -116,7 +114,7 @@ def _plan(
         ticks.append(Tick(name, tick, new_id(), run_at, missed, False))
     if passed_at is not None and not ticks:
         ticks.append(Tick(name, passed_at, new_id(), None, found.dropped - 1, True))
-    # A clock that went back is behind the last tick, which counts.
+    # If the clock was set back, the last tick counts.
     following_at = schedule.next_after(max(found.last, now))
     return FiringPlan(name, revision, passed_at, following_at, ticks)
 
@@ -127,43 +125,43 @@ def _schedule(expression: str, zone: str) -> Schedule:
 
 
 def batches(plans: Iterable[FiringPlan]) -> Iterator[list[FiringPlan]]:
-    """Plans for one statement each: together at most `TICKS` ticks, or a single plan."""
+    """Group plans into statements: at most `TICKS` ticks together, or a single plan."""
     batch: list[FiringPlan] = []
     count = 0
-    for one in plans:
-        if batch and count + len(one.ticks) > TICKS:
+    for plan in plans:
+        if batch and count + len(plan.ticks) > TICKS:
             yield batch
             batch, count = [], 0
-        batch.append(one)
-        count += len(one.ticks)
+        batch.append(plan)
+        count += len(plan.ticks)
     if batch:
         yield batch
 
 
 def columns(plans: Sequence[FiringPlan], busy: Collection[str] = ()) -> list[list[object]]:
-    """The parameters of the statement ``fire``.
+    """The parameters of ``sql/fire.sql``.
 
-    :param busy: entries of which another broker has a job that has not ended.
+    :param busy: names of entries with an unfinished job in another broker.
     """
-    ticks = [tick for one in plans for tick in one.ticks]
+    ticks = [tick for plan in plans for tick in plan.ticks]
     return [
-        [one.name for one in plans],
-        [one.revision for one in plans],
-        [one.passed_at for one in plans],
-        [one.following_at for one in plans],
+        [plan.name for plan in plans],
+        [plan.revision for plan in plans],
+        [plan.passed_at for plan in plans],
+        [plan.following_at for plan in plans],
         *(list[object](column) for column in (zip(*ticks, strict=True) if ticks else _NO_TICKS)),
-        [one.name in busy for one in plans],
+        [plan.name in busy for plan in plans],
     ]
 
 
 class Firing:
     """Fires the ticks of the entries of one application.
 
-    Any number of these may be at work at one moment, in any processes, with any clocks: the time
-    is the server's, and an entry that has moved on since it was read is left alone.
+    Safe to run concurrently in any number of processes with any clocks: times are the server's,
+    and an entry that has changed since it was read is skipped.
 
-    :param keep: ticks of each entry that stay in the history.
-    :param names: entries that this process has in its code: for it they do not lapse.
+    :param keep: ticks of each entry to keep in the history.
+    :param names: entries in the code of this process, which fires them even if they have lapsed.
     """
 
     def __init__(self, entries: Entries, *, keep: int, names: Sequence[str] = ()) -> None:
@@ -172,48 +170,49 @@ class Firing:
         self._names = names
 
     async def step(self) -> float:
-        """Fire what is due, of at most `BATCH` entries; returns seconds until the next look.
+        """Fire the due ticks of at most `BATCH` entries; returns seconds until the next step.
 
-        :raises BrokerError: the server is away, or refuses for another reason than an entry.
+        :raises BrokerError: the server is unavailable, or refuses a statement for a reason other
+            than an entry.
         """
         entries, wait_s = await self._entries.due(BATCH, self._names)
         if not entries:
             return max(wait_s or 0.0, _SHORTEST_S) if wait_s is not None else float("inf")
-        rows, busy = await self._look(entries)
-        # Away from the loop: the ticks of an outage may take seconds to work out.
-        found = await asyncio.to_thread(lambda: [plan(row) for row in rows])
-        for one in found:
-            if isinstance(one, Unreadable):
-                await self._reject(one)
-        plans = [one for one in found if isinstance(one, FiringPlan)]
+        rows, busy = await self._check_overlaps(entries)
+        # In a thread: computing the ticks of a long outage may take seconds.
+        results = await asyncio.to_thread(lambda: [plan(row) for row in rows])
+        for result in results:
+            if isinstance(result, Unreadable):
+                await self._reject(result)
+        plans = [result for result in results if isinstance(result, FiringPlan)]
         for batch in batches(plans):
             await self._fire(batch, busy)
-        if noted := [one.name for one in plans if one.ticks]:
-            await self._entries.prune(noted, self._keep)
+        if fired := [plan.name for plan in plans if plan.ticks]:
+            await self._entries.prune(fired, self._keep)
         return _SHORTEST_S
 
-    async def _look(
+    async def _check_overlaps(
         self, entries: Sequence[DueEntry]
     ) -> tuple[list[Sequence[Any]], frozenset[str]]:
         """Ask other brokers about the jobs of entries whose ticks must not overlap.
 
-        Gives the rows of entries that can be fired, and the names of those that have a job which
-        has not ended. While it cannot be known an entry waits; what its ticks come to then is up
-        to its misfire policy.
+        Returns the rows of entries that can be fired, and the names of entries with an unfinished
+        job. While a broker is unavailable its entries wait; their misfire policy then applies to
+        the missed ticks.
         """
-        rows = [one.row for one in entries if not one.jobs]
-        asked = [one for one in entries if one.jobs]
-        if not asked:
+        rows = [entry.row for entry in entries if not entry.jobs]
+        external = [entry for entry in entries if entry.jobs]
+        if not external:
             return rows, frozenset()
         try:
-            live = await self._entries.unfinished({id for one in asked for id in one.jobs})
+            live = await self._entries.unfinished({id for entry in external for id in entry.jobs})
         except BrokerError as error:
-            for name, revision, *_ in (one.row for one in asked):
+            for name, revision, *_ in (entry.row for entry in external):
                 if await self._entries.reject(name, revision, _UNKNOWN, again_s=AWAY_S):
                     logger.warning("cron_postponed entry=%s error=%s", shown(name), error)
             return rows, frozenset()
-        busy = frozenset(one.row[0] for one in asked if not live.isdisjoint(one.jobs))
-        return [*rows, *(one.row for one in asked)], busy
+        busy = frozenset(entry.row[0] for entry in external if not live.isdisjoint(entry.jobs))
+        return [*rows, *(entry.row for entry in external)], busy
 
     async def _fire(self, plans: Sequence[FiringPlan], busy: frozenset[str]) -> None:
         try:
@@ -224,8 +223,8 @@ class Firing:
             if len(plans) == 1:
                 await self._reject(Unreadable(plans[0].name, plans[0].revision, str(error)[:500]))
                 return
-            for one in plans:
-                await self._fire([one], busy)
+            for plan in plans:
+                await self._fire([plan], busy)
             return
         fired = [row for row in rows if row[2] is not None]
         skipped = [row for row in rows if row[3] is not None]
@@ -235,6 +234,6 @@ class Firing:
             names = ",".join(dict.fromkeys(row[0] for row in fired))
             logger.info("cron_fired ticks=%d entries=%s", len(fired), names)
 
-    async def _reject(self, one: Unreadable) -> None:
-        if await self._entries.reject(one.name, one.revision, one.problem, again_s=AGAIN_S):
-            logger.error("cron_entry_invalid entry=%s problem=%s", shown(one.name), one.problem)
+    async def _reject(self, entry: Unreadable) -> None:
+        if await self._entries.reject(entry.name, entry.revision, entry.problem, again_s=AGAIN_S):
+            logger.error("cron_entry_invalid entry=%s problem=%s", shown(entry.name), entry.problem)

@@ -1,4 +1,4 @@
-"""Which ticks to fire when nobody looked for a while. Pure."""
+"""Misfire policies: which missed ticks to fire. Pure."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from chancy.errors import ConfigurationError
 from chancy.schedule import Schedule
 from chancy.text import shown
 
-#: The most missed ticks that can be asked for at once.
+#: The highest backfill limit.
 MAX_BACKFILL = 1_000
-#: Up to so many dropped ticks are counted.
+#: Dropped ticks are counted up to this number.
 MAX_COUNTED = 1_000
 
 
 class Misfire(StrEnum):
-    """What becomes of ticks that nobody fired in time."""
+    """Which missed ticks to fire."""
 
-    #: They are dropped, but for the newest one if it is hardly late.
+    #: None, except the newest one if it is late by no more than the grace time.
     SKIP = "skip"
-    #: The newest one is fired for all of them.
+    #: Only the newest one.
     ONE = "one"
-    #: Each is fired, up to a bound.
+    #: All of them, up to a limit.
     ALL = "all"
 
 
 class DueTicks(NamedTuple):
-    """What to do about the ticks since the last one.
+    """The ticks to fire and to drop since the last tick.
 
     :param fire: the ticks to fire, oldest first.
-    :param dropped: how many others there were; `MAX_COUNTED` stands for that many or more.
-    :param last: the newest tick that has passed. The next look begins behind it.
+    :param dropped: the number of other ticks; `MAX_COUNTED` stands for that many or more.
+    :param last: the newest tick that has passed; the next call starts after it.
     """
 
     fire: list[datetime]
@@ -50,21 +50,22 @@ def due(
     backfill_limit: int = 100,
     grace_s: float = 60.0,
 ) -> DueTicks:
-    """Which of the ticks after the last one and up to now to fire.
+    """Decide which ticks after ``last_tick`` and up to ``now`` to fire.
 
-    A clock that goes back repeats none: what counts is the last tick.
+    A clock that is set back repeats no tick, because ``last_tick`` counts.
 
-    :param last_tick: the last tick looked at, or the moment from which on the schedule holds.
+    :param last_tick: the last processed tick, or the time from which the schedule applies.
     :param backfill_limit: the most ticks that `Misfire.ALL` fires, the newest ones; from 1 to
         `MAX_BACKFILL`.
-    :param grace_s: by how many seconds the tick that `Misfire.SKIP` fires may be late.
+    :param grace_s: seconds by which a tick may be late and still be fired by `Misfire.SKIP`.
+    :raises ConfigurationError: a value is out of range.
     """
     if not 1 <= backfill_limit <= MAX_BACKFILL:
         raise ConfigurationError(
-            f"backfill_limit={shown(backfill_limit)}: it is from 1 to {MAX_BACKFILL:,}"
+            f"backfill_limit={shown(backfill_limit)} must be from 1 to {MAX_BACKFILL:,}"
         )
     if not 0 <= grace_s < math.inf:
-        raise ConfigurationError(f"grace_s={shown(grace_s)}: it is a number of seconds, 0 or more")
+        raise ConfigurationError(f"grace_s={shown(grace_s)} must be a number of seconds, 0 or more")
     most = backfill_limit if policy is Misfire.ALL else 1
     ticks, dropped = _newest(schedule, last_tick, now, most)
     if not ticks:
@@ -81,12 +82,12 @@ def due(
 def _newest(
     schedule: Schedule, after: datetime, until: datetime, limit: int
 ) -> tuple[list[datetime], int]:
-    """The last ticks of a window, at most ``limit``, and how many came before them."""
+    """The last ticks of a window, at most ``limit``, and the number of ticks before them."""
     ticks = schedule.between(after, until, limit + 1)
     if len(ticks) <= limit:
         return ticks, 0
-    # Too many to go through: find a later start behind which there are enough of them and at
-    # most twice as many. Distances from the end are halved in their logarithm.
+    # Too many to enumerate: find a later start after which there are at least ``limit`` ticks and
+    # at most twice as many, by a binary search on the logarithm of the distance from the end.
     near, far = 1, math.ceil((until - after).total_seconds())
     ticks = []
     while not limit <= len(ticks) <= 2 * limit:

@@ -1,4 +1,4 @@
-"""The entries in their table: added, paused, removed, run, and what became of their ticks."""
+"""The tables of cron entries and of the history of their ticks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from chancy.postgres.statements import load
 
 #: The most entries of one schema.
 MAX_ENTRIES = 10_000
-#: The most ticks that are kept of an entry.
+#: The most ticks in the history of an entry.
 MAX_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """What became of one tick. Times are aware, in UTC.
+    """A tick in the history of an entry. Times are aware, in UTC.
 
-    :param tick: when it was due; of a manual run, when that was.
-    :param job_id: None: it was skipped.
-    :param run_at: when its job is due, if that is not the tick.
-    :param fired_at: by the server's clock.
-    :param skipped: why: ``late`` or ``overlap``.
+    :param tick: when the tick was due; for a manual run, the time of the run.
+    :param job_id: the id of the pushed job; None: the tick was skipped.
+    :param run_at: when the job is due, if later than the tick.
+    :param fired_at: when the tick was fired, by the server's clock.
+    :param skipped: why it was skipped, ``late`` or ``overlap``; None: it was not.
     :param missed: ticks before this one that were dropped; 1,000 stands for that many or more.
     """
 
@@ -45,10 +45,10 @@ class Fired:
 
 
 class DueEntry(NamedTuple):
-    """An entry to look at.
+    """An entry to check for due ticks.
 
-    :param row: what `chancy.plugins.cron.firing.plan` takes.
-    :param jobs: its last jobs, if its ticks must not overlap and another broker has its queue.
+    :param row: the argument of `chancy.plugins.cron.firing.plan`.
+    :param jobs: its last jobs, if its ticks must not overlap and its queue is in another broker.
     """
 
     row: Sequence[Any]
@@ -57,20 +57,20 @@ class DueEntry(NamedTuple):
 
 @lru_cache(maxsize=64)
 def statement(name: str, schema: str) -> str:
-    """A statement of the folder ``sql``."""
+    """The SQL statement of a file in the folder ``sql``."""
     return load(resources.files("chancy.plugins.cron") / "sql", name, schema)
 
 
 class Entries:
     """The table of entries of one application.
 
-    :raises ConfigurationError: its broker keeps no tables.
+    :raises ConfigurationError: the broker does not offer SQL.
     """
 
     def __init__(self, broker: Broker) -> None:
         if not isinstance(broker, SqlStore):
             raise ConfigurationError(
-                f"cron keeps its entries in Postgres, and {type(broker).__name__} does not offer "
+                f"cron entries are stored in Postgres, and {type(broker).__name__} does not offer "
                 "SQL statements: use an application on Postgres"
             )
         self._store: SqlStore = broker
@@ -82,26 +82,26 @@ class Entries:
     async def add(
         self, entry: Entry, *, upsert: bool = False, lapse_s: float | None = None
     ) -> bool:
-        """Store an entry; False if there is one of its name and ``upsert`` was not given.
+        """Store an entry; False if the name exists and ``upsert`` is False.
 
-        :param lapse_s: it is from the code of a worker, and lapses after so many seconds unless
-            it is declared again.
-        :raises ConfigurationError: there are too many.
+        :param lapse_s: for an entry of a worker's code: seconds after which it lapses unless it
+            is declared again.
+        :raises ConfigurationError: there are too many entries.
         """
         rows = await self._fetch("add", *entry.parameters(), upsert, lapse_s, MAX_ENTRIES)
         if not rows and await self.get(entry.name) is None:
             raise ConfigurationError(
-                f"cron entry {entry.name!r}: there are {MAX_ENTRIES:,} entries, as many as there "
-                "may be: remove one"
+                f"cron entry {entry.name!r} was not added: there are already {MAX_ENTRIES:,} "
+                "entries, which is the maximum: remove one"
             )
         return bool(rows)
 
     async def touch(self, names: Sequence[str], *, lapse_s: float) -> None:
-        """Let entries of the code live on for so many seconds."""
+        """Extend the lapse of entries of the code to ``lapse_s`` seconds from now."""
         await self._fetch("touch", list(names), lapse_s)
 
     async def every(self) -> list[StoredEntry]:
-        """All entries by name."""
+        """All entries, ordered by name."""
         return [stored(row) for row in await self._fetch("entries", None, MAX_ENTRIES)]
 
     async def get(self, name: str) -> StoredEntry | None:
@@ -110,15 +110,15 @@ class Entries:
         return None
 
     async def pause(self, name: str) -> bool:
-        """Fire no more ticks of an entry; False if there is none of this name."""
+        """Stop firing the ticks of an entry; False if there is none with this name."""
         return bool(await self._fetch("pause", name))
 
     async def resume(self, name: str) -> bool:
-        """Fire its ticks again, those from now on; False if there is none of this name."""
+        """Fire the ticks of an entry again, from now on; False if there is none with this name."""
         return bool(await self._fetch("resume", name))
 
     async def remove(self, name: str) -> bool:
-        """Forget an entry and its history; its jobs stay. False if there is none."""
+        """Delete an entry and its history; its jobs stay. False if there is none."""
         return bool(await self._fetch("remove", name))
 
     async def run(self, name: str) -> UUID | None:
@@ -129,7 +129,7 @@ class Entries:
         return id if rows else None
 
     async def history(self, name: str, limit: int = 50) -> list[Fired]:
-        """What became of the ticks of an entry, newest first."""
+        """The history of an entry's ticks, newest first."""
         return [
             Fired(
                 tick=tick.replace(tzinfo=UTC),
@@ -146,35 +146,36 @@ class Entries:
         ]
 
     async def prune(self, names: Sequence[str], keep: int) -> None:
-        """Forget all but the newest ticks of these entries; at most 1,000 of each at a time."""
+        """Delete all but the newest ticks of these entries; at most 1,000 of each in one call."""
         await self._fetch("prune", list(names), keep)
 
-    # What the firing of ticks needs
+    # For firing
 
     async def due(
         self, limit: int, names: Sequence[str] = ()
     ) -> tuple[list[DueEntry], float | None]:
-        """Entries to look at, and seconds until the next of the others; None: none.
+        """Due entries, and seconds until the next other entry is due; None: there is none.
 
-        :param names: entries that are not looked at as lapsed.
+        :param names: entries to include even if they have lapsed.
         """
         rows = await self._fetch("due", limit, list(names))
         found = [DueEntry(row[:-2], row[-2] or []) for row in rows if row[0] is not None]
         return found, rows[0][-1]
 
     async def unfinished(self, ids: Collection[UUID]) -> frozenset[UUID]:
-        """Those of these jobs that have not ended, whichever broker has them.
+        """The ids of the jobs that are not finished, in any broker.
 
-        Postgres is asked first, since jobs come from there to other brokers and not back.
-        :raises BrokerError: one is away that may know.
+        Postgres is asked first, because jobs move from there to other brokers and not back.
+
+        :raises BrokerError: a broker that may have one of the jobs is unavailable.
         """
-        found = await self._broker.get(list(ids))
-        return frozenset(id for id, one in found.items() if not one.state.final)
+        jobs = await self._broker.get(list(ids))
+        return frozenset(id for id, job in jobs.items() if not job.state.final)
 
     async def fire(self, *columns: Sequence[object]) -> Sequence[Sequence[Any]]:
-        """Fire ticks; see ``sql/fire.sql``. Rows of what was done, by entry and tick."""
+        """Fire ticks; see ``sql/fire.sql``. Returns one row for each recorded tick."""
         return await self._fetch("fire", *columns)
 
     async def reject(self, name: str, revision: int, problem: str, *, again_s: float) -> bool:
-        """Say why an entry cannot be fired. Returns whether that is news."""
+        """Store why an entry cannot be fired; returns whether the problem has changed."""
         return bool(await self._fetch("reject", name, revision, problem, again_s))

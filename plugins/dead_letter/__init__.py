@@ -1,4 +1,4 @@
-"""Dead letters: jobs that failed for good, kept until somebody replays or purges them."""
+"""Dead letters: jobs that failed for good, kept until they are replayed or purged."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ __all__ = ["DeadLetter", "DeadLetters", "Group", "LetterFilter"]
 
 logger = logging.getLogger("chancy.dead_letters")
 
-#: Turns of the leader for one of a worker that does not lead.
+#: Sweeps of the leader for one sweep of another worker.
 _RARELY = 10
 #: The bounds of `max_letters`.
 _FEWEST, _MOST = 1, 100_000_000
 
 
 class DeadLetters(Plugin):
-    """Keeps each job that failed for good, with the evidence, until it is replayed or purged.
+    """Keeps each job that failed for good, with its failures, until it is replayed or purged.
 
-    It is written in the transaction that settles the job. What that could not write, a sweep
-    files later: of the leader, and rarely of the others, so that it is done without any leader.
+    A dead letter is written in the transaction that settles the job. A sweep files those that this
+    transaction could not write. The leader sweeps; the other workers sweep rarely, so it works
+    without a leader too.
 
-    :param keep_days: days for which a letter is kept; None: until somebody purges it.
-    :param max_letters: the most letters; above it the oldest are purged.
+    :param keep_days: days to keep a dead letter; None: until it is purged.
+    :param max_letters: the most dead letters; above it the oldest are purged.
     :param sweep_s: seconds between two sweeps of the leader.
-    :raises ConfigurationError: a setting that cannot be.
+    :raises ConfigurationError: a setting is out of range.
     """
 
     settling_states = frozenset({State.FAILED})
@@ -61,7 +62,7 @@ class DeadLetters(Plugin):
     ) -> None:
         if keep_days is not None and not 1 <= keep_days <= 36_500:
             raise ConfigurationError(
-                f"keep_days={shown(keep_days)} must be from 1 to 36,500 days, or None for ever"
+                f"keep_days={shown(keep_days)} must be from 1 to 36,500 days, or None to keep all"
             )
         if not _FEWEST <= max_letters <= _MOST:
             raise ConfigurationError(
@@ -92,26 +93,26 @@ class DeadLetters(Plugin):
     def panels(self) -> Sequence[Panel]:
         return [Panel(name="dead-letters", title="Dead letters", rows=_rows)]
 
-    # Beside a worker
+    # Service of a worker
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        await tx.fetch(*filing(tx.schema, [one.id for one in batch]))
+        await tx.fetch(*filing(tx.schema, [settlement.id for settlement in batch]))
 
     async def serve(self, runtime: Runtime) -> None:
         if not isinstance(runtime.broker, SqlStore):
             return
         clock, broker = runtime.clock, runtime.broker
 
-        async def elsewhere() -> frozenset[str]:
+        async def external_queues() -> frozenset[str]:
             queues = await broker.queues()
-            return frozenset(one.name for one in queues if one.broker != DEFAULT_BROKER)
+            return frozenset(queue.name for queue in queues if queue.broker != DEFAULT_BROKER)
 
         sweep = DeadLetterSweep(
             Letters(broker),
             clock,
             keep_days=self.keep_days,
             max_letters=self.max_letters,
-            elsewhere=elsewhere,
+            external_queues=external_queues,
         )
         while True:
             rarely_s = _RARELY * self.sweep_s * random.uniform(0.8, 1.2)
@@ -119,7 +120,7 @@ class DeadLetters(Plugin):
             await sweep.turn()
             await clock.sleep(self.sweep_s * random.uniform(0.8, 1.2))
 
-    # For programs
+    # Public API
 
     async def find(
         self,
@@ -129,24 +130,26 @@ class DeadLetters(Plugin):
         limit: int = 50,
         before: UUID | None = None,
     ) -> Sequence[DeadLetter]:
-        """Letters, those that died last first, each with its last failure alone.
+        """Dead letters, newest first, each with only its last failure.
 
-        :param limit: 1 to 1,000 letters.
-        :param before: only letters older than this one: the last of the page before.
+        :param limit: 1 to 1,000.
+        :param before: return only dead letters older than this one, the last of the previous page.
         """
         return await Letters(chancy.broker).find(wanted, limit=limit, before=before)
 
     async def get(self, chancy: Application, id: UUID) -> DeadLetter | None:
-        """The letter of a job, with all failures that the job had; None if there is none."""
+        """The dead letter of a job, with all its failures; None if there is none."""
         return await Letters(chancy.broker).get(id)
 
     async def count(self, chancy: Application, wanted: LetterFilter = EVERY) -> int:
-        """How many letters there are; 10,001 stands for that many or more."""
+        """The number of matching dead letters; 10,001 stands for that many or more."""
         return await Letters(chancy.broker).count(wanted)
 
     async def groups(self, chancy: Application) -> Sequence[Group]:
-        """How many of the newest 100,000 letters share queue, function, reason and type of error;
-        the 100 largest groups, by those that wait to be replayed."""
+        """The 100 largest groups of dead letters with equal queue, function, reason and error type.
+
+        Counts the newest 100,000 dead letters. Ordered by the number waiting for a replay.
+        """
         return await Letters(chancy.broker).groups()
 
     async def replay(
@@ -158,17 +161,17 @@ class DeadLetters(Plugin):
         queue: str | None = None,
         max_attempts: int | None = None,
     ) -> UUID | None:
-        """Push the job of a letter again, with a new id and a fresh budget; gives the id.
+        """Push the job of a dead letter again, with a new id and all attempts; returns the id.
 
-        None: there is no such letter, it was replayed before and ``force`` was not given, or an
-        unfinished job has its unique key.
+        Returns None if there is no such dead letter, if it was replayed before and ``force`` is
+        False, or if an unfinished job has its unique key.
 
-        :param queue: another queue than the letter's.
-        :param max_attempts: another number than the letter's.
+        :param queue: the queue to push to, instead of the original one.
+        :param max_attempts: replaces the original number.
         """
-        terms = ReplayOptions(force=force, queue=queue, max_attempts=max_attempts)
+        options = ReplayOptions(force=force, queue=queue, max_attempts=max_attempts)
         walk = Walk(Letters(chancy.broker), LetterFilter(ids=[id]), None)
-        async for found in walk.replay(terms):
+        async for found in walk.replay(options):
             return found.get(id)
         return None
 
@@ -184,21 +187,21 @@ class DeadLetters(Plugin):
         max_attempts: int | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Replay all letters that are wanted and have died so far, oldest first; gives how many.
+        """Replay all matching dead letters that exist now, oldest first; returns their number.
 
-        In batches of 500, each in one transaction: whoever is killed in the middle replays the
-        others when it is called again.
+        Replays in batches of 500, each in one transaction. After an interruption, call it again to
+        replay the remaining dead letters.
 
         :param rate: jobs a second: the first is due now, the others are scheduled.
-        :param limit: at most so many.
-        :param progress: is told after each batch how many were replayed so far.
+        :param limit: the most dead letters to replay.
+        :param progress: called after each batch with the number replayed so far.
         """
-        terms = ReplayOptions(rate=rate, force=force, queue=queue, max_attempts=max_attempts)
+        options = ReplayOptions(rate=rate, force=force, queue=queue, max_attempts=max_attempts)
         walk = Walk(Letters(chancy.broker), wanted, limit)
-        return sum([len(found) async for found in walk.replay(terms, progress)])
+        return sum([len(found) async for found in walk.replay(options, progress)])
 
     async def purge(self, chancy: Application, id: UUID) -> bool:
-        """Forget a letter for good; False if there is none."""
+        """Delete a dead letter permanently; False if there is none."""
         return bool(await Letters(chancy.broker).purge([id]))
 
     async def purge_all(
@@ -209,7 +212,11 @@ class DeadLetters(Plugin):
         limit: int | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Forget all letters that are wanted and have died so far; gives how many there were."""
+        """Delete all matching dead letters that exist now; returns their number.
+
+        :param limit: the most dead letters to delete, oldest first.
+        :param progress: called after each batch with the number deleted so far.
+        """
         return await Walk(Letters(chancy.broker), wanted, limit).purge(progress)
 
 
@@ -217,8 +224,8 @@ async def _rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
     return [
         {
             name: value.isoformat() if isinstance(value, datetime) else value
-            for name in one.__slots__
-            for value in (getattr(one, name),)
+            for name in group.__slots__
+            for value in (getattr(group, name),)
         }
-        for one in await Letters(chancy.broker).groups()
+        for group in await Letters(chancy.broker).groups()
     ]

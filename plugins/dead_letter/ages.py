@@ -1,4 +1,4 @@
-"""What the commands of dead letters take: ages, rates, and which letters."""
+"""Options of the ``chancy dead`` commands: ages, rates and filters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/([smhd]))?")
 
 
 class Age(click.ParamType[timedelta]):
-    """A number of seconds, or one with a unit."""
+    """An age: a number of seconds, or a number with a unit."""
 
     name = "age"
 
@@ -33,11 +33,11 @@ class Age(click.ParamType[timedelta]):
         try:
             return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
         except OverflowError:
-            self.fail(f"{value!r} is longer ago than anything", param, ctx)
+            self.fail(f"{value!r} is too long ago", param, ctx)
 
 
 class Rate(click.ParamType[float]):
-    """Jobs a second, or a number with another unit of time."""
+    """A rate: jobs a second, or a number with another unit of time."""
 
     name = "rate"
 
@@ -53,15 +53,18 @@ class Rate(click.ParamType[float]):
 
 
 _FILTER = (
-    click.option("--queue", metavar="NAME", help="Only letters of this queue."),
-    click.option("--func", metavar="PATH", help="Only letters of this function."),
+    click.option("--queue", metavar="NAME", help="Only dead letters of this queue."),
+    click.option("--func", metavar="PATH", help="Only dead letters of this function."),
     click.option(
-        "--error", metavar="TYPE", help="Only this type of error: module.Name, or a built-in one."
+        "--error", metavar="TYPE", help="Only this error type: module.Name, or a built-in."
     ),
     click.option(
-        "--older-than", type=Age(), metavar="AGE", help="Died so long ago: 90s, 15m, 2h, 7d, 4w."
+        "--older-than",
+        type=Age(),
+        metavar="AGE",
+        help="Failed at least this long ago: 90s, 15m, 2h, 7d, 4w.",
     ),
-    click.option("--newer-than", type=Age(), metavar="AGE", help="Died since then."),
+    click.option("--newer-than", type=Age(), metavar="AGE", help="Failed within this time."),
 )
 _STATES = {"waiting": False, "replayed": True, "all": None}
 _NAMES = ("queue", "func", "error", "older_than", "newer_than")
@@ -71,31 +74,31 @@ state = click.option(
     type=click.Choice(list(_STATES)),
     default="waiting",
     show_default=True,
-    help="Waiting for somebody, replayed, or both.",
+    help="Not replayed yet, replayed, or both.",
 )
 
 
 def filtered(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which letters."""
+    """Add the filter options to a command."""
     for option in reversed(_FILTER):
         function = option(function)
     return function
 
 
-def wanted(given: dict[str, Any]) -> LetterFilter:
-    """The filter of the options."""
-    asked = {name: given[name] for name in _NAMES}
-    return LetterFilter(**asked, replayed=_STATES[given.get("state", "all")])
+def filter_from(options: dict[str, Any]) -> LetterFilter:
+    """The filter that the options describe."""
+    conditions = {name: options[name] for name in _NAMES}
+    return LetterFilter(**conditions, replayed=_STATES[options.get("state", "all")])
 
 
-def selected(ids: tuple[UUID, ...], all_: bool, given: dict[str, Any]) -> bool:
-    """Whether a filter says which letters, not ids.
+def selects_by_filter(ids: tuple[UUID, ...], all_: bool, options: dict[str, Any]) -> bool:
+    """Whether a command selects dead letters by a filter instead of by id.
 
-    :raises click.UsageError: both do, or nothing does.
+    :raises click.UsageError: ids and a filter are given, or neither.
     """
-    by_filter = all_ or any(given[name] is not None for name in _NAMES)
+    by_filter = all_ or any(options[name] is not None for name in _NAMES)
     if ids and by_filter:
-        raise click.UsageError("give either ids, or --all and conditions")
+        raise click.UsageError("pass either ids, or --all and filters, but not both")
     if not ids and not by_filter:
-        raise click.UsageError("say which: ids, conditions such as --queue and --error, or --all")
+        raise click.UsageError("pass ids, filters such as --queue and --error, or --all")
     return by_filter

@@ -1,4 +1,4 @@
-"""``chancy dead``."""
+"""The ``chancy dead`` commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from chancy.plugin.commands import NO, as_json, complain, refuse
 from chancy.plugin.runtime import Application, CommandLine
-from chancy.plugins.dead_letter.ages import Rate, filtered, selected, state, wanted
+from chancy.plugins.dead_letter.ages import Rate, filter_from, filtered, selects_by_filter, state
 from chancy.plugins.dead_letter.letter import DeadLetter, LetterFilter, facts
 from chancy.plugins.dead_letter.replaying import MAX_ATTEMPTS, Progress, ReplayOptions, Walk
 from chancy.plugins.dead_letter.store import BATCH, MAX_COUNT, MAX_FOUND, Letters
@@ -35,44 +35,49 @@ def dead() -> None:
     type=click.IntRange(1, MAX_FOUND),
     default=50,
     show_default=True,
-    help="At most so many.",
+    help="The most dead letters to list.",
 )
 @click.option(
-    "--before", type=click.UUID, metavar="ID", help="Older than this: the last of a page."
+    "--before",
+    type=click.UUID,
+    metavar="ID",
+    help="Only older ones: pass the last id of the previous page.",
 )
 @as_json
 @click.pass_obj
-def list_(line: CommandLine, /, limit: int, before: UUID | None, json_: bool, **given: Any) -> None:
-    """List dead letters, those that died last first.
+def list_(
+    line: CommandLine, /, limit: int, before: UUID | None, json_: bool, **options: Any
+) -> None:
+    """List dead letters, newest first.
 
     \b
     Example:
       chancy dead list --error shop.errors.CardDeclined --newer-than 1d
       chancy dead list --json | jq -r '.[].id'
     """
-    asked = wanted(given)
-    found = line.run(lambda chancy: Letters(chancy.broker).find(asked, limit=limit, before=before))
+    wanted = filter_from(options)
+    found = line.run(lambda chancy: Letters(chancy.broker).find(wanted, limit=limit, before=before))
     if json_:
-        line.script([facts(one) for one in found])
+        line.script([facts(letter) for letter in found])
         return
     line.table(
         ("id", "died", "queue", "function", "reason", "error", "message", "replayed as"),
         [
             (
-                one.id,
-                one.died_at,
-                one.queue,
-                one.func,
-                one.reason,
-                one.error,
-                one.message,
-                one.replayed_as,
+                letter.id,
+                letter.died_at,
+                letter.queue,
+                letter.func,
+                letter.reason,
+                letter.error,
+                letter.message,
+                letter.replayed_as,
             )
-            for one in found
+            for letter in found
         ],
     )
     if len(found) == limit:
-        click.echo(f"the next page: --before {found[-1].id}", err=True)
+        click.echo(f"next page: --before {found[-1].id}", err=True)
 
 
 @dead.command()
@@ -95,8 +100,8 @@ def show(line: CommandLine, id: UUID, json_: bool) -> None:
         _describe(line, found)
 
 
-def _describe(line: CommandLine, one: DeadLetter) -> None:
-    described = facts(one)
+def _describe(line: CommandLine, letter: DeadLetter) -> None:
+    described = facts(letter)
     errors = described.pop("errors")
     for name, value in described.items():
         if value is not None:
@@ -105,10 +110,10 @@ def _describe(line: CommandLine, one: DeadLetter) -> None:
     for error in errors:
         types = error.get("types")
         name = types[0] if isinstance(types, list) and types else "error"
-        where = (
+        origin = (
             f"attempt {error.get('attempt')}, {error.get('at')}, worker {error.get('worker_id')}"
         )
-        line.line(f"{where}: {name}: {error.get('message', '')}")
+        line.line(f"{origin}: {name}: {error.get('message', '')}")
         if error.get("trace"):
             line.line(f"  {error['trace']}".rstrip().replace("\n", "\n  "))
 
@@ -116,15 +121,15 @@ def _describe(line: CommandLine, one: DeadLetter) -> None:
 @dead.command()
 @click.argument("ids", type=click.UUID, nargs=-1)
 @filtered
-@click.option("--all", "all_", is_flag=True, help="All that meet the conditions, or all there are.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many, the oldest first.")
+@click.option("--all", "all_", is_flag=True, help="All dead letters that match the filters.")
+@click.option("--limit", type=click.IntRange(1), help="The most dead letters, oldest first.")
 @click.option(
-    "--rate", type=Rate(), metavar="N/s", help="Let so many be due a second: 10, 10/s, 100/m."
+    "--rate", type=Rate(), metavar="N/s", help="Jobs that become due a second: 10, 10/s, 100/m."
 )
-@click.option("--force", is_flag=True, help="Also letters that were replayed before.")
-@click.option("--to-queue", metavar="NAME", help="Another queue than the letter's.")
+@click.option("--force", is_flag=True, help="Also replay dead letters that were replayed before.")
+@click.option("--to-queue", metavar="NAME", help="Push to this queue instead.")
 @click.option(
-    "--max-attempts", type=click.IntRange(1, MAX_ATTEMPTS), help="Other attempts than the letter's."
+    "--max-attempts", type=click.IntRange(1, MAX_ATTEMPTS), help="Replace the number of attempts."
 )
 @as_json
 @click.pass_obj
@@ -139,11 +144,11 @@ def replay(
     to_queue: str | None,
     max_attempts: int | None,
     json_: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Push the jobs of dead letters again, with a fresh budget. Exits 1 if an id could not be.
+    """Push the jobs of dead letters again, with all attempts. Exits 1 if an id is not replayed.
 
-    Safe to interrupt and to repeat: what was replayed is not replayed again without --force.
+    Safe to interrupt and to repeat: without --force no dead letter is replayed twice.
 
     \b
     Example:
@@ -151,26 +156,28 @@ def replay(
       chancy dead replay --error httpx.ConnectTimeout --newer-than 2h --rate 10/s
       chancy dead replay --all
     """
-    by_filter = selected(ids, all_, given)
-    asked = wanted(given) if by_filter else LetterFilter(ids=ids)
-    terms = ReplayOptions(rate=rate, force=force, queue=to_queue, max_attempts=max_attempts)
+    by_filter = selects_by_filter(ids, all_, options)
+    wanted = filter_from(options) if by_filter else LetterFilter(ids=ids)
+    replay_options = ReplayOptions(
+        rate=rate, force=force, queue=to_queue, max_attempts=max_attempts
+    )
 
     async def main(chancy: Application) -> tuple[int, dict[UUID, UUID]]:
         count, jobs = 0, dict[UUID, UUID]()
-        async for batch in Walk(Letters(chancy.broker), asked, limit).replay(
-            terms, _said("replayed")
+        async for batch in Walk(Letters(chancy.broker), wanted, limit).replay(
+            replay_options, _progress("replayed")
         ):
             count += len(batch)
-            if not by_filter:  # otherwise there may be millions
+            if not by_filter:  # a filter may match millions
                 jobs.update(batch)
         return count, jobs
 
     count, found = line.run(main)
     missed = [id for id in ids if id not in found]
-    _tell_replayed(line, count, found, missed, json_=json_)
+    _report_replayed(line, count, found, missed, json_=json_)
 
 
-def _tell_replayed(
+def _report_replayed(
     line: CommandLine, count: int, found: dict[UUID, UUID], missed: list[UUID], *, json_: bool
 ) -> None:
     if json_:
@@ -182,8 +189,8 @@ def _tell_replayed(
             line.table(("letter", "job"), list(found.items()))
     for id in missed:
         complain(
-            f"{id} was not replayed: there is no such letter, it was replayed before, or an "
-            "unfinished job has its unique key"
+            f"{id} was not replayed: there is no such dead letter, it was replayed before "
+            "(repeat with --force), or an unfinished job has its unique key"
         )
     if missed:
         sys.exit(NO)
@@ -193,9 +200,9 @@ def _tell_replayed(
 @click.argument("ids", type=click.UUID, nargs=-1)
 @filtered
 @state
-@click.option("--all", "all_", is_flag=True, help="All that meet the conditions, or all there are.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many, the oldest first.")
-@click.option("--yes", is_flag=True, help="Do not ask: what is purged is lost.")
+@click.option("--all", "all_", is_flag=True, help="All dead letters that match the filters.")
+@click.option("--limit", type=click.IntRange(1), help="The most dead letters, oldest first.")
+@click.option("--yes", is_flag=True, help="Confirm: purged dead letters are lost.")
 @as_json
 @click.pass_obj
 def purge(
@@ -206,29 +213,29 @@ def purge(
     limit: int | None,
     yes: bool,
     json_: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
-    """Forget dead letters for good. Exits 1 if there is none of an id.
+    """Delete dead letters permanently. Exits 1 if an id has no dead letter.
 
-    With conditions or --all it says how many there are, and does it with --yes. --state counts
-    for these, not for ids.
+    With filters or --all, it only reports how many match unless you pass --yes. --state applies
+    to filters and --all, not to ids.
 
     \b
     Example:
       chancy dead purge 0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10
       chancy dead purge --state replayed --older-than 7d --yes
     """
-    by_filter = selected(ids, all_, given)
-    asked = wanted(given) if by_filter else LetterFilter(ids=ids)
+    by_filter = selects_by_filter(ids, all_, options)
+    wanted = filter_from(options) if by_filter else LetterFilter(ids=ids)
     if by_filter and not yes:
-        count = line.run(lambda chancy: Letters(chancy.broker).count(asked))
+        count = line.run(lambda chancy: Letters(chancy.broker).count(wanted))
         shown = f"{count:,}" if count <= MAX_COUNT else f"{MAX_COUNT:,}+"
         raise click.UsageError(
-            f"this forgets {shown if limit is None else min(count, limit)} dead letters for "
-            "good: give --yes if that is meant"
+            f"this deletes {shown if limit is None else min(count, limit)} dead letters "
+            "permanently: pass --yes to confirm"
         )
     done = line.run(
-        lambda chancy: Walk(Letters(chancy.broker), asked, limit).purge(_said("purged"))
+        lambda chancy: Walk(Letters(chancy.broker), wanted, limit).purge(_progress("purged"))
     )
     if json_:
         line.script({"purged": done})
@@ -236,14 +243,14 @@ def purge(
         line.line(f"{done:,} purged")
     missing = 0 if by_filter else min(len(set(ids)), limit or len(ids)) - done
     if missing:
-        refuse(f"{missing} of the ids {'is' if missing == 1 else 'are'} of no dead letter")
+        refuse(f"{missing} of the ids {'has' if missing == 1 else 'have'} no dead letter")
 
 
-def _said(what: str) -> Progress:
-    """Tells on stderr how far a long command is."""
+def _progress(action: str) -> Progress:
+    """Report the progress of a long command on stderr."""
 
     def progress(done: int) -> None:
         if done >= BATCH:
-            click.echo(f"{done:,} {what} so far", err=True)
+            click.echo(f"{done:,} {action} so far", err=True)
 
     return progress

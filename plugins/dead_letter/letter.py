@@ -1,4 +1,4 @@
-"""A dead letter as the table has it, and which of them are wanted. Pure."""
+"""`DeadLetter`, a row of the table, and `LetterFilter`. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from uuid import UUID
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
-#: The most ids that a filter may name.
+#: The most ids in a filter.
 MAX_IDS = 10_000
-#: The longest type of an error, and the longest path of a function, that can be looked for.
+#: The longest error type and function path in a filter.
 MAX_NAME = 255
-#: The longest age that a filter may name.
+#: The longest age in a filter.
 MAX_AGE = timedelta(days=36_500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """Which letters are wanted: every given condition must hold.
+    """A filter for dead letters: all conditions must match.
 
-    :param ids: only these, at most `MAX_IDS`; None: whichever.
+    :param ids: at most `MAX_IDS`; None: any.
     :param func: the path of the function.
-    :param error: type of the last failure, ``module.Name``; without a module a built-in one.
-    :param older_than: only those that died so long ago, by the server's clock.
-    :param newer_than: only those that died since then.
-    :param replayed: only those that were replayed, or only those that were not.
-    :raises ConfigurationError: a condition that cannot be.
+    :param error: type of the last failure, ``module.Name``; without a module, a built-in type.
+    :param older_than: only jobs that failed at least this long ago, by the server's clock.
+    :param newer_than: only jobs that failed within this time.
+    :param replayed: True for replayed dead letters only, False for the others only.
+    :raises ConfigurationError: there are too many ids, or an age is out of range.
     """
 
     ids: Sequence[UUID] | None = None
@@ -44,8 +44,8 @@ class LetterFilter:
     def __post_init__(self) -> None:
         if self.ids is not None and len(self.ids) > MAX_IDS:
             raise ConfigurationError(
-                f"{len(self.ids):,} ids are more than the {MAX_IDS:,} that a filter may name: "
-                "ask for them in parts"
+                f"{len(self.ids):,} ids exceed the maximum of {MAX_IDS:,} in a filter: "
+                "split them into several filters"
             )
         for name in ("older_than", "newer_than"):
             age = getattr(self, name)
@@ -56,13 +56,13 @@ class LetterFilter:
 
     @property
     def error_type(self) -> str | None:
-        """The type of the error with its module."""
+        """The error type with its module."""
         if self.error is None or "." in self.error:
             return self.error
         return f"builtins.{self.error}"
 
 
-#: Whichever letters there are.
+#: Matches all dead letters.
 EVERY = LetterFilter()
 
 
@@ -70,16 +70,18 @@ EVERY = LetterFilter()
 class DeadLetter:
     """A job that failed for good. Times are aware, in UTC.
 
-    :param id: of the job.
-    :param reason: why, in a word: ``failed``, ``crashed``, ``timed_out``, ``memory_exceeded``,
+    :param id: the id of the job.
+    :param reason: why the job failed: ``failed``, ``crashed``, ``timed_out``, ``memory_exceeded``,
         ``invalid_arguments``, ``unknown_function`` or ``unsupported_limit``.
     :param error: type of the last failure, ``module.Name``.
-    :param errors: the failures of its attempts, the last one at the end; those that
-        `DeadLetters.find` gives have the last one alone.
-    :param worker_id: who ran the last attempt; ``host``: where that was, if the worker still had
-        its row then, or whoever found it dead had seen it before.
-    :param replayed_as: the id of the job that it became when it was last replayed.
-    :param replays: how often it was.
+    :param died_at: when the job failed for good.
+    :param errors: the failures of its attempts, oldest first. `DeadLetters.find` returns only the
+        last one.
+    :param worker_id: the worker that ran the last attempt.
+    :param host: the host of that worker, if the worker still had its row then, or if the worker
+        that found it dead had seen it before.
+    :param replayed_as: the id of the job that the last replay pushed.
+    :param replays: the number of replays.
     """
 
     id: UUID
@@ -105,12 +107,12 @@ class DeadLetter:
 
     @property
     def message(self) -> str:
-        """What the last failure said."""
+        """The message of the last failure."""
         return str(self.errors[-1].get("message", "")) if self.errors else ""
 
     @property
     def replay_of(self) -> UUID | None:
-        """The letter that this job was the replay of."""
+        """The id of the dead letter that this job was a replay of."""
         own = self.meta.get("dead_letters")
         try:
             return UUID(own["replay_of"]) if isinstance(own, dict) else None
@@ -119,12 +121,12 @@ class DeadLetter:
 
 
 def letter(row: Sequence[Any]) -> DeadLetter:
-    """A row of ``sql/find.sql``. JSON that is not of the form we write becomes empty."""
+    """Build a dead letter from a row of ``sql/find.sql``. JSON of another form becomes empty."""
     (
         id, queue, priority, func, arguments, max_attempts, limits, meta, attempt, crashes, errors,
         worker_id, host, pushed_at, died_at, reason, error, replayed_at, replayed_as, replays,
     ) = row  # fmt: skip
-    kept = _json(errors)
+    failures = _json(errors)
     return DeadLetter(
         id=id,
         queue=queue,
@@ -136,8 +138,8 @@ def letter(row: Sequence[Any]) -> DeadLetter:
         meta=_object(meta) or {},
         attempt=attempt,
         crashes=crashes,
-        errors=tuple(one for one in kept if isinstance(one, dict))
-        if isinstance(kept, list)
+        errors=tuple(failure for failure in failures if isinstance(failure, dict))
+        if isinstance(failures, list)
         else (),
         worker_id=worker_id,
         host=host,
@@ -151,14 +153,14 @@ def letter(row: Sequence[Any]) -> DeadLetter:
     )
 
 
-def facts(one: DeadLetter) -> dict[str, Any]:
-    """A letter as JSON. Times in ISO 8601, UTC."""
-    found = {field.name: _plain(getattr(one, field.name)) for field in fields(one)}
-    return found | {"replay_of": _plain(one.replay_of)}
+def facts(dead: DeadLetter) -> dict[str, Any]:
+    """A dead letter as JSON. Times in ISO 8601, UTC."""
+    found = {field.name: _plain(getattr(dead, field.name)) for field in fields(dead)}
+    return found | {"replay_of": _plain(dead.replay_of)}
 
 
 def utc(at: datetime | None) -> datetime | None:
-    """A moment of the server's, which comes without a zone."""
+    """A datetime of the server, which has no time zone, in UTC."""
     return None if at is None else at.replace(tzinfo=UTC)
 
 

@@ -1,4 +1,4 @@
-"""Walks through letters in batches: replays them, or purges them."""
+"""Replays and purges dead letters in batches."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from chancy.plugins.dead_letter.letter import LetterFilter
 from chancy.plugins.dead_letter.store import BATCH, Chosen, LetterPosition, Letters
 from chancy.text import shown
 
-#: Jobs a second that a replay may be held to.
+#: Bounds of the rate of a replay, in jobs a second.
 MIN_RATE, MAX_RATE = 0.001, 100_000.0
-#: The most attempts that a job may have: as many as a push takes.
+#: The most attempts of a job, as for a push.
 MAX_ATTEMPTS = 10_000
-#: Days that a replay may be scheduled ahead.
-_MOST_DAYS = 3_650
-#: Seconds for which one batch goes on trying while the server is away or refuses for the moment.
-_PATIENCE_S = 15.0
+#: The most days that a replay may be scheduled ahead.
+_MAX_DAYS = 3_650
+#: Seconds for which a batch is retried while the server is unavailable.
+_RETRY_S = 15.0
 
-#: Is told how many letters were done so far.
+#: Called with the number of dead letters processed so far.
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """How letters are replayed.
+    """Options of a replay.
 
     :param rate: jobs a second; None: all are due at once.
-    :param force: also letters that were replayed before.
-    :param queue: another queue than the letter's.
-    :param max_attempts: another number than the letter's.
-    :raises ConfigurationError: one of them cannot be.
+    :param force: also replay dead letters that were replayed before.
+    :param queue: the queue to push to, instead of the original one.
+    :param max_attempts: replaces the original number.
+    :raises ConfigurationError: an option is out of range.
     """
 
     rate: float | None = None
@@ -63,7 +63,7 @@ class ReplayOptions:
 
 
 class Walk:
-    """One way through the letters that are wanted, oldest first, in batches."""
+    """One pass over the matching dead letters, oldest first, in batches."""
 
     def __init__(self, letters: Letters, wanted: LetterFilter, limit: int | None) -> None:
         if limit is not None and limit < 1:
@@ -73,49 +73,49 @@ class Walk:
         self._limit = limit
 
     async def replay(
-        self, terms: ReplayOptions, progress: Progress | None = None
+        self, options: ReplayOptions, progress: Progress | None = None
     ) -> AsyncIterator[Mapping[UUID, UUID]]:
-        """Replay the letters; gives those of each batch, with the ids of their jobs.
+        """Replay the dead letters; yields the ids of each batch with the ids of the new jobs.
 
-        Each batch is one transaction, which marks and pushes: whoever is killed in the middle has
-        replayed some batches, and goes on with the others when it begins again.
+        Each batch marks and pushes in one transaction. An interrupted replay has completed some
+        batches; a new one continues with the others.
         """
         chosen = await self._letters.choose(self._wanted, bounded=True)
-        if not terms.force:
+        if not options.force:
             chosen = chosen._replace(replayed=False)
-        began = time.monotonic()
-        gap_s = 1 / terms.rate if terms.rate else 0.0
+        started = time.monotonic()
+        gap_s = 1 / options.rate if options.rate else 0.0
         done = 0
-        async for places in self._batches(chosen):
-            # The rate holds from the beginning on: what took long is not waited for again.
-            delay_s = max(done * gap_s - (time.monotonic() - began), 0.0) if gap_s else 0.0
-            if delay_s + BATCH * gap_s > _MOST_DAYS * 86_400:
+        async for positions in self._batches(chosen):
+            # The rate counts from the start, so time spent on earlier batches is deducted.
+            delay_s = max(done * gap_s - (time.monotonic() - started), 0.0) if gap_s else 0.0
+            if delay_s + BATCH * gap_s > _MAX_DAYS * 86_400:
                 raise ConfigurationError(
-                    f"rate={terms.rate} lets a letter wait for over {_MOST_DAYS:,} days: "
-                    "replay faster, or fewer"
+                    f"rate={options.rate} would schedule a job more than {_MAX_DAYS:,} days "
+                    "ahead: pass a higher rate or a lower limit"
                 )
-            ids = [place.id for place in places]
-            found = await self._replayed(ids, terms, delay_s, gap_s)
+            ids = [position.id for position in positions]
+            found = await self._replayed(ids, options, delay_s, gap_s)
             done += len(found)
             if progress is not None:
                 progress(done)
             yield found
 
     async def _replayed(
-        self, ids: list[UUID], terms: ReplayOptions, delay_s: float, gap_s: float
+        self, ids: list[UUID], options: ReplayOptions, delay_s: float, gap_s: float
     ) -> dict[UUID, UUID]:
-        """Replay a batch. An answer that was lost is asked for again, under the same ids."""
+        """Replay a batch. If the response is lost, the same ids are sent again."""
         jobs = new_ids(len(ids))
-        give_up_at = time.monotonic() + _PATIENCE_S
+        give_up_at = time.monotonic() + _RETRY_S
         backoff = Backoff()
         while True:
             try:
                 return await self._letters.replay(
                     ids,
                     jobs,
-                    force=terms.force,
-                    queue=terms.queue,
-                    max_attempts=terms.max_attempts,
+                    force=options.force,
+                    queue=options.queue,
+                    max_attempts=options.max_attempts,
                     delay_s=delay_s,
                     gap_s=gap_s,
                 )
@@ -126,11 +126,11 @@ class Walk:
                 await asyncio.sleep(pause_s)
 
     async def purge(self, progress: Progress | None = None) -> int:
-        """Forget the letters for good; gives how many there were."""
+        """Delete the dead letters permanently; returns their number."""
         chosen = await self._letters.choose(self._wanted, bounded=True)
         done = 0
-        async for places in self._batches(chosen):
-            done += await self._letters.purge([place.id for place in places])
+        async for positions in self._batches(chosen):
+            done += await self._letters.purge([position.id for position in positions])
             if progress is not None:
                 progress(done)
         return done
@@ -139,11 +139,11 @@ class Walk:
         after: LetterPosition | None = None
         left = self._limit
         while left is None or left > 0:
-            places = await self._letters.page(chosen, after, min(BATCH, left or BATCH))
-            if not places:
+            positions = await self._letters.page(chosen, after, min(BATCH, left or BATCH))
+            if not positions:
                 return
-            after = places[-1]
-            left = None if left is None else left - len(places)
-            yield places
-            if len(places) < BATCH:
+            after = positions[-1]
+            left = None if left is None else left - len(positions)
+            yield positions
+            if len(positions) < BATCH:
                 return

@@ -1,4 +1,4 @@
-"""The letters in their table: filed, found, replayed, purged."""
+"""The table of dead letters: file, find, replay and purge them."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter, utc
 from chancy.postgres.statements import load
 
-#: Letters of one statement that writes.
+#: Dead letters written by one statement.
 BATCH = 500
-#: The most letters that `find` gives.
+#: The most dead letters that `Letters.find` returns.
 MAX_FOUND = 1_000
-#: A count ends here.
+#: Counts stop one above this number.
 MAX_COUNT = 10_000
-#: Seconds for which the sweep looks back. What was purged is remembered for as long.
+#: Seconds of history that the sweep checks. Ids of purged dead letters are kept for as long.
 WINDOW_S = 3 * 86_400.0
-#: Letters that the counts of the dashboard look at, the newest, and groups of them.
+#: Newest dead letters that are grouped for the dashboard, and the most groups.
 _COUNTED, _GROUPS = 100_000, 100
-#: Seconds between the failure of a job and the statement that files it, in one transaction.
-_AT_ONCE_S = 3_600.0
+#: The most seconds between the failure of a job and the statement that files it in the same
+#: transaction.
+_FILING_S = 3_600.0
 
 
 class LetterPosition(NamedTuple):
-    """A place in the order of deaths."""
+    """A position in the order of dead letters by time of death."""
 
     died_at: datetime
     id: UUID
 
 
 class UnfiledJob(NamedTuple):
-    """A failed job that the sweep has come by.
+    """A failed job that the sweep has checked.
 
-    :param missing: whether it should be a letter and is none.
+    :param missing: whether the job should have a dead letter and has none.
     """
 
-    place: LetterPosition
+    position: LetterPosition
     missing: bool
 
 
 class Chosen(NamedTuple):
-    """Which letters, in moments by the server's clock."""
+    """A filter with the ages replaced by datetimes of the server's clock."""
 
     ids: list[UUID] | None
     queue: str | None
@@ -61,7 +62,7 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Letters that are alike. Times are aware, in UTC."""
+    """Dead letters with the same queue, function, reason and error type. Times in UTC, aware."""
 
     queue: str
     func: str
@@ -75,19 +76,19 @@ class Group:
 
 @lru_cache(maxsize=64)
 def statement(name: str, schema: str) -> str:
-    """A statement of the folder ``sql``."""
+    """The SQL statement of a file in the folder ``sql``."""
     return load(resources.files("chancy.plugins.dead_letter") / "sql", name, schema)
 
 
 def filing(schema: str, ids: Sequence[UUID]) -> tuple[str, list[UUID], float]:
-    """The statement, with its parameters, that files jobs which have failed right now."""
-    return statement("file", schema), list(ids), _AT_ONCE_S
+    """The statement, with its parameters, that files jobs that have just failed."""
+    return statement("file", schema), list(ids), _FILING_S
 
 
 class Letters:
-    """The table of letters of one application.
+    """The table of dead letters of one application.
 
-    :raises ConfigurationError: its broker keeps no tables.
+    :raises ConfigurationError: the broker does not offer SQL.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -102,10 +103,9 @@ class Letters:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def choose(self, wanted: LetterFilter, *, bounded: bool = False) -> Chosen:
-        """The filter with moments instead of ages.
+        """Resolve the ages of a filter to datetimes.
 
-        :param bounded: leave out what dies from now on: who walks through the letters comes to
-            an end.
+        :param bounded: leave out jobs that fail from now on, so that a walk terminates.
         """
         since = until = None
         if bounded or wanted.older_than is not None or wanted.newer_than is not None:
@@ -126,7 +126,7 @@ class Letters:
     async def find(
         self, wanted: LetterFilter, *, limit: int = 50, before: UUID | None = None
     ) -> list[DeadLetter]:
-        """Letters, newest first, each with its last failure alone."""
+        """Dead letters, newest first, each with only its last failure."""
         if not 1 <= limit <= MAX_FOUND:
             raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
         chosen = await self.choose(wanted)
@@ -134,20 +134,20 @@ class Letters:
         return [letter(row) for row in rows]
 
     async def get(self, id: UUID) -> DeadLetter | None:
-        """A letter with all its failures."""
+        """A dead letter with all its failures."""
         chosen = await self.choose(LetterFilter(ids=[id]))
         for row in await self._fetch("find", *chosen, None, 1, True):
             return letter(row)
         return None
 
     async def count(self, wanted: LetterFilter = EVERY) -> int:
-        """How many letters there are; `MAX_COUNT` + 1 stands for that many or more."""
+        """The number of matching dead letters; `MAX_COUNT` + 1 stands for that many or more."""
         chosen = await self.choose(wanted)
         ((count,),) = await self._fetch("count", *chosen, MAX_COUNT + 1)
         return int(count)
 
     async def groups(self) -> list[Group]:
-        """How many of the newest letters are alike; see ``sql/counts.sql``."""
+        """The newest dead letters in groups; see ``sql/counts.sql``."""
         return [
             Group(
                 queue=queue,
@@ -167,7 +167,7 @@ class Letters:
     async def page(
         self, chosen: Chosen, after: LetterPosition | None, limit: int
     ) -> list[LetterPosition]:
-        """Where letters are, oldest first."""
+        """The positions of matching dead letters, oldest first."""
         at, id = after or (None, None)
         rows = await self._fetch("page", *chosen, at, id, limit)
         return [LetterPosition(died_at.replace(tzinfo=UTC), id) for id, died_at in rows]
@@ -183,25 +183,25 @@ class Letters:
         delay_s: float,
         gap_s: float,
     ) -> dict[UUID, UUID]:
-        """Push the jobs of letters under new ids; gives these by letter. See ``sql/replay.sql``."""
+        """Push the jobs again; returns the new ids by dead letter. See ``sql/replay.sql``."""
         rows = await self._fetch(
             "replay", list(ids), list(jobs), force, queue, max_attempts, delay_s, gap_s
         )
         return {id: job for id, job, _ in rows}
 
     async def purge(self, ids: Sequence[UUID]) -> int:
-        """Forget letters for good; gives how many there were."""
+        """Delete dead letters permanently; returns their number."""
         ((count,),) = await self._fetch("purge", list(ids), WINDOW_S)
         return int(count)
 
-    # What the sweep needs
+    # For the sweep
 
     async def file(self, ids: Sequence[UUID]) -> list[str]:
-        """Make letters of failed jobs of the history; gives the queue of each that was made."""
-        return [queue for _, queue in await self._fetch("file", list(ids), WINDOW_S + _AT_ONCE_S)]
+        """File failed jobs of the history; returns the queue of each one that was filed."""
+        return [queue for _, queue in await self._fetch("file", list(ids), WINDOW_S + _FILING_S)]
 
     async def missing(self, after: LetterPosition | None, limit: int) -> list[UnfiledJob]:
-        """Failed jobs that are no letters, and the last one that was looked at."""
+        """Failed jobs without a dead letter, and the last job that was checked."""
         at, id = after or (None, None)
         rows = await self._fetch("missing", at, id, WINDOW_S, limit)
         return [
@@ -210,13 +210,13 @@ class Letters:
         ]
 
     async def bounds(
-        self, keep_days: float | None, most: int
+        self, keep_days: float | None, max_letters: int
     ) -> tuple[datetime | None, datetime | None]:
-        """Up to which death letters are too old, and up to which they are too many."""
-        ((too_old, too_many),) = await self._fetch("bounds", keep_days, most)
+        """The times of death up to which dead letters are too old, and too many."""
+        ((too_old, too_many),) = await self._fetch("bounds", keep_days, max_letters)
         return utc(too_old), utc(too_many)
 
     async def forget(self, limit: int) -> int:
-        """Forget what was purged and cannot come back; gives how many."""
-        ((count,),) = await self._fetch("forget", WINDOW_S + _AT_ONCE_S, limit)
+        """Delete ids of purged dead letters outside the window; returns their number."""
+        ((count,),) = await self._fetch("forget", WINDOW_S + _FILING_S, limit)
         return int(count)

@@ -1,4 +1,4 @@
-"""What repairs and bounds the letters: the sweep, beside a worker."""
+"""The dead letter sweep: files missing dead letters and purges old ones."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from chancy.plugins.dead_letter.store import BATCH, LetterPosition, Letters
 
 logger = logging.getLogger("chancy.dead_letters")
 
-#: Failed jobs of the history that one statement looks at.
-LOOKED_AT = 5_000
-#: A settlement is seen when it is committed, which may be so long after the time it carries.
+#: Failed jobs of the history that one statement checks.
+CHECKED = 5_000
+#: A settlement becomes visible at its commit, up to this long after the time it carries.
 _OVERLAP = timedelta(minutes=5)
-#: Seconds after which the sweep looks at the whole window again, and between two looks at what is
-#: too old or too much.
-_AGAIN_S, _RETENTION_S = 3600.0, 300.0
-#: Statements of one turn that delete.
-_MOST_BATCHES = 200
+#: Seconds between two checks of the whole window, and between two purges of old dead letters.
+_FULL_CHECK_S, _RETENTION_S = 3600.0, 300.0
+#: The most deleting statements in one turn.
+_MAX_BATCHES = 200
 
 
 class DeadLetterSweep:
-    """Files failed jobs that a failed hook has left out, and those of queues in other brokers, of
-    which no hook tells here; purges what is not to be kept.
+    """Files failed jobs that have no dead letter yet, and purges dead letters by age and number.
 
-    :param keep_days: days for which letters are kept; None: for ever.
-    :param max_letters: the most letters; above it the oldest go.
-    :param elsewhere: gives the queues that have their jobs in other brokers.
+    A failed job has no dead letter if the settling hook failed, or if its queue is in another
+    broker, for which no such hook runs.
+
+    :param keep_days: days to keep dead letters; None: without limit.
+    :param max_letters: the most dead letters; above it the oldest are purged.
+    :param external_queues: returns the queues whose jobs are in other brokers.
     """
 
     def __init__(
@@ -41,20 +42,20 @@ class DeadLetterSweep:
         *,
         keep_days: float | None,
         max_letters: int,
-        elsewhere: Callable[[], Awaitable[Collection[str]]] | None = None,
+        external_queues: Callable[[], Awaitable[Collection[str]]] | None = None,
     ) -> None:
         self._letters = letters
         self._clock = clock
         self._keep_days = keep_days
         self._max_letters = max_letters
-        self._elsewhere = elsewhere
+        self._external_queues = external_queues
         self._from: LetterPosition | None = None
-        self._again_at = self._retain_at = float("-inf")
+        self._full_check_at = self._retain_at = float("-inf")
 
     async def turn(self) -> None:
-        """Do what is due.
+        """Repair, and purge if that is due.
 
-        :raises BrokerError: the server is away, or refuses.
+        :raises BrokerError: the server is unavailable, or refuses a statement.
         """
         await self.repair()
         if self._clock.monotonic() >= self._retain_at:
@@ -62,36 +63,38 @@ class DeadLetterSweep:
             self._retain_at = self._clock.monotonic() + _RETENTION_S
 
     async def repair(self) -> int:
-        """File what is missing, of the jobs that failed since the last turn, or within the window
-        of three days; gives how many were."""
-        if self._clock.monotonic() >= self._again_at:
+        """File missing dead letters; returns their number.
+
+        Checks jobs that failed since the last turn, and once an hour the window of three days.
+        """
+        if self._clock.monotonic() >= self._full_check_at:
             self._from = None
-            self._again_at = self._clock.monotonic() + _AGAIN_S
+            self._full_check_at = self._clock.monotonic() + _FULL_CHECK_S
         at, filed = self._from, list[str]()
         while True:
-            found = await self._letters.missing(at, LOOKED_AT)
-            missing = [one.place.id for one in found if one.missing]
+            jobs = await self._letters.missing(at, CHECKED)
+            missing = [job.position.id for job in jobs if job.missing]
             for start in range(0, len(missing), BATCH):
                 filed += await self._file(missing[start : start + BATCH])
-            if not found or found[-1].place == at:
+            if not jobs or jobs[-1].position == at:
                 break
-            at = found[-1].place
+            at = jobs[-1].position
         if at is not None and (self._from is None or at.died_at - _OVERLAP > self._from.died_at):
             self._from = LetterPosition(at.died_at - _OVERLAP, UUID(int=0))
         if filed:
-            await self._tell(filed)
+            await self._log(filed)
         return len(filed)
 
-    async def _tell(self, queues: Sequence[str]) -> None:
-        others = await self._elsewhere() if self._elsewhere is not None else ()
-        here = sum(queue not in others for queue in queues)
-        if here:
-            logger.warning("dead_letters_repaired count=%d", here)
-        if here < len(queues):
-            logger.info("dead_letters_filed count=%d", len(queues) - here)
+    async def _log(self, queues: Sequence[str]) -> None:
+        external = await self._external_queues() if self._external_queues is not None else ()
+        repaired = sum(queue not in external for queue in queues)
+        if repaired:
+            logger.warning("dead_letters_repaired count=%d", repaired)
+        if repaired < len(queues):
+            logger.info("dead_letters_filed count=%d", len(queues) - repaired)
 
     async def _file(self, ids: Sequence[UUID]) -> list[str]:
-        """File failed jobs; on a refusal each alone, so that a bad one stands alone."""
+        """File failed jobs. A refused batch is halved until only the refused job is left out."""
         try:
             return await self._letters.file(ids)
         except StatementFailed as error:
@@ -104,7 +107,7 @@ class DeadLetterSweep:
         return await self._file(ids[:middle]) + await self._file(ids[middle:])
 
     async def retain(self) -> int:
-        """Purge what is too old, and of what is too much the oldest; gives how many."""
+        """Purge dead letters that are too old or too many; returns their number."""
         too_old, too_many = await self._letters.bounds(self._keep_days, self._max_letters)
         expired = await self._drop(too_old)
         if expired:
@@ -119,14 +122,14 @@ class DeadLetterSweep:
         return expired + dropped
 
     async def _drop(self, until: datetime | None) -> int:
-        """Purge the letters that died up to then, as many as one turn may."""
+        """Purge dead letters of jobs that failed up to ``until``, within the limit of one turn."""
         if until is None:
             return 0
         chosen = (await self._letters.choose(EVERY))._replace(until=until)
         dropped = 0
-        for _ in range(_MOST_BATCHES):
-            places = await self._letters.page(chosen, None, BATCH)
-            dropped += await self._letters.purge([place.id for place in places])
-            if len(places) < BATCH:
+        for _ in range(_MAX_BATCHES):
+            positions = await self._letters.page(chosen, None, BATCH)
+            dropped += await self._letters.purge([position.id for position in positions])
+            if len(positions) < BATCH:
                 break
         return dropped

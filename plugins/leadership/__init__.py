@@ -1,4 +1,4 @@
-"""Leadership: of many workers one does what need not be done by all."""
+"""Leadership: one worker at a time does the work that only one needs to do."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ _MIGRATIONS = Migrations(
 
 
 class Leadership(Plugin):
-    """Elects a leader by a lease in the database.
+    """Elects a leader with a lease in the database.
 
-    A worker that dies leads for ``lease_s`` more; one that stops gives the lease back. With
-    another broker than Postgres there is no election: every worker leads.
+    The lease of a worker that dies lasts up to ``lease_s`` more; a worker that stops releases it.
+    With a broker other than Postgres there is no election: every worker leads.
 
-    :param lease_s: seconds for which a lease holds unless it is renewed. The same in every worker.
-    :param renew_s: seconds between renewals, less up to a fifth; a third of the lease unless given.
-    :raises ConfigurationError: a lease below 0.1 s, or one that a single late renewal would end.
+    :param lease_s: seconds after which a lease expires unless it is renewed. Use the same value
+        in every worker.
+    :param renew_s: seconds between renewals, less up to a fifth. Default: a third of the lease.
+    :raises ConfigurationError: the lease is shorter than 0.1 s or longer than an hour, or a single
+        late renewal would end it.
     """
 
     def __init__(self, *, lease_s: float = 15.0, renew_s: float | None = None) -> None:
@@ -61,8 +63,10 @@ class Leadership(Plugin):
 
 
 class ImmediateLeadership(Plugin):
-    """Lets every worker lead from its start, in term 0: for tests, and for those who have one
-    worker. Put in place of `Leadership`."""
+    """Makes every worker the leader from its start, in term 0.
+
+    Pass it in place of `Leadership` in tests and in deployments with a single worker.
+    """
 
     @classmethod
     def get_identifier(cls) -> str:

@@ -1,4 +1,4 @@
-"""The election: a lease in the database, and how long its holder may trust in it."""
+"""The election: a lease in the database, and how long its holder relies on it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from chancy.postgres.statements import load
 logger = logging.getLogger("chancy.leadership")
 
 _SQL = resources.files("chancy.plugins.leadership") / "sql"
-#: The part of a lease for which its holder trusts in it: the clocks of two machines may run apart
-#: by a tenth, and it stops first all the same.
+#: The fraction of a lease for which its holder relies on it: the clocks of two machines may
+#: differ in speed by a tenth, and the holder still stops before the lease expires.
 _TRUSTED = 0.9
-#: Seconds that giving the lease back may take at the end; then it ends by itself.
+#: Timeout in seconds for releasing the lease at the end; an unreleased lease expires.
 _RESIGN_S = 2.0
-#: Seconds over which those who heard that it is free spread their tries.
+#: Seconds over which workers spread their attempts after a notification that the lease is free.
 _SPREAD_S = 0.05
-#: Renewals that a try waits for which the server refused: somebody must do something first.
+#: Renewal intervals before the next attempt when the server refused one for a permanent reason.
 _REFUSED = 12
-#: Runs on while the machine is suspended, as the clock of the server does.
+#: A clock that also advances while the machine is suspended, like the server's.
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class ClockReading:
-    """A moment by the clocks of this process, and how long ago it was."""
+    """A point in time by the monotonic clocks of this process, and its age."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class ClockReading:
 
     @property
     def ago_s(self) -> float:
-        """Seconds since then by the clock that ran faster. Never a clock that can be set."""
+        """Seconds since then by whichever clock ran faster. Neither of them can be set."""
         return max(self._clock.monotonic() - self._ticks, _boot_time() - self._boot)
 
 
@@ -50,9 +50,9 @@ def _boot_time() -> float:
 
 
 class Election:
-    """The gate of one worker: whether it leads, by what it knows without asking.
+    """The leader gate of one worker, answered from memory without a query.
 
-    :param lease_s: seconds for which the lease holds in the database.
+    :param lease_s: seconds after which the lease expires in the database.
     :param renew_s: seconds between renewals.
     """
 
@@ -66,7 +66,7 @@ class Election:
         self._elect = load(_SQL, "elect", store.schema)
         self._resign = load(_SQL, "resign", store.schema)
         self._backoff = Backoff(base_s=renew_s / 10, cap_s=renew_s)
-        #: As whom it may have the lease: set before that is asked for.
+        #: The worker id that may hold the lease; set before the lease is requested.
         self._candidate: UUID | None = None
         self._term: int | None = None
         self._renewed = ClockReading(runtime.clock)
@@ -75,10 +75,11 @@ class Election:
 
     @property
     def term(self) -> int | None:
-        """The term in which this worker leads now; None: it does not.
+        """The term in which this worker leads now; None: it does not lead.
 
-        Counted from before the renewal was sent: the server began to count later, so that this is
-        None before the lease ends there, whatever has held up this process.
+        The age of the lease counts from before the renewal was sent. The server starts to count
+        later, so this is None before the lease expires there, however long this process was
+        suspended.
         """
         if self._term is None or self._candidate != self._runtime.worker_id:
             return None
@@ -96,11 +97,11 @@ class Election:
         return term
 
     def vacant(self) -> None:
-        """Try soon: the one who led has left."""
+        """Start an election soon: the leader has resigned."""
         self._vacant.set()
 
     async def serve(self) -> None:
-        """Stand for election until cancelled, then give the lease back."""
+        """Stand for election until cancelled, then release the lease."""
         try:
             while True:
                 pause_s = await self._stand()
@@ -111,13 +112,13 @@ class Election:
             await self._leave()
 
     async def _stand(self) -> float:
-        """Take or renew the lease if it can be; returns the seconds until the next try."""
+        """Take or renew the lease if possible; returns the seconds until the next attempt."""
         holder = self._runtime.worker_id
         if self._candidate != holder:
-            # It was declared dead, and is another now.
+            # The worker was declared dead and has registered under a new id.
             self._set(None)
         self._candidate = holder
-        asked = ClockReading(self._runtime.clock)
+        asked_at = ClockReading(self._runtime.clock)
         try:
             rows = await self._store.fetch(self._elect, holder, self._lease_s)
         except BrokerError as error:
@@ -131,15 +132,15 @@ class Election:
             return pause_s
         self._backoff.reset()
         if not rows:
-            # Another took the lease while this statement ran.
+            # Another worker took the lease while this statement ran.
             return random.uniform(0, _SPREAD_S)
         leads, term, left_s = rows[0]
         if not leads:
             self._set(None)
-            # The end of the lease is known, and its renewal is not: look when it would end.
+            # The lease of the leader may be renewed before it ends: check when it would end.
             until_end_s = max(float(left_s), 0.0) + random.uniform(0, self._renew_s / 10)
             return min(until_end_s, self._renew_s * random.uniform(1.0, 1.2))
-        self._renewed = asked
+        self._renewed = asked_at
         self._set(term)
         return self._renew_s * random.uniform(0.8, 1.0)
 
@@ -155,7 +156,7 @@ class Election:
             logger.info("leader_began term=%d id=%s", term, self._candidate)
 
     async def _leave(self) -> None:
-        """Give the lease back, if it may be ours: the answer to the last try can be lost."""
+        """Release the lease if this worker may hold it: the last response may have been lost."""
         holder, leads = self._candidate, self.leading
         self._set(None)
         self._candidate = None
@@ -167,8 +168,8 @@ class Election:
         except (BrokerError, TimeoutError) as error:
             if leads:
                 logger.warning(
-                    "resignation_failed error=%s: the others wait for the end of the lease, "
+                    "resignation_failed error=%s: other workers wait until the lease expires, "
                     "at most %g s",
-                    str(error) or "no answer in time",
+                    str(error) or "no response in time",
                     self._lease_s,
                 )

@@ -1,4 +1,4 @@
-"""Pruner: the history of finished jobs is kept for a number of days, or as rules say."""
+"""Pruner: deletes old finished jobs by days and by rules."""
 
 from __future__ import annotations
 
@@ -26,23 +26,28 @@ __all__ = ["Prune", "Pruner"]
 
 logger = logging.getLogger("chancy.pruner")
 
+#: SQLSTATE insufficient_privilege.
 _NOT_ALLOWED = "42501"
-#: Turns of the leader for one of a worker that does not lead: the days to come are made for a week.
+#: Turns of the leader for one turn of another worker: partitions are created a week ahead.
 _RARELY = 8
-# The partition was made, or rows came into the default one, at the same moment.
-_MET_ANOTHER = frozenset({"23505", "23514", "42P07", "42P17"})
-#: The most rules: each is a walk of its own through the history.
+#: SQLSTATEs of a concurrent change: another process created the partition, or rows were inserted
+#: into the default partition.
+_CONCURRENT = frozenset({"23505", "23514", "42P07", "42P17"})
+#: The most rules: each one scans the history separately.
 MAX_RULES = 100
-#: Rows of those who waited for jobs that are forgotten in one turn.
-_FORGOTTEN = 10_000
+#: The most expired rows of waiting callers deleted in one turn.
+_MAX_AWAITED = 10_000
 
 
-def _met_another(error: BrokerError) -> bool:
-    return isinstance(error, StatementFailed) and error.sqlstate in _MET_ANOTHER
+def _is_concurrent(error: BrokerError) -> bool:
+    return isinstance(error, StatementFailed) and error.sqlstate in _CONCURRENT
 
 
 def _until(clock: Clock, due: float, leader: LeaderGate | None) -> Callable[[], bool]:
-    """Whether to go on: the days must not wait for a long walk, nor may a leader who is none."""
+    """A condition that holds until the next turn is due, and while the leader still leads.
+
+    A long walk must not delay the partitions.
+    """
     return lambda: clock.monotonic() < due and (leader is None or leader.leading)
 
 
@@ -51,15 +56,15 @@ def _not_allowed(error: StatementFailed) -> bool:
 
 
 class Pruner(Plugin):
-    """Makes the partitions of the days to come, drops those of days long gone, and removes what
-    rules do not keep for so long.
+    """Creates partitions for the next days, drops old ones, and deletes finished jobs by rules.
 
-    The leader does it, and the others rarely: it may not be the one with the role of the owner.
-    All steps find nothing to do when another was first.
+    The leader does it; the other workers do it rarely, because the leader's role may not own the
+    tables. Every step is safe to run concurrently.
 
-    :param keep_days: days (UTC) for which finished jobs are kept, beside today.
-    :param every_s: seconds between two looks of the leader.
-    :param rules: what goes before its day is dropped; a job goes when one of them means it.
+    :param keep_days: days (UTC) to keep finished jobs, in addition to today.
+    :param every_s: seconds between two turns of the leader.
+    :param rules: at most 100; a job that matches one of them is deleted before its day is dropped.
+    :raises ConfigurationError: a setting is out of range, or a rule is not a `Prune`.
     """
 
     def __init__(
@@ -72,9 +77,9 @@ class Pruner(Plugin):
         self.rules = tuple(rules)
         for rule in self.rules:
             if not isinstance(rule, Prune):
-                raise ConfigurationError(f"{shown(rule)} is not a rule: write Prune(…)")
+                raise ConfigurationError(f"{shown(rule)} is not a rule: pass Prune(…)")
         if len(self.rules) > MAX_RULES:
-            raise ConfigurationError(f"{len(self.rules):,} rules are more than {MAX_RULES}")
+            raise ConfigurationError(f"{len(self.rules):,} rules: pass at most {MAX_RULES}")
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -91,8 +96,8 @@ class Pruner(Plugin):
     def commands(self) -> Sequence[click.Command]:
         from chancy.plugins.pruner.commands import prune_command
 
-        own: Any = self  # type checkers take the link to this folder for another module
-        return [prune_command(own)]
+        plugin: Any = self  # type checkers see the symlink to this folder as another module
+        return [prune_command(plugin)]
 
     async def serve(self, runtime: Runtime) -> None:
         broker, clock, leader = runtime.broker, runtime.clock, runtime.leader
@@ -111,15 +116,15 @@ class Pruner(Plugin):
             await clock.sleep(max(due - clock.monotonic(), 0.0))
 
     async def _try_days(self, broker: SqlStore) -> bool:
-        """Make and drop partitions; returns whether this role may."""
+        """Create and drop partitions; returns whether this role has the privilege."""
         try:
             await self.prune(broker)
         except StatementFailed as error:
             if not _not_allowed(error):
                 raise
             logger.warning(
-                "prune_not_allowed error=%s: let a worker run as the owner of the tables, or "
-                "call make_days and drop_days by a schedule of the database's",
+                "prune_not_allowed error=%s: run a worker as the owner of the tables, or call "
+                "make_days and drop_days from a scheduler in the database",
                 error,
             )
             return False
@@ -129,16 +134,16 @@ class Pruner(Plugin):
         self,
         sweep: PrunerSweep,
         pause: Callable[[float], Awaitable[None]],
-        goes_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
     ) -> bool:
-        """Apply the rules; returns whether this role may."""
+        """Apply the rules; returns whether this role has the privilege."""
         try:
-            await sweep.turn(pause, goes_on)
+            await sweep.turn(pause, should_continue)
         except BrokerError as error:
             if isinstance(error, StatementFailed) and _not_allowed(error):
                 logger.warning(
-                    "prune_rules_not_allowed error=%s: the rules need the right to delete from "
-                    "finished_jobs; grant it, or run `chancy prune` under a role that has it",
+                    "prune_rules_not_allowed error=%s: the rules need the DELETE privilege on "
+                    "finished_jobs: grant it, or run `chancy prune` as a role that has it",
                     error,
                 )
                 return False
@@ -153,17 +158,17 @@ class Pruner(Plugin):
         return True
 
     async def prune(self, broker: SqlStore) -> list[str]:
-        """Make and drop partitions; returns the names of those that were dropped."""
+        """Create and drop partitions; returns the names of the dropped ones."""
         dropped: list[str] = []
         for name, number in (
             ("make_days", 7),
             ("drop_days", self.keep_days),
-            ("forget_awaited", _FORGOTTEN),
+            ("forget_awaited", _MAX_AWAITED),
         ):
             try:
                 rows = await broker.fetch(statement(name, broker.schema), number)
             except BrokerError as error:
-                if not (error.retryable or _met_another(error)):
+                if not (error.retryable or _is_concurrent(error)):
                     raise
                 logger.info("prune_postponed step=%s error=%s", name, error)
                 continue
@@ -176,12 +181,12 @@ class Pruner(Plugin):
     async def apply(
         self, broker: SqlStore, pause: Callable[[float], Awaitable[None]], *, dry_run: bool = False
     ) -> list[int]:
-        """Apply every rule once; returns how many jobs each has removed, in their order.
+        """Apply every rule once; returns the number of deleted jobs for each rule, in order.
 
-        :param pause: waits for so many seconds, between two statements.
-        :param dry_run: count them only. A job that several rules mean counts for each; those of
-            days that `prune` would drop are left out.
-        :raises BrokerError: what was removed before stays removed.
+        :param pause: sleeps the given number of seconds; called after each statement.
+        :param dry_run: only count. A job that matches several rules counts for each of them; jobs
+            of days that `prune` would drop are left out.
+        :raises BrokerError: a statement failed. Jobs deleted before stay deleted.
         """
         floor = datetime(1970, 1, 1, tzinfo=UTC)
         if dry_run:

@@ -1,4 +1,4 @@
-"""``chancy prune``."""
+"""The ``chancy prune`` command."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def prune_command(pruner: Pruner) -> click.Command:
-    """The command, with the settings of the plugin of an application."""
+    """Build the command with the settings of an application's pruner."""
 
     @click.command("prune")
-    @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+    @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
     @as_json
     @click.pass_obj
     def prune(line: CommandLine, dry_run: bool, json_: bool) -> None:
-        """Prune the history once, as the settings of the plugin chancy.pruner say.
+        """Prune the history once, with the settings of the plugin chancy.pruner.
 
-        Makes the partitions of the days to come, drops those of old days, and applies every rule.
-        What workers do by themselves; for those who would rather do it by a schedule.
+        Creates the partitions of the next days, drops those of old days, and applies every rule.
+        Workers do this automatically; use the command to run it on your own schedule.
 
         \b
         Example:
@@ -38,7 +38,7 @@ def prune_command(pruner: Pruner) -> click.Command:
             store = app.broker
             if not isinstance(store, SqlStore):
                 raise ConfigurationError(
-                    f"the history is pruned in Postgres, and {type(store).__name__} does not "
+                    f"the history is stored in Postgres, and {type(store).__name__} does not "
                     "offer SQL statements: use an application on Postgres"
                 )
             if dry_run:
@@ -56,9 +56,9 @@ def prune_command(pruner: Pruner) -> click.Command:
             ]
             line.script({"dry_run": dry_run, "partitions": dropped, "rules": rules})
             return
-        word = "would go" if dry_run else "gone"
+        label = "jobs to delete" if dry_run else "jobs deleted"
         rows = [(name, "all") for name in dropped]
         rows += [(f"rule {r}", f"{n:,}") for r, n in zip(pruner.rules, removed, strict=True)]
-        line.table(("what", f"jobs {word}"), rows)
+        line.table(("partition or rule", label), rows)
 
     return prune

@@ -1,4 +1,4 @@
-"""Which finished jobs are not kept for as long as the others."""
+"""`Prune`, the rule for deleting finished jobs before their day is dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chancy.plugin.patterns import check_pattern
 from chancy.states import State
 from chancy.text import shown
 
-#: The most jobs that a rule may keep of a queue, and the longest time.
+#: The most jobs of a queue that a rule may keep, and the longest age.
 MAX_KEPT = 10_000_000
 MAX_AGE = timedelta(days=3650)
 
@@ -20,19 +20,19 @@ FinalState = Literal["succeeded", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prune:
-    """Removes finished jobs before their day is dropped. Every condition that is given must hold.
+    """A rule that deletes finished jobs before their day is dropped. All conditions must match.
 
     :param state: a final state, or its name.
-    :param queue: a name or a pattern: ``*`` stands for any characters, ``?`` for one.
+    :param queue: a name or a pattern: ``*`` matches any characters, ``?`` exactly one.
     :param func: the path of a function, or a pattern of paths: ``shop.jobs.*``.
-    :param older_than: time since the job finished, by the clock of the server; up to ten years.
-    :param keep_last: those that finished last stay, so many of each queue, counted among the jobs
-        that the other conditions mean; up to 10,000,000.
-    :raises ConfigurationError: neither ``older_than`` nor ``keep_last`` is given, or a value that
-        cannot be.
+    :param older_than: minimum time since the job finished, by the server's clock; up to ten years.
+    :param keep_last: the number of jobs to keep in each queue, those that finished last among the
+        jobs that match the other conditions; up to 10,000,000.
+    :raises ConfigurationError: neither ``older_than`` nor ``keep_last`` is given, or a value is
+        not valid.
     """
 
-    # A name that is misspelled in a file must not make a rule that means more than it should.
+    # Unknown keys in a settings file are errors: ignoring one would make a rule match too much.
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     state: State | FinalState | None = None
@@ -49,7 +49,7 @@ class Prune:
                 check_pattern(getattr(self, name), f"Prune: {name}")
         if self.older_than is None and self.keep_last is None:
             raise ConfigurationError(
-                "Prune: give older_than or keep_last: without them nothing says which jobs stay"
+                "Prune: pass older_than or keep_last: without them the rule would keep no job"
             )
         age: object = self.older_than
         if age is not None and not (isinstance(age, timedelta) and timedelta() <= age <= MAX_AGE):
@@ -66,18 +66,20 @@ class Prune:
 
     @property
     def state_number(self) -> int | None:
-        """The state as the tables have it."""
+        """The number of the state in the tables."""
         return None if self.state is None else int(cast(State, self.state))
 
     def __str__(self) -> str:
-        given = {
+        conditions = {
             "state": self.state,
             "queue": self.queue,
             "func": self.func,
             "older_than": self.older_than,
             "keep_last": self.keep_last,
         }
-        return " ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+        return " ".join(
+            f"{name}={value}" for name, value in conditions.items() if value is not None
+        )
 
 
 def _final(state: object) -> State:
@@ -86,9 +88,9 @@ def _final(state: object) -> State:
     except ValueError:
         found = State.PENDING
     if not found.final:
-        names = ", ".join(one.label for one in State if one.final)
+        names = ", ".join(state.label for state in State if state.final)
         raise ConfigurationError(
-            f"Prune: state={shown(state)} is no state of a finished job: {names}. Unfinished jobs "
-            "are never pruned"
+            f"Prune: state={shown(state)} must be a state of finished jobs ({names}); unfinished "
+            "jobs are never pruned"
         )
     return found

@@ -1,4 +1,4 @@
-"""Walking through the history by rules, in small steps, from where the last walk stopped."""
+"""Applies pruner rules to the history in small steps and resumes where the last turn stopped."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from chancy.plugins.pruner.rule import Prune
 from chancy.postgres.statements import load
 from chancy.states import State
 
-#: Jobs that one statement looks at, and removes at most. 1,000 take 10 to 20 ms.
+#: The most jobs that one statement reads and deletes. 1,000 take 10 to 20 ms.
 STEP = 1_000
-#: Pauses are this many times as long as the steps: a walk takes a quarter of one session's time.
+#: Length of a pause in multiples of the step before it: a walk uses a quarter of one session.
 _PAUSES = 3.0
 _SHORTEST_PAUSE_S = 0.01
-#: The most queues that a rule with a pattern is applied to.
+#: The most queues to which a rule with a pattern applies.
 MAX_QUEUES = 10_000
-#: Jobs that finished within this time stay, whatever the rules say: somebody may be waiting for
-#: them, and a settlement whose answer was lost is looked up among them.
+#: Jobs that finished within this time are always kept: a caller may be waiting for them, and a
+#: settlement whose response was lost is looked up among them.
 YOUNG = timedelta(minutes=1)
-#: The same where a rule means failed jobs, too: a sweep that finds out what has failed, such as
-#: that of dead letters, comes by every 30 s, and without a leader every 6 minutes.
+#: The same for rules that match failed jobs: a sweep that looks for failed jobs, such as that of
+#: dead letters, runs every 30 s, and without a leader every 6 minutes.
 YOUNG_FAILED = timedelta(minutes=10)
-#: Before every job.
-_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+#: Earlier than every job.
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @lru_cache(maxsize=64)
 def statement(name: str, schema: str) -> str:
-    """A statement of the folder ``sql``."""
+    """The SQL statement of a file in the folder ``sql``."""
     return load(resources.files("chancy.plugins.pruner") / "sql", name, schema)
 
 
 @dataclass(slots=True)
 class _Walk:
-    """One walk of a rule through the history of a queue, from now back to where it is clean.
+    """One walk of a rule through the history of a queue, from now back to the clean part.
 
     :param before: jobs that finished later are too young.
-    :param until: it has come so far.
-    :param clean: before this nothing will be left for the rule once the walk is over.
-    :param counted: jobs that it has met and the rule means.
+    :param until: the position reached so far.
+    :param clean: once the walk is complete, no job that finished before this matches the rule.
+    :param counted: matching jobs seen so far.
     """
 
     before: datetime
@@ -57,10 +57,10 @@ class _Walk:
 
 @dataclass(slots=True)
 class _RuleProgress:
-    """What is known of a rule in a queue.
+    """The progress of a rule in a queue.
 
-    :param clean: of what finished before this, nothing is left for the rule. Rows of finished
-        jobs do not change, and none is added in the past.
+    :param clean: no job that finished before this matches the rule. Rows of finished jobs do not
+        change, and none is added in the past.
     """
 
     clean: datetime
@@ -70,10 +70,10 @@ class _RuleProgress:
 class PrunerSweep:
     """Applies rules to the history of finished jobs.
 
-    What it has looked at is memory of this process: another one begins at the beginning, which is
-    as many steps as there are thousands of jobs.
+    Progress is kept in memory: a new process starts from the beginning, which takes one step for
+    every 1,000 jobs.
 
-    :param remove: False to count what would go.
+    :param remove: pass False to only count matching jobs.
     :param floor: jobs that finished before this are left out.
     """
 
@@ -83,7 +83,7 @@ class PrunerSweep:
         rules: Sequence[Prune],
         *,
         remove: bool = True,
-        floor: datetime = _BEGINNING,
+        floor: datetime = _EPOCH,
         step: int = STEP,
     ) -> None:
         self._store = store
@@ -91,33 +91,37 @@ class PrunerSweep:
         self._remove = remove
         self._floor = floor
         self._step = step
-        self._places: dict[tuple[int, str], _RuleProgress] = {}
+        self._progress: dict[tuple[int, str], _RuleProgress] = {}
+        #: The rule and queue at which the last turn stopped.
         self._stopped = (0, "")
-        #: Jobs that each rule has removed, by its number; for whoever reads it to empty.
+        #: Deleted jobs by the number of the rule; the caller clears it.
         self.removed: dict[int, int] = {}
 
     async def turn(
-        self, pause: Callable[[float], Awaitable[None]], goes_on: Callable[[], bool]
+        self, pause: Callable[[float], Awaitable[None]], should_continue: Callable[[], bool]
     ) -> bool:
-        """Apply every rule to every queue; returns whether it came to the end.
+        """Apply every rule to every queue; returns whether the turn is complete.
 
-        :param pause: waits for so many seconds, between two statements.
-        :param goes_on: asked before each statement. Where it says no, the next turn begins.
-        :raises BrokerError: the next turn begins there as well.
+        :param pause: sleeps the given number of seconds; called after each statement.
+        :param should_continue: called before each statement. If it returns False, the turn stops
+            and the next one resumes there.
+        :raises BrokerError: a statement failed; the next turn resumes there.
         """
         ((now,),) = await self._fetch("now")
         work = await self._work()
-        there = set(work)
-        self._places = {key: place for key, place in self._places.items() if key in there}
-        behind = [key for key in work if key >= self._stopped]
-        for key in behind + work[: len(work) - len(behind)]:
+        current = set(work)
+        self._progress = {
+            key: progress for key, progress in self._progress.items() if key in current
+        }
+        remaining = [key for key in work if key >= self._stopped]
+        for key in remaining + work[: len(work) - len(remaining)]:
             self._stopped = key
-            while goes_on():
-                began = time.monotonic()
-                over = await self._advance(*key, now)
-                took_s = time.monotonic() - began
+            while should_continue():
+                started = time.monotonic()
+                done = await self._advance(*key, now)
+                took_s = time.monotonic() - started
                 await pause(max(took_s * _PAUSES, _SHORTEST_PAUSE_S))
-                if over:
+                if done:
                     break
             else:
                 return False
@@ -125,30 +129,30 @@ class PrunerSweep:
         return True
 
     async def _work(self) -> list[tuple[int, str]]:
-        """Every rule, by its number, with every queue that it is applied to."""
+        """Every rule, by its number, with every queue to which it applies."""
         work: list[tuple[int, str]] = []
-        found: list[str] | None = None
+        queues: list[str] | None = None
         for number, rule in enumerate(self._rules):
             if rule.queue is not None and exact(rule.queue):
                 work.append((number, rule.queue))
                 continue
-            if found is None:
-                found = sorted(str(name) for (name,) in await self._fetch("queues", MAX_QUEUES))
-            work += [(number, queue) for queue in found if matches(rule.queue, queue)]
+            if queues is None:
+                queues = sorted(str(name) for (name,) in await self._fetch("queues", MAX_QUEUES))
+            work += [(number, queue) for queue in queues if matches(rule.queue, queue)]
         return work
 
     async def _advance(self, number: int, queue: str, now: datetime) -> bool:
-        """Make one step of a rule in a queue; returns whether its walk is over."""
+        """Run one step of a rule in a queue; returns whether its walk is complete."""
         rule = self._rules[number]
-        place = self._places.setdefault((number, queue), _RuleProgress(self._floor))
-        walk = place.walk
+        progress = self._progress.setdefault((number, queue), _RuleProgress(self._floor))
+        walk = progress.walk
         if walk is None:
-            walk = place.walk = _begun(rule, now)
+            walk = progress.walk = _start(rule, now)
         kept = max((rule.keep_last or 0) - walk.counted, 0)
         ((seen, matched, removed, reached, latest),) = await self._fetch(
             "step",
             queue,
-            place.clean,
+            progress.clean,
             walk.until,
             walk.before,
             rule.state_number,
@@ -165,18 +169,18 @@ class PrunerSweep:
             walk.until = reached
             return False
         if walk.clean is not None and self._remove:
-            place.clean = max(place.clean, walk.clean)
-        place.walk = None
+            progress.clean = max(progress.clean, walk.clean)
+        progress.walk = None
         return True
 
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
 
-def _begun(rule: Prune, now: datetime) -> _Walk:
+def _start(rule: Prune, now: datetime) -> _Walk:
     young = YOUNG_FAILED if rule.state in (None, State.FAILED) else YOUNG
     before = now - max(rule.older_than or young, young)
     if rule.keep_last:
-        # Those that are too young count among the last ones.
+        # Jobs that are too young to delete count among the last ones.
         return _Walk(before=before, until=now)
     return _Walk(before=before, until=before, clean=before)

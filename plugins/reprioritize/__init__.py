@@ -1,4 +1,4 @@
-"""Reprioritize: jobs that wait for long gain priority."""
+"""Reprioritize: jobs gain priority while they wait."""
 
 from __future__ import annotations
 
@@ -28,52 +28,52 @@ __all__ = ["Aging", "Reprioritize"]
 
 logger = logging.getLogger("chancy.reprioritize")
 
-#: Jobs that one statement looks at, and raises at most.
+#: The most jobs that one statement reads and raises.
 STEP = 1_000
-#: Pauses are this many times as long as the steps: it takes a quarter of one session's time.
+#: Length of a pause in multiples of the step before it: a turn uses a quarter of one session.
 _PAUSES = 3.0
 _SHORTEST_PAUSE_S = 0.01
-#: Queues times priorities that are looked at in one turn.
+#: The most lanes (pairs of queue and priority) in one turn.
 _LANES = 10_000
-#: Seconds between two notices to the workers of a queue in one turn: each makes them look from
-#: the front, over the entries of everything that was claimed of late.
-_TELL_S = 0.5
-#: Looks within the shortest period, and the bounds of the time between two.
-_LOOKS, _SOONEST_S, _LATEST_S = 4, 0.25, 60.0
-#: Turns of the leader for one of a worker that does not lead.
+#: Seconds between two notifications to the workers of a queue in one turn. Each makes them scan
+#: from the front, over the index entries of recently claimed jobs.
+_NOTIFY_S = 0.5
+#: Turns within the shortest period of a rule, and the bounds of the seconds between two turns.
+_TURNS, _SOONEST_S, _LATEST_S = 4, 0.25, 60.0
+#: Turns of the leader for one turn of another worker.
 _RARELY = 8
 MAX_RULES = 100
-#: Before every position.
+#: Lower than every position.
 _FRONT = -(2**63)
 
 
 @lru_cache(maxsize=64)
 def statement(name: str, schema: str) -> str:
-    """A statement of the folder ``sql``."""
+    """The SQL statement of a file in the folder ``sql``."""
     return load(resources.files("chancy.plugins.reprioritize") / "sql", name, schema)
 
 
 class Reprioritize(Plugin):
     """Raises the priority of pending jobs by their age.
 
-    The leader does it, and the others rarely, so that it is done without any leader too. The
-    priority follows from the age and from what the job was pushed with, which is noted in
-    ``meta["reprioritize"]``: two at once do no harm. Jobs keep their order among those of one
-    priority. Of several rules that mean a job the one that gives the most counts.
+    The leader applies the rules; the other workers do it rarely, so it works without a leader
+    too. The priority follows from the age of the job and from the priority it was pushed with,
+    which is stored in ``meta["reprioritize"]``, so concurrent turns are safe. Jobs of the same
+    priority keep their order. If several rules match a job, the highest result applies.
 
-    :param rules: at most 100.
-    :param every_s: seconds between two looks of the leader; a quarter of the shortest period
-        unless given, 0.25 to 60.
-    :raises ConfigurationError: something that is no rule.
+    :param rules: 1 to 100 rules.
+    :param every_s: seconds between two turns of the leader, 0.01 to 86,400. Default: a quarter of
+        the shortest period, from 0.25 to 60.
+    :raises ConfigurationError: a rule is not an `Aging`, or a setting is out of range.
     """
 
     def __init__(self, *, rules: Sequence[Aging], every_s: float | None = None) -> None:
         self.rules = tuple(rules)
         for rule in self.rules:
             if not isinstance(rule, Aging):
-                raise ConfigurationError(f"{shown(rule)} is not a rule: write Aging(…)")
+                raise ConfigurationError(f"{shown(rule)} is not a rule: pass Aging(…)")
         if not 1 <= len(self.rules) <= MAX_RULES:
-            raise ConfigurationError(f"{len(self.rules):,} rules: give 1 to {MAX_RULES}")
+            raise ConfigurationError(f"{len(self.rules):,} rules: pass 1 to {MAX_RULES}")
         if every_s is not None and not 0.01 <= every_s <= 86_400:
             raise ConfigurationError(f"every_s={shown(every_s)} must be from 0.01 to 86,400 s")
         self.every_s = every_s
@@ -88,7 +88,7 @@ class Reprioritize(Plugin):
         )
 
     def requires_for(self, queue: Queue) -> frozenset[Capability]:
-        """SQL for the queues that a rule names: jobs elsewhere would never gain anything."""
+        """SQL for the queues that a rule names: jobs in other brokers never gain priority."""
         named = any(rule.queue and matches(rule.queue, queue.name) for rule in self.rules)
         return frozenset({Capability.SQL} if named else ())
 
@@ -97,13 +97,13 @@ class Reprioritize(Plugin):
         if self.every_s is not None:
             return self.every_s
         shortest_s = min(rule.every for rule in self.rules).total_seconds()
-        return min(max(shortest_s / _LOOKS, _SOONEST_S), _LATEST_S)
+        return min(max(shortest_s / _TURNS, _SOONEST_S), _LATEST_S)
 
     async def serve(self, runtime: Runtime) -> None:
         broker, clock, leader = runtime.broker, runtime.clock, runtime.leader
         if not isinstance(broker, SqlStore):
             logger.warning(
-                "reprioritize_without_tables broker=%s: jobs gain priority in Postgres alone",
+                "reprioritize_without_tables broker=%s: jobs gain priority in Postgres only",
                 type(broker).__name__,
             )
             return
@@ -116,21 +116,22 @@ class Reprioritize(Plugin):
     async def raise_all(
         self, store: SqlStore, clock: Clock, *, leader: LeaderGate | None = None
     ) -> int:
-        """Give every pending job the priority that its age asks for, in small steps.
+        """Raise the priority of every pending job by its age, in small steps.
 
-        Returns how many were raised. What the server does not do now is left for the next turn.
+        Returns the number of raised jobs. Work that fails with a retryable error is left for the
+        next turn.
 
-        :param leader: stops early when this one does not lead any more.
+        :param leader: the turn stops early once this gate no longer leads.
         """
         turn = _Turn(store, clock.sleep, lambda: leader is None or leader.leading)
         try:
             lanes = await turn.fetch("lanes", _LANES)
-            # Highest first: what is raised into a lane is not looked at again in this turn.
-            before = None
+            # Highest first: a job raised into another lane is not visited again in this turn.
+            previous = None
             for queue, priority in lanes:
-                if queue != before:
-                    await turn.tell_all()
-                before = queue
+                if queue != previous:
+                    await turn.notify_all()
+                previous = queue
                 rules = [
                     rule
                     for rule in self.rules
@@ -138,7 +139,7 @@ class Reprioritize(Plugin):
                 ]
                 if rules:
                     await turn.walk(rules, queue, priority)
-            await turn.tell_all()
+            await turn.notify_all()
         except BrokerError as error:
             if not error.retryable:
                 raise
@@ -149,19 +150,21 @@ class Reprioritize(Plugin):
 
 
 class _Turn:
-    """One look at all lanes: its pauses, and whom it has told of what."""
+    """One pass over all lanes, with its pauses and its notifications."""
 
     def __init__(
         self,
         store: SqlStore,
         pause: Callable[[float], Awaitable[None]],
-        goes_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
     ) -> None:
         self._store = store
         self._pause = pause
-        self._goes_on = goes_on
-        self._told_at: dict[str, float] = {}
-        self._untold: set[str] = set()
+        self._should_continue = should_continue
+        #: Monotonic time of the last notification, by queue.
+        self._notified_at: dict[str, float] = {}
+        #: Queues with raised jobs that no notification has announced.
+        self._unannounced: set[str] = set()
         self.raised = 0
 
     async def fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
@@ -170,9 +173,9 @@ class _Turn:
     async def walk(self, rules: Sequence[Aging], queue: str, priority: int) -> None:
         """Apply rules to the jobs of one queue and priority."""
         position, seen = _FRONT, STEP
-        while seen >= STEP and self._goes_on():
-            began = time.monotonic()
-            tell = began - self._told_at.get(queue, -_TELL_S) >= _TELL_S
+        while seen >= STEP and self._should_continue():
+            started = time.monotonic()
+            notify = started - self._notified_at.get(queue, -_NOTIFY_S) >= _NOTIFY_S
             ((seen, reached, raised),) = await self.fetch(
                 "step",
                 queue,
@@ -183,19 +186,19 @@ class _Turn:
                 [rule.by for rule in rules],
                 [rule.up_to for rule in rules],
                 STEP,
-                tell,
+                notify,
             )
-            took_s = time.monotonic() - began
+            took_s = time.monotonic() - started
             if raised:
                 self.raised += raised
-                (self._untold.discard if tell else self._untold.add)(queue)
-                if tell:
-                    self._told_at[queue] = began
+                (self._unannounced.discard if notify else self._unannounced.add)(queue)
+                if notify:
+                    self._notified_at[queue] = started
             position = reached
             await self._pause(max(took_s * _PAUSES, _SHORTEST_PAUSE_S))
 
-    async def tell_all(self) -> None:
-        """Tell the workers of raises that no notice has told of."""
-        for queue in self._untold:
-            await self.fetch("tell", queue)
-        self._untold.clear()
+    async def notify_all(self) -> None:
+        """Notify the workers of raised jobs that have not been announced yet."""
+        for queue in self._unannounced:
+            await self.fetch("notify", queue)
+        self._unannounced.clear()

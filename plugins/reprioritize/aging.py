@@ -1,4 +1,4 @@
-"""How jobs that wait gain priority."""
+"""The rule by which waiting jobs gain priority."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ MAX_PERIOD = timedelta(days=3650)
 class Aging:
     """Pending jobs gain ``by`` for each full period since they became due, up to a priority.
 
-    A job became due when it was pushed, or at its ``run_at`` if that is later: what it waited for
-    a delay or a retry does not count. Its priority never falls: one that is higher stays.
+    A job becomes due when it is pushed, or at its ``run_at`` if that is later: time spent waiting
+    for a delay or a retry does not count. A priority is never lowered.
 
     :param every: the period, 1 second to ten years.
-    :param by: 1 to 200.
-    :param up_to: the highest priority that the rule gives, -99 to 100.
-    :param queue: a name or a pattern: ``*`` stands for any characters, ``?`` for one.
+    :param by: priority gained in each period, 1 to 200.
+    :param up_to: the highest priority that the rule sets, -99 to 100.
+    :param queue: a name or a pattern: ``*`` matches any characters, ``?`` exactly one.
     :param func: the path of a function, or a pattern of paths: ``shop.jobs.*``.
-    :raises ConfigurationError: a value that cannot be.
+    :raises ConfigurationError: a value is out of range, or a pattern is not valid.
     """
 
-    # A name that is misspelled in a file must not make a rule that means more than it should.
+    # Unknown keys in a settings file are errors: ignoring one would make a rule match too much.
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     every: timedelta

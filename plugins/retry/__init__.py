@@ -1,4 +1,4 @@
-"""Retry: failed attempts are run again, later and later."""
+"""Retry: failed jobs run again after a delay that a policy computes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ __all__ = [
 
 logger = logging.getLogger("chancy.retry")
 
-#: A policy as a function: seconds until the next attempt, or None for no other. Sync, called in
-#: the worker's event loop. What is below 0 counts as 0, what is over a year as a year.
+#: A policy as a function: returns seconds until the next attempt, or None for no retry. Sync,
+#: called in the worker's event loop. A result below 0 counts as 0, one over a year as a year.
 Custom = Callable[[Claim, Outcome], float | None]
 
-#: Failures that come again however often the job is run.
-_HOPELESS = (
+#: Errors that no retry can fix.
+_PERMANENT = (
     "chancy.errors.InvalidArguments",
     "chancy.errors.InvalidResult",
     "chancy.errors.UnknownFunction",
@@ -63,12 +63,12 @@ DEFAULT = Exponential()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How attempts that failed with one type of error are retried.
+    """The retry policy for one type of error.
 
-    :param error: an exception class, or the name of one as failures have it,
-        ``module.QualifiedName``. It stands for its subclasses too, unless they have rules of
-        their own. ``chancy.TimedOut`` and ``chancy.MemoryExceeded`` stand for the limits.
-    :raises ConfigurationError: something else.
+    :param error: an exception class, or its name as failures record it, ``module.QualifiedName``.
+        It covers its subclasses too, unless they have rules of their own. ``chancy.TimedOut`` and
+        ``chancy.MemoryExceeded`` cover the time and memory limits.
+    :raises ConfigurationError: ``error`` is no exception type, or ``policy`` is no policy.
     """
 
     error: str | type[BaseException]
@@ -80,14 +80,14 @@ class Rule:
             pass
         elif not isinstance(error, str) or "." not in error.strip("."):
             raise ConfigurationError(
-                f"{shown(error)} is not the type of an error: write the class, or its name with "
-                "the module, such as 'builtins.ValueError'"
+                f"{shown(error)} is not an exception type: pass the class, or its name with the "
+                "module, such as 'builtins.ValueError'"
             )
         _check_policy(self.policy)
 
     @property
     def name(self) -> str:
-        """The name of the type, as failures have it."""
+        """The name of the exception type, as failures record it."""
         if isinstance(self.error, str):
             return self.error
         return f"{self.error.__module__}.{self.error.__qualname__}"
@@ -96,19 +96,19 @@ class Rule:
 class Retries(Plugin):
     """Runs a failed job again until its ``max_attempts`` are used up.
 
-    What decides on the delay: the rule for the type of the error; without one, the policy that
-    the job brought along in ``meta["retry"]``; without that, the policy given here.
+    The delay comes from the rule for the type of the error; without one, from the policy in the
+    job's ``meta["retry"]``; without that, from ``policy``.
 
-    A job that said itself when it is to be run again is left to that: by ``raise chancy.Retry(…)``
-    while it has attempts left, and by ``return chancy.Snooze(…)``, which is no failure.
+    Control results are not changed: ``raise chancy.Retry(…)`` sets its own delay while the job has
+    attempts left, and ``return chancy.Snooze(…)`` is not a failure.
 
-    :param policy: for whatever has no other. A job waits 1 to 2 seconds after its first attempt,
-        then twice as long each time, up to an hour.
-    :param rules: at most one for a type. The one nearest to the error's own type counts.
-    :param crashes_cost_attempts: whether an attempt whose worker or child died is used up like one
-        that failed. The job is run again at once, until it has no more of them. Without it such
-        an attempt costs nothing, and the third death is the last.
-    :raises ConfigurationError: two rules for one type, or something that is no policy.
+    :param policy: the default policy. A job waits 1 to 2 seconds after its first attempt, then
+        twice as long each time, up to an hour.
+    :param rules: at most one for each type. The rule nearest to the error's own type applies.
+    :param crashes_cost_attempts: whether an attempt whose worker or executor process died is used
+        up like a failed one. The job runs again at once while it has attempts left. Without this
+        setting such an attempt costs nothing, and the job fails at the third crash.
+    :raises ConfigurationError: two rules have the same type, or a policy is not valid.
     """
 
     def __init__(
@@ -124,9 +124,11 @@ class Retries(Plugin):
         self._by_name: dict[str, Policy | Custom] = {}
         for rule in self.rules:
             if rule.name in self._by_name:
-                raise ConfigurationError(f"there are two rules for {rule.name}: pass one of them")
+                raise ConfigurationError(
+                    f"two rules have the error type {rule.name}: pass only one"
+                )
             self._by_name[rule.name] = rule.policy
-        self._by_name = {**dict.fromkeys(_HOPELESS, Never()), **self._by_name}
+        self._by_name = {**dict.fromkeys(_PERMANENT, Never()), **self._by_name}
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -156,7 +158,7 @@ class Retries(Plugin):
             if delay_s is None:
                 return None
             if not is_seconds(delay_s):
-                raise ValueError(f"{shown(delay_s)} is not a number of seconds, nor None")
+                raise ValueError(f"{shown(delay_s)} must be a number of seconds or None")
         except Exception:
             logger.exception("retry_policy_failed job=%s policy=%r", claim.id, policy)
             return DEFAULT.after(claim.attempt)
@@ -175,15 +177,19 @@ class Retries(Plugin):
 
 
 def _charged(claim: Claim, outcome: Lost, verdict: Settlement) -> Settlement:
-    """The verdict on a death that uses up an attempt. The crash is counted too: the next attempt
-    runs alone."""
-    over = claim.attempt >= claim.max_attempts
-    ending = "it fails for good" if over else "it is run again"
-    about = f"crash in attempt {claim.attempt} of {claim.max_attempts}: {outcome.why}; {ending}"
-    failure = Failure.named("chancy.Lost", about)
+    """The decision on a crash that uses up an attempt.
+
+    The crash is counted too: the next attempt runs alone.
+    """
+    exhausted = claim.attempt >= claim.max_attempts
+    consequence = "no attempts left" if exhausted else "the job runs again"
+    message = (
+        f"crash in attempt {claim.attempt} of {claim.max_attempts}: {outcome.why}; {consequence}"
+    )
+    failure = Failure.named("chancy.Lost", message)
     host = verdict.failure.host if verdict.failure else None
     return verdict._replace(
-        state=State.FAILED if over else State.PENDING,
+        state=State.FAILED if exhausted else State.PENDING,
         failure=replace(failure, host=host),
         refund=False,
     )
@@ -194,7 +200,7 @@ def _check_policy(policy: Policy | Custom) -> Policy | Custom:
         return policy
     if isinstance(policy, type) or not callable(policy) or inspect.iscoroutinefunction(policy):
         raise ConfigurationError(
-            f"{shown(policy)} is no retry policy: pass Constant(…), Linear(…), Exponential(…), "
-            "Fennel(), Never(), or a plain function of claim and outcome"
+            f"{shown(policy)} is not a retry policy: pass Constant(…), Linear(…), "
+            "Exponential(…), Fennel(), Never(), or a sync function of claim and outcome"
         )
     return policy

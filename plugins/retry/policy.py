@@ -1,6 +1,6 @@
-"""How long to wait after an attempt that failed: values that an application or a job chooses.
+"""Retry policies: the delay after each failed attempt.
 
-A policy is stored with a job as JSON, in ``meta["retry"]``, and read again by the worker.
+A policy of a job is stored as JSON in ``meta["retry"]``, from which the worker reads it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
-#: The longest delay there is, in seconds: a year.
+#: The longest delay, in seconds: a year.
 MAX_DELAY_S = 365 * 86_400.0
-#: The key of the plugin in the meta of a job.
+#: The key of the policy in the meta of a job.
 KEY = "retry"
 
 _MAX_FACTOR = 1e6
@@ -25,13 +25,13 @@ _WEEK_S = 7 * 86_400.0
 
 
 class Jitter(StrEnum):
-    """How a delay is drawn at random, so that jobs that failed together come back apart."""
+    """The random part of a delay, which spreads the retries of jobs that failed together."""
 
-    #: Not at all.
+    #: None: exactly the delay.
     NONE = "none"
-    #: Between half of the delay and the whole of it.
+    #: Between half of the delay and the full delay.
     EQUAL = "equal"
-    #: Between nothing and the whole of it.
+    #: Between 0 and the full delay.
     FULL = "full"
 
     def drawn(self, delay_s: float) -> float:
@@ -45,7 +45,7 @@ class Jitter(StrEnum):
 
 
 class _Stored:
-    """What every policy can: become JSON, and what to put into the meta of a job."""
+    """The JSON form of a policy, shared by all of them."""
 
     __slots__ = ()
 
@@ -57,13 +57,13 @@ class _Stored:
         return stored
 
     def meta(self) -> dict[str, Any]:
-        """For ``@job(meta=…)`` and ``with_meta(**…)``: the jobs are retried by this policy."""
+        """Meta for ``@job(meta=…)`` and ``with_meta(**…)`` that selects this policy for the job."""
         return {KEY: self.as_json()}
 
 
 @dataclass(frozen=True, slots=True)
 class Constant(_Stored):
-    """Always the same delay."""
+    """The same delay after every attempt."""
 
     delay_s: float
     _: KW_ONLY
@@ -120,9 +120,9 @@ class Exponential(_Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fennel(_Stored):
-    """The rule of fennel: whole seconds from ``6^(n + 1) / 3`` to twice ``6^(n + 1)``.
+    """The delays of fennel: random whole seconds from ``6^(n + 1) / 3`` to twice ``6^(n + 1)``.
 
-    After attempt n, at random, up to ``cap_s``: 12 to 71 s, 72 to 431 s, 7 to 43 minutes, 43
+    After attempt n, up to ``cap_s``: 12 to 71 s, 72 to 431 s, 7 to 43 minutes, 43
     minutes to 4 hours, 4 to 26 hours, 1 to 6 days, and then a week.
     """
 
@@ -140,7 +140,7 @@ class Fennel(_Stored):
 
 @dataclass(frozen=True, slots=True)
 class Never(_Stored):
-    """Not retried: the first failure is for good."""
+    """No retry: the job fails for good at the first failure."""
 
     def after(self, attempt: int) -> None:
         return None
@@ -159,21 +159,24 @@ _NAMES: dict[type, str] = {kind: name for name, kind in _TYPES.items()}
 
 
 def policy_from(stored: object) -> Policy:
-    """The policy that ``as_json`` wrote. Raises `ConfigurationError` for anything else."""
+    """The policy that ``as_json`` wrote.
+
+    :raises ConfigurationError: ``stored`` is not a policy.
+    """
     if not isinstance(stored, Mapping) or stored.get("policy") not in _TYPES:
         raise ConfigurationError(
-            f"{shown(stored)} is no retry policy: one of {', '.join(_TYPES)} is"
+            f"{shown(stored)} is not a retry policy: 'policy' must be one of {', '.join(_TYPES)}"
         )
     kind = _TYPES[stored["policy"]]
     values = {name: value for name, value in stored.items() if name != "policy"}
     try:
         return kind(**values)
     except TypeError as error:
-        raise ConfigurationError(f"{shown(stored)} is no retry policy: {error}") from None
+        raise ConfigurationError(f"{shown(stored)} is not a retry policy: {error}") from None
 
 
 def is_seconds(value: object) -> bool:
-    """Whether it is a finite number."""
+    """Whether ``value`` is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -183,12 +186,12 @@ def _check(policy: Policy, **bounds: tuple[float, float]) -> None:
         value = getattr(policy, field)
         if not is_seconds(value) or not low <= value <= high:
             raise ConfigurationError(
-                f"{name}({field}={shown(value)}): it is from {low:,g} to {high:,.12g}"
+                f"{name}: {field}={shown(value)} must be from {low:,g} to {high:,.12g}"
             )
     jitter = getattr(policy, "jitter", Jitter.NONE)
     if jitter not in list(Jitter):
         raise ConfigurationError(
-            f"{name}(jitter={shown(jitter)}): it is one of {', '.join(Jitter)}"
+            f"{name}: jitter={shown(jitter)} must be one of {', '.join(Jitter)}"
         )
     if not isinstance(jitter, Jitter):  # as it comes from JSON
         object.__setattr__(policy, "jitter", Jitter(jitter))

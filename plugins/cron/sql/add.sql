@@ -1,8 +1,7 @@
--- Stores an entry. $16: also over one that is there: what it does is replaced, its pause, its last
--- tick and its history stay; another expression or zone holds from now on. $17: it is from the
--- code of a worker, and lapses after so many seconds unless that says again that it has it; null:
--- it does not lapse by this. At most $18 entries.
--- Gives whether it was there before; no row if it was not stored.
+-- Stores an entry. $16: also replaces an existing one, which keeps its pause, its last tick and its
+-- history; another expression or time zone applies from now on. $17: seconds after which an entry
+-- of a worker's code lapses unless it is declared again; null: this call sets no lapse. At most $18
+-- entries. Returns whether the entry existed; no row if it was not stored.
 -- Index: the primary key of cron_entries. Locks: its row. Safe to repeat.
 insert into {schema}.cron_entries as e (
   name, expression, zone, misfire, grace_s, backfill_limit, overlap, jitter_s,

@@ -1,9 +1,9 @@
--- Entries that have a tick to fire or whose next tick is not worked out, at most $1, and in each
--- row the server's time and the seconds until the next one of the others. One row of nulls if
--- nothing is due. Not those that have lapsed, but for those of the names $2: who asks has them in
--- its code, and the clock of the server has been set, or nobody could say so for a while.
--- Of an entry whose ticks must not overlap, and whose queue another broker has, the last jobs too:
--- nobody can say here whether they have ended.
+-- Entries with a tick to fire or a next tick that is not computed yet, at most $1; each row has the
+-- server's time and the seconds until the next other entry. One row of nulls if nothing is due.
+-- Lapsed entries are left out, except those named in $2: the caller has them in its code, and they
+-- lapsed because the clock of the server was set or no worker could declare them for a while.
+-- For an entry whose ticks must not overlap and whose queue is in another broker, the last jobs
+-- too: their state is not known here.
 -- Index: cron_entries_next, the primary key of queues. No locks. Safe to repeat.
 with active as not materialized (
   select *

@@ -1,4 +1,4 @@
--- Entries by name: all, or the one called $1; at most $2. Index: the primary key. No locks.
+-- Entries ordered by name: all, or the one named $1; at most $2. Index: the primary key. No locks.
 -- Safe to repeat.
 select
   name,

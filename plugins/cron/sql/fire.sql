@@ -1,10 +1,10 @@
--- Fires ticks of several entries: notes each tick, pushes its job, moves the entry on, and wakes
--- the workers, all or nothing. Of those who try at one moment the first does it: the others find
--- the row locked or another revision, and leave the entry alone.
--- $1 to $4, one for each entry: name, revision as it was read, the newest tick that has passed
--- (null: none), when the next one is due; $11: whether another broker has a job of it that has not
--- ended. $5 to $10, one for each tick: name, tick, id of its job,
--- when that is due (null: at once), ticks dropped before it, whether it is too late to be fired.
+-- Fires ticks of several entries: records each tick, pushes its job, advances the entry, and wakes
+-- the workers, all or nothing. Of concurrent calls the first one fires an entry: the others find
+-- its row locked or another revision, and skip it.
+-- $1 to $4, one for each entry: name, revision as read, the newest tick that has passed (null:
+-- none), when the next one is due; $11: whether another broker has an unfinished job of the entry.
+-- $5 to $10, one for each tick: entry name, tick, id of its job, when the job is due (null: at
+-- once), ticks dropped before it, whether the tick is too late to be fired.
 -- Index: the primary keys. Locks: rows of cron_entries by name, skipping locked ones.
 -- Safe to repeat: the revision has changed then.
 with entries as materialized (

@@ -1,5 +1,5 @@
--- What became of the ticks of an entry, newest first, at most $2. Index: the primary key. No
--- locks. Safe to repeat.
+-- The history of an entry's ticks, newest first, at most $2. Index: the primary key. No locks.
+-- Safe to repeat.
 select
   {schema}.utc(tick),
   manual,

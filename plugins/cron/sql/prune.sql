@@ -1,5 +1,5 @@
--- Forgets all but the newest $2 ticks of the entries of these names, at most 1,000 for each; the
--- others the next time. Index: the primary key of cron_ticks. Locks: those rows, skipping locked
+-- Deletes all but the newest $2 ticks of the named entries, at most 1,000 of each; the next call
+-- deletes the rest. Index: the primary key of cron_ticks. Locks: those rows, skipping locked
 -- ones. Safe to repeat.
 delete from {schema}.cron_ticks as t
 where t.ctid = any(array(

@@ -1,6 +1,6 @@
--- Says why the entry of this name and revision cannot be fired, and lets it be tried again in
--- $4 seconds. Gives its name if that is news. Index: the primary key. Locks: its row. Safe to
--- repeat.
+-- Stores why the entry of this name and revision cannot be fired, and makes it due again in $4
+-- seconds. Returns its name if the problem has changed. Index: the primary key. Locks: its row.
+-- Safe to repeat.
 with before as materialized (
   select e.name, e.problem
   from {schema}.cron_entries as e

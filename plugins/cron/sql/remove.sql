@@ -1,4 +1,4 @@
--- Forgets an entry and its history; its jobs stay. Index: the primary keys. Locks: its row, then
+-- Deletes an entry and its history; its jobs stay. Index: the primary keys. Locks: its row, then
 -- its ticks. Safe to repeat.
 with gone as (
   delete from {schema}.cron_entries

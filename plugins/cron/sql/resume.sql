@@ -1,4 +1,4 @@
--- Ends the pause of an entry: ticks count from now on. One that is not paused is left as it is.
+-- Ends the pause of an entry: ticks count from now on. An entry that is not paused keeps its ticks.
 -- Index: the primary key. Locks: its row. Safe to repeat.
 update {schema}.cron_entries
 set

@@ -1,8 +1,8 @@
--- Pushes the job of an entry now, under the id $2, whatever its schedule, pause and overlap say,
--- and wakes the workers of its queue. Its next tick takes the job for one that goes before.
--- Its jobs before are remembered while they are there, and those of a queue that another broker has
--- in any case: the last 100, oldest first, and this one.
--- Gives when that was; no row if there is no such entry. Index: the primary keys. Locks: its row.
+-- Pushes the job of an entry now, with the id $2, regardless of schedule, pause and overlap, and
+-- wakes the workers of its queue. The overlap check of the next tick includes this job.
+-- The entry stores its last 100 jobs, oldest first, and this one. Earlier jobs stay in that list
+-- while they exist in Postgres, or if the queue is in another broker.
+-- Returns the time; no row if there is no such entry. Index: the primary keys. Locks: its row.
 -- Safe to repeat while the job is unfinished.
 with entry as (
   update {schema}.cron_entries as e

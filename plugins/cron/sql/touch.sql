@@ -1,5 +1,5 @@
--- Says that the entries of these names are still in the code of a worker: they lapse in $2 seconds
--- from now. Those that are gone, or do not lapse, are left alone. Index: the primary key.
+-- Extends the lapse of the named entries, which are still in the code of a worker, to $2 seconds
+-- from now. Removed entries and entries that do not lapse are not changed. Index: the primary key.
 -- Locks: their rows, in the order of their names. Safe to repeat.
 with mine as (
   select e.name

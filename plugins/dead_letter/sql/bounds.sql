@@ -1,6 +1,6 @@
--- Up to which death letters are too old ($1 days; null: none is), and up to which they are too
--- many ($2 may stay); null: none. Index: dead_letters_died, the newest $2 rows of it, without the
--- rows themselves once they were vacuumed. No locks. Safe to repeat.
+-- The times of death up to which dead letters are too old (more than $1 days; null: none is), and
+-- up to which they are too many (the newest $2 stay); null: none is. Index: dead_letters_died, its
+-- newest $2 entries, index-only once the rows are vacuumed. No locks. Safe to repeat.
 select
   {schema}.utc(now() - $1::float8 * interval '1 day'),
   {schema}.utc((

@@ -1,5 +1,6 @@
--- The newest $1 letters by queue, function, reason and type of error, those that are not replayed
--- first; up to $2 groups. Index: dead_letters_died. No locks. Safe to repeat.
+-- The newest $1 dead letters grouped by queue, function, reason and error type; up to $2 groups,
+-- those with the most dead letters not replayed yet first. Index: dead_letters_died. No locks.
+-- Safe to repeat.
 select
   d.queue, d.func, d.reason, d.error,
   count(*) filter (where d.replayed_at is null) as waiting,

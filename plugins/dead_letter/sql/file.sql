@@ -1,10 +1,10 @@
--- Makes dead letters of the jobs $1 that failed within the last $2 seconds, whose rows are in the
--- history. One whose letter is there stays as it is, unless the job was pushed again and has
--- failed since. Gives those that were made, with their queues.
+-- Files dead letters of the jobs $1 that failed within the last $2 seconds and have rows in the
+-- history. An existing dead letter is unchanged, unless the job was pushed again and has failed
+-- since. Returns the ids and queues of those that were filed.
 -- Index: finished_jobs_id of the days in question, once for each id; the primary keys. The fence
--- `offset 0` keeps the planner from reading a day as a whole when it does not know it yet, and the
--- state is written so that dead_letters_failed does not serve it (370 pages for each id).
--- Locks: what it inserts, by id. Safe to repeat.
+-- `offset 0` prevents the planner from scanning a whole day without statistics, and the condition
+-- on the state is written so that dead_letters_failed is not used (370 pages for each id).
+-- Locks: the inserted rows, by id. Safe to repeat.
 insert into {schema}.dead_letters as d (
   id, queue, priority, func, arguments, max_attempts, unique_key, limits, meta, attempt, crashes,
   errors, worker_id, host, pushed_at, died_at, reason, error)

@@ -1,6 +1,6 @@
--- Letters, at most $9 of them, newest first: see the function dead_letters_page for $1 to $7;
--- $8: older than this one. Of the errors only the last one, unless $10.
--- Index: as the function says. No locks. Safe to repeat.
+-- Matching dead letters, newest first, at most $9; for $1 to $7 see the function
+-- dead_letters_page. $8: only those older than this one. $10: with all errors, otherwise only the
+-- last one. Index: see the function. No locks. Safe to repeat.
 select
   d.id, d.queue, d.priority, d.func, d.arguments::text, d.max_attempts, d.limits::text,
   d.meta::text, d.attempt, d.crashes,

@@ -1,5 +1,5 @@
--- Forgets which letters were purged, of those that died over $1 seconds ago, up to $2. Gives how
--- many. Index: dead_letters_purged_died. Locks: what it deletes, skipping locked rows.
+-- Deletes the ids of purged dead letters of jobs that failed over $1 seconds ago, up to $2. Returns
+-- their number. Index: dead_letters_purged_died. Locks: the deleted rows, skipping locked ones.
 -- Safe to repeat.
 with gone as (
   delete from {schema}.dead_letters_purged as p

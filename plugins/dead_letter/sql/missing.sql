@@ -1,9 +1,9 @@
--- Of up to $4 failed jobs of the history behind ($1, $2), in the order of their ends: those that
--- are no dead letters and were not purged. The last one that was looked at is among them in any
--- case: the place to go on from. $1 null: from $3 seconds ago.
--- Index: dead_letters_failed of the days in question, the primary keys. The deaths are compared so
--- that no index by them serves it: taken for a short way with old statistics, it was read whole for
--- each job (1,826 pages of 200,000 letters). No locks. Safe to repeat.
+-- Checks up to $4 failed jobs of the history after ($1, $2), in order of their end, and returns
+-- those that have no dead letter and were not purged. The last checked job is always returned: it
+-- is the position to continue from. $1 null: start $3 seconds ago.
+-- Index: dead_letters_failed of the days in question, the primary keys. The times of death are
+-- compared so that no index on them is used: with old statistics the planner chose that index and
+-- read all of it for each job (1,826 pages of 200,000 dead letters). No locks. Safe to repeat.
 with seen as materialized (
   select f.id, f.finished_at
   from {schema}.finished_jobs as f

@@ -1,5 +1,5 @@
--- Ids and deaths of letters, at most $10 of them, oldest first: see the function
--- dead_letters_page for $1 to $9. Index: as the function says. No locks. Safe to repeat.
+-- Ids and times of death of matching dead letters, oldest first, at most $10; for $1 to $9 see the
+-- function dead_letters_page. Index: see the function. No locks. Safe to repeat.
 select d.id, {schema}.utc(d.died_at)
 from {schema}.dead_letters_page(
   $1::uuid[], $2::text, $3::text, $4::text, $5::timestamptz, $6::timestamptz, $7::boolean,

@@ -1,6 +1,6 @@
--- Forgets letters, and notes of those that died within the last $2 seconds that they were purged:
--- the sweep would find them missing. Gives how many there were.
--- Index: the primary keys. Locks: the letters by id. Safe to repeat.
+-- Deletes dead letters. Stores the ids of those that died within the last $2 seconds as purged;
+-- otherwise the sweep would file them again. Returns the number of deleted dead letters.
+-- Index: the primary keys. Locks: the dead letters by id. Safe to repeat.
 with gone as (
   delete from {schema}.dead_letters as d
   using (

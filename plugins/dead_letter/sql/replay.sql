@@ -1,11 +1,11 @@
--- Pushes the jobs of letters again and marks the letters, all or nothing. $1, $2: ids of letters,
--- and of the jobs that they become. $3: also those that were replayed before. $4, $5: another
--- queue, other attempts; null: the letter's own. $6, $7: seconds until the first one is due, and
--- between two. Gives letters and jobs. A letter whose job cannot be pushed, since its unique key
--- is taken, stays as it is.
--- The budget is fresh: no attempts, crashes and errors, and no count of workers that did not know
--- the function. Index: the primary keys. Locks: the letters by id.
--- Safe to repeat with the same $2: what was done is told again.
+-- Pushes the jobs of dead letters again and marks the dead letters as replayed, all or nothing.
+-- $1, $2: ids of dead letters, and the ids of their new jobs. $3: also those that were replayed
+-- before. $4, $5: another queue and another number of attempts; null: unchanged. $6, $7: seconds
+-- until the first job is due, and between two jobs. Returns the ids of dead letters and jobs. A
+-- dead letter whose job cannot be pushed, because its unique key is taken, is unchanged.
+-- The new job starts with no attempts, crashes and errors, and with no count of workers that do
+-- not register the function. Index: the primary keys. Locks: the dead letters by id.
+-- Safe to repeat with the same $2: the same result is returned again.
 with chosen as materialized (
   select d.*, n.job_id, n.place
   from {schema}.dead_letters as d

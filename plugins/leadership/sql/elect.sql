@@ -1,8 +1,9 @@
--- Takes the lease if it is free, renews it if $1 has it, and tells which term runs for how long.
--- A holder keeps its term until its lease has ended. One that ended while this statement waited for
--- the row is not taken by it: who sent it may be frozen since. A lease from the future counts as
--- free: the clock of the server was set back. Index: the primary key of leadership_leases. Locks: its row, by
--- those alone that write it. Safe to repeat: who took it by the lost call renews it by the next.
+-- Takes the lease if it is free, or renews it if $1 holds it; returns the current term and the
+-- seconds it has left. A holder keeps its term until its lease expires. A lease that expired while
+-- this statement waited for the row is not taken: the caller may have been suspended since. A lease
+-- from the future counts as free: the clock of the server was set back.
+-- Index: the primary key of leadership_leases. Locks: its row, only where it is written. Safe to
+-- repeat: a holder that took the lease in a call whose response was lost renews it in the next.
 with taken as (
   insert into {schema}.leadership_leases as l (name, holder, term, renewed_at, expires_at)
   select 'leader', $1::uuid, 1, clock_timestamp(), clock_timestamp() + $2::float8 * interval '1 s'

@@ -1,5 +1,5 @@
--- Ends the lease of $1, and tells the others. Index: the primary key of leadership_leases. Locks:
--- its row. Safe to repeat.
+-- Ends the lease of $1 and notifies the other workers. Index: the primary key of
+-- leadership_leases. Locks: its row. Safe to repeat.
 with ended as (
   update {schema}.leadership_leases l
   set expires_at = clock_timestamp()

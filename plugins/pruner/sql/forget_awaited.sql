@@ -1,4 +1,4 @@
--- Forgets for whose end nobody waits any more: at most $1 rows that are older than a day. Index:
+-- Deletes expired rows of callers that wait for jobs: at most $1 that are older than a day. Index:
 -- none, the table is small. Locks: those rows, skipping locked ones. Safe to repeat.
 delete from {schema}.awaited
 where ctid = any (array(

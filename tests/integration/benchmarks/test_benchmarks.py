@@ -172,7 +172,7 @@ def test_an_unknown_system_is_refused() -> None:
         _command("--systems", "nobody"), cwd=ROOT, check=False, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "there is no system 'nobody': choose of chancy, " in done.stderr
+    assert "there is no system 'nobody': choose from chancy, " in done.stderr
 
 
 @pytest.mark.chaos

@@ -31,7 +31,7 @@ def test_an_entry_from_its_beginning_to_its_end(cron_dsn: str) -> None:
         *("--zone", "Europe/Berlin", "--overlap", "skip", "--jitter", "30", "--grace", "5"),
         *("--misfire", "all", "--backfill", "7", "--priority", "3", "--max-attempts", "2"),
     )
-    assert said.out.startswith("cron entry report is due next at 20")
+    assert said.out.startswith("cron entry report: next tick at 20")
     (one,) = cron(cron_dsn, "list", "--json").json
     expected = {
         "name": "report",
@@ -96,7 +96,7 @@ def test_no_is_one_and_a_mistake_is_two(cron_dsn: str) -> None:
     add = "add", "one", "@daily", "tests.support.jobs.note", "--arg", "value=1"
     cron(cron_dsn, *add)
     said = cron(cron_dsn, *add, code=1)
-    assert said.err == "chancy: cron entry 'one' is there: use --upsert to change it\n"
+    assert said.err == "chancy: cron entry 'one' exists: pass --upsert to replace it\n"
     assert cron(cron_dsn, *add, "--upsert", "--json").json["name"] == "one"
     for command in ("pause", "resume", "remove", "run", "next", "history"):
         said = cron(cron_dsn, command, "no\x1b[31mbody", code=1)

@@ -58,7 +58,7 @@ def test_a_list_is_for_people_and_goes_on_from_page_to_page(dsn: str) -> None:
     ]
     assert [row.split()[0] for row in rows] == [str(id) for id in ids[:1:-1]]
     assert "shop.Oops  oops" in rows[0]
-    assert said.err == f"the next page: --before {ids[2]}\n"
+    assert said.err == f"next page: --before {ids[2]}\n"
     page = dead(dsn, "list", "--before", ids[2], "--json").json
     assert [one["id"] for one in page] == [str(ids[1]), str(ids[0])]
 
@@ -150,12 +150,12 @@ def test_purging_many_asks_for_a_word(dsn: str) -> None:
     ids = letters(dsn, 4)
     dead(dsn, "replay", ids[0])
     refused = dead(dsn, "purge", "--all", code=2)
-    assert "this forgets 3 dead letters for good: give --yes" in refused.err
-    assert "forgets 2 dead" in dead(dsn, "purge", "--all", "--limit", 2, code=2).err
+    assert "this deletes 3 dead letters permanently: pass --yes" in refused.err
+    assert "deletes 2 dead" in dead(dsn, "purge", "--all", "--limit", 2, code=2).err
     assert len(filed(dsn)) == 4
     assert dead(dsn, "purge", ids[1], "--json").json == {"purged": 1}
     said = dead(dsn, "purge", ids[1], ids[2], code=1)
-    assert said.err == "chancy: 1 of the ids is of no dead letter\n"
+    assert said.err == "chancy: 1 of the ids has no dead letter\n"
     assert dead(dsn, "purge", "--state", "replayed", "--queue", "async", "--yes").out == (
         "1 purged\n"
     )
@@ -167,9 +167,9 @@ def test_no_is_one_and_a_mistake_is_two(dsn: str) -> None:
     nobody = uuid4()
     assert dead(dsn, "show", nobody, code=1).err == f"chancy: there is no dead letter {nobody}\n"
     for words, why in (
-        (("replay",), "say which"),
-        (("purge", "--yes"), "say which"),
-        (("replay", nobody, "--all"), "give either ids"),
+        (("replay",), "pass ids, filters"),
+        (("purge", "--yes"), "pass ids, filters"),
+        (("replay", nobody, "--all"), "pass either ids"),
         (("replay", "--all", "--rate", "fast"), "is not a rate"),
         (("replay", "--all", "--rate", "0"), "must be from 0.001"),
         (("replay", "--all", "--to-queue", "a b"), "cannot be the name of a queue"),

@@ -43,7 +43,7 @@ def sweeper(
 async def test_it_files_what_is_missing_and_no_more(
     dsn: str, chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "LOOKED_AT", 7)
+    monkeypatch.setattr(sweep, "CHECKED", 7)
     there = letters(dsn, 30, ago="3 hours")
     missing = failed(dsn, 30, ago="2 hours") + failed(dsn, 3, ago="2 days")
     old = failed(dsn, 2, ago="4 days")

@@ -163,4 +163,4 @@ async def test_a_stop_does_not_wait_for_a_server_that_is_away(
     async with asyncio.timeout(1.0):
         await ended(task)
     assert not leads(gate)
-    assert "resignation_failed error=no answer in time" in caplog.text
+    assert "resignation_failed error=no response in time" in caplog.text

@@ -100,10 +100,10 @@ async def test_a_role_that_may_not_delete_says_so_once(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "give older_than or keep_last"),
-        ({"state": "running", "keep_last": 1}, "no state of a finished job"),
-        ({"state": 1, "keep_last": 1}, "no state of a finished job"),
-        ({"state": "gone", "keep_last": 1}, "no state of a finished job"),
+        ({}, "pass older_than or keep_last"),
+        ({"state": "running", "keep_last": 1}, "must be a state of finished jobs"),
+        ({"state": 1, "keep_last": 1}, "must be a state of finished jobs"),
+        ({"state": "gone", "keep_last": 1}, "must be a state of finished jobs"),
         ({"queue": "a b", "keep_last": 1}, "queue='a b' cannot be"),
         ({"func": "[ab]", "keep_last": 1}, r"func='\[ab\]' cannot be"),
         ({"older_than": 3600}, "must be a timedelta"),

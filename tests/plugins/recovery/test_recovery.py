@@ -14,7 +14,7 @@ from chancy import Chancy, Queue, State, Worker, WorkerRecord
 from chancy.plugin.leader import LeaderGate
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
-from chancy.plugins.recovery import Recovery, Silence
+from chancy.plugins.recovery import HeartbeatObserver, Recovery
 from chancy.testing.clock import ManualClock
 from tests.support import jobs
 from tests.support.waiting import eventually
@@ -166,11 +166,11 @@ def record(one: uuid.UUID, silent_s: float, beats: int = 0) -> WorkerRecord:
 
 def test_a_silence_counts_when_it_was_seen_and_told() -> None:
     clock = ManualClock()
-    silence, one, two = Silence(clock, 15.0), uuid.uuid4(), uuid.uuid4()
+    heartbeats, one, two = HeartbeatObserver(clock, 15.0), uuid.uuid4(), uuid.uuid4()
 
     def look(*workers: WorkerRecord) -> tuple[bool, bool]:
-        silence.look(workers, clock.monotonic())
-        return silence.heard, silence.doubtful
+        heartbeats.observe(workers, clock.monotonic())
+        return heartbeats.confirmed, heartbeats.uncertain
 
     assert look() == (False, False)
     assert look(record(one, 3600), record(two, 0)) == (False, True)
@@ -191,10 +191,10 @@ def test_a_silence_counts_when_it_was_seen_and_told() -> None:
 
 def test_the_answer_of_a_slow_server_is_no_silence() -> None:
     clock = ManualClock()
-    silence, one = Silence(clock, 15.0), uuid.uuid4()
-    silence.look([record(one, 20)], clock.monotonic())
+    heartbeats, one = HeartbeatObserver(clock, 15.0), uuid.uuid4()
+    heartbeats.observe([record(one, 20)], clock.monotonic())
     asked = clock.monotonic()
     clock.advance(30)
-    silence.look([record(one, 20)], asked)
-    assert not silence.heard
-    assert silence.doubtful
+    heartbeats.observe([record(one, 20)], asked)
+    assert not heartbeats.confirmed
+    assert heartbeats.uncertain

@@ -249,7 +249,7 @@ async def test_the_workers_of_the_queue_are_told_to_look_from_the_front(
     connection: psycopg.Connection[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.reprioritize._TELL_S", 1e9)
+    monkeypatch.setattr("chancy.plugins.reprioritize._NOTIFY_S", 1e9)
     fill(connection, MINUTE * 3.5, count=count, queue="reports")
     fill(connection, MINUTE / 2, queue="other")
     subscription = await broker.subscribe()

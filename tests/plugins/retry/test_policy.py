@@ -120,24 +120,24 @@ def test_a_policy_is_part_of_a_job() -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: Constant(-1), r"Constant\(delay_s=-1\): it is from 0 to 31,536,000"),
-        (lambda: Constant(MAX_DELAY_S + 1), r"Constant\(delay_s=31536001.0\)"),
+        (lambda: Constant(-1), r"Constant: delay_s=-1 must be from 0 to 31,536,000"),
+        (lambda: Constant(MAX_DELAY_S + 1), r"Constant: delay_s=31536001.0 must be"),
         (lambda: Constant(float("nan")), r"delay_s=nan"),
         (lambda: Constant(True), r"delay_s=True"),
         (lambda: Constant(timedelta(1)), r"delay_s=datetime"),  # type: ignore[arg-type]
         (lambda: Constant(1, jitter="some"), "one of none, equal, full"),  # type: ignore[arg-type]
         (lambda: Linear(float("inf")), r"step_s=inf"),
-        (lambda: Exponential(factor=0.5), r"factor=0.5\): it is from 1 to 1,000,000"),
+        (lambda: Exponential(factor=0.5), r"factor=0.5 must be from 1 to 1,000,000"),
         (lambda: Exponential(cap_s=-0.1), r"cap_s=-0.1"),
-        (lambda: Fennel(cap_s=1e9), r"Fennel\(cap_s=1000000000.0\)"),
-        (lambda: Retries(5), "5 is no retry policy: pass Constant"),  # type: ignore[arg-type]
-        (lambda: Retries(Never), "no retry policy: pass Constant"),  # type: ignore[arg-type]
+        (lambda: Fennel(cap_s=1e9), r"Fennel: cap_s=1000000000.0 must be"),
+        (lambda: Retries(5), "5 is not a retry policy: pass Constant"),  # type: ignore[arg-type]
+        (lambda: Retries(Never), "not a retry policy: pass Constant"),  # type: ignore[arg-type]
         (lambda: Rule("ValueError", Never()), "such as 'builtins.ValueError'"),
-        (lambda: Rule(int, Never()), "not the type of an error"),  # type: ignore[arg-type]
-        (lambda: Rule(Busy, None), "None is no retry policy"),  # type: ignore[arg-type]
+        (lambda: Rule(int, Never()), "not an exception type"),  # type: ignore[arg-type]
+        (lambda: Rule(Busy, None), "None is not a retry policy"),  # type: ignore[arg-type]
         (
             lambda: Retries(rules=[Rule(Busy, Never()), Rule(Busy, Constant(1))]),
-            "two rules for .*Busy",
+            "two rules have the error type .*Busy",
         ),
     ],
 )

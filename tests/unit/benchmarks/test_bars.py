@@ -56,15 +56,15 @@ def test_the_best_peer_is_the_one_that_is_hardest_to_beat(
 def test_the_place_chooses_of_several_sizes() -> None:
     small = Reading(case="claims", figure="claim of 100,")
     assert read(small, FOUND) == 0.5
-    assert read(replace(small, place=1), FOUND) == 0.6
-    assert read(replace(small, place=1, detail="p99"), FOUND) == pytest.approx(1.8)
+    assert read(replace(small, index=1), FOUND) == 0.6
+    assert read(replace(small, index=1, detail="p99"), FOUND) == pytest.approx(1.8)
 
 
 @pytest.mark.parametrize(
     ("reading", "message"),
     [
         (Reading(case="claims", figure="claim of 7"), "claims has 0 figures of chancy like"),
-        (Reading(case="claims", figure="claim of 1,", place=2), "has 2 figures of chancy"),
+        (Reading(case="claims", figure="claim of 1,", index=2), "has 2 figures of chancy"),
         (Reading(case="claims", figure="claim of 1,", detail="p98"), "has no 'p98'"),
         (Reading(case="beside", figure="drain", detail="/ all"), "has no '/ all'"),
         (Reading(case="drain", figure=".*async", system="saq"), NO_PEER),
