@@ -47,7 +47,7 @@ class Stopping:
     event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class _Given:
+class _BaseContext:
     """What both kinds of services are given.
 
     :ivar id: of the service.
@@ -68,7 +68,7 @@ class _Given:
         return self._stopping.flag.is_set()
 
 
-class Context(_Given):
+class Context(_BaseContext):
     """What an async service is given."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Context(_Given):
             await self.wait(max(0.0, began + seconds - time.monotonic()))
 
 
-class BlockingContext(_Given):
+class BlockingContext(_BaseContext):
     """What a service with a plain ``start`` is given, in its thread."""
 
     def __init__(
@@ -144,7 +144,7 @@ class BlockingContext(_Given):
 
 
 class Service:
-    """Something that runs until it ends, or is stopped; one copy of it at a time.
+    """Something that runs until it ends, or is stopped; one instance of it at a time.
 
     ``start`` and ``stop`` are either async, or plain: then they run in threads of their own. Each
     run is an object of its own, made without arguments.

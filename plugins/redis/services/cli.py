@@ -47,7 +47,7 @@ def service_commands(services: Services) -> click.Group:
     return group
 
 
-def _ask(work: Callable[[ServiceStore], T]) -> T:
+def _run(work: Callable[[ServiceStore], T]) -> T:
     """Exits 1 where the answer is no."""
     services: Services = click.get_current_context().meta[_SERVICES]
     try:
@@ -88,14 +88,14 @@ def start(line: CommandLine, name: str, data: str, id: str | None, keep: bool, j
       chancy redis service start feed '{"pace": 2}' --id feed-7
     """
     given = _data(data)
-    found = _ask(lambda store: store.begin(name, given, id=id, cleanup=not keep))
+    found = _run(lambda store: store.begin(name, given, id=id, cleanup=not keep))
     if json_:
         line.script({"id": found})
     else:
         line.line(found)
 
 
-def _tell(line: CommandLine, was: ServiceState | None, json_: bool) -> None:
+def _print_state(line: CommandLine, was: ServiceState | None, json_: bool) -> None:
     if json_:
         line.script({"was": was})
     else:
@@ -115,7 +115,7 @@ def stop(line: CommandLine, id: str, json_: bool) -> None:
     Example:
       chancy redis service stop feed-7
     """
-    _tell(line, _ask(lambda store: store.stop(id)), json_)
+    _print_state(line, _run(lambda store: store.stop(id)), json_)
 
 
 @click.command()
@@ -130,7 +130,7 @@ def reload(line: CommandLine, id: str, json_: bool) -> None:
       chancy redis service set feed-7 '{"pace": 3}'
       chancy redis service reload feed-7
     """
-    _tell(line, _ask(lambda store: store.reload(id)), json_)
+    _print_state(line, _run(lambda store: store.reload(id)), json_)
 
 
 @click.command()
@@ -152,9 +152,9 @@ def restart(line: CommandLine, id: str, states: tuple[str, ...], json_: bool) ->
       chancy redis service restart feed-7 --if STOPPED --if EXCEPTION
     """
     if not states:
-        _tell(line, _ask(lambda store: store.restart(id)), json_)
+        _print_state(line, _run(lambda store: store.restart(id)), json_)
         return
-    done = _ask(lambda store: store.restart_if(id, states))
+    done = _run(lambda store: store.restart_if(id, states))
     if json_:
         line.script({"restarted": done})
     else:
@@ -174,7 +174,7 @@ def remove(line: CommandLine, id: str, json_: bool) -> None:
     Example:
       chancy redis service remove feed-7
     """
-    _tell(line, _ask(lambda store: store.remove(id)), json_)
+    _print_state(line, _run(lambda store: store.remove(id)), json_)
 
 
 @click.command()
@@ -187,7 +187,7 @@ def get(line: CommandLine, id: str) -> None:
     Example:
       chancy redis service get feed-7
     """
-    found = _ask(lambda store: store.get(id))
+    found = _run(lambda store: store.get(id))
     if found is None:
         line.script({"error": f"there is no service {id}"})
         sys.exit(_NO)
@@ -206,7 +206,7 @@ def set_(line: CommandLine, id: str, data: str) -> None:
       chancy redis service set feed-7 '{"pace": 3}'
     """
     given = _data(data)
-    _ask(lambda store: store.set(id, **given))
+    _run(lambda store: store.set(id, **given))
     line.line(f"set {', '.join(json.dumps(name) for name in given)}")
 
 
@@ -220,7 +220,7 @@ def list_(line: CommandLine, json_: bool) -> None:
     Example:
       chancy redis service list
     """
-    found, reports = _ask(_look)
+    found, reports = _run(_read_all)
     if json_:
         line.script(asdict(found))
         return
@@ -233,7 +233,7 @@ def list_(line: CommandLine, json_: bool) -> None:
     )
 
 
-def _look(store: ServiceStore) -> tuple[Listing, list[ServiceReport]]:
+def _read_all(store: ServiceStore) -> tuple[Listing, list[ServiceReport]]:
     found = store.list()
     ids = dict.fromkeys((*found.new, *found.active, *found.ended))
     return found, [report for id in ids if (report := store.get(id)) is not None]

@@ -25,7 +25,7 @@ _TRIES = 20
 
 
 class ServiceRuns(ChancyError):
-    """A service was started that runs already: there is one copy of each id."""
+    """A service was started that runs already: there is one instance of each id."""
 
 
 class NoService(ChancyError):
@@ -81,7 +81,7 @@ class ServiceStore:
 
         :raises NoService: there is none.
         """
-        return self._ask(id, "stop")
+        return self._request(id, "stop")
 
     def reload(self, id: str) -> ServiceState:
         """Have its worker stop it and begin it anew with the data that it has now.
@@ -90,7 +90,7 @@ class ServiceStore:
 
         :raises NoService: there is none.
         """
-        return self._ask(id, "reload")
+        return self._request(id, "reload")
 
     def restart(self, id: str) -> ServiceState:
         """Let it run again, in any worker; one that runs is stopped first. Gives what it was.
@@ -106,7 +106,7 @@ class ServiceStore:
         :raises NoService: there is none.
         :raises InvalidArguments: one of them is no state.
         """
-        wanted = [_known(one).value for one in states]
+        wanted = [_parsed_state(one).value for one in states]
         return self._restart(id, *wanted)[0] if wanted else False
 
     def remove(self, id: str) -> ServiceState | None:
@@ -170,7 +170,7 @@ class ServiceStore:
         if fields:
             self.link.command("HSET", self.link.keys.of(check_id(id)), *fields_of(fields))
 
-    def _ask(self, id: str, wanted: str) -> ServiceState:
+    def _request(self, id: str, wanted: str) -> ServiceState:
         found = self.link.run("ask", check_id(id), wanted)
         if found is None:
             raise _missing(id)
@@ -211,7 +211,7 @@ def report_json(report: ServiceReport) -> str:
     return json.dumps(shown, default=str)
 
 
-def _known(state: ServiceState | str) -> ServiceState:
+def _parsed_state(state: ServiceState | str) -> ServiceState:
     try:
         return ServiceState(state)
     except ValueError:

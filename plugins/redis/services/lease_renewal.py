@@ -27,29 +27,29 @@ class HeldLease:
     """A lease of this worker.
 
     :ivar until: by `time.monotonic`, when it ends unless it is renewed.
-    :ivar want: told what is wanted, with the time at which that was asked for.
+    :ivar request: told what is wanted, with the time at which that was asked for.
     :ivar lose: told that the lease may be another's.
     """
 
     id: str
     token: str
     until: float
-    want: Callable[[str, float], None]
+    request: Callable[[str, float], None]
     lose: Callable[[], None]
 
 
 class LeaseRenewal:
     """Renews leases five times in each, all in one script.
 
-    Of a lease that could not be renewed the last fifth is left to its copy for stopping, whatever
+    Of a lease that could not be renewed the last fifth is left to its instance for stopping, whatever
     the renewal waits for by then.
 
-    :param ledger: with a link that waits for an answer no longer than `patience_s`.
+    :param leases: with a link that waits for an answer no longer than `patience_s`.
     """
 
-    def __init__(self, ledger: Leases) -> None:
-        self._ledger = ledger
-        self._every_s = ledger.lease_s / 5
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._every_s = leases.lease_s / 5
         self._held: dict[str, HeldLease] = {}
         self._asked: set[str] = set()
         #: Guards what is held and asked for; notified of a lease that may be the first to end.
@@ -96,7 +96,7 @@ class LeaseRenewal:
             if held is not None and held.token == token:
                 del self._held[id]
 
-    def ask(self, id: str) -> None:
+    def check_soon(self, id: str) -> None:
         """Ask soon what is wanted of one, as if it had been nudged."""
         with self._lock:
             self._asked.add(id)
@@ -115,7 +115,7 @@ class LeaseRenewal:
                 elif named:
                     self._renew(named)
             except BrokerError as error:
-                self._tell_away(error)
+                self._log_unavailable(error)
                 # The next try is one that Redis answers: without leases a read of nudges.
                 wait_s = backoff.next_s()
                 if self._held:
@@ -124,24 +124,24 @@ class LeaseRenewal:
                     due = time.monotonic() + self._every_s
                 self._closing.wait(wait_s)
             except Exception:
-                logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
+                logger.exception("service_renewal_failed owner=%s", self._leases.owner)
                 self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
-                self._tell_back()
+                self._log_recovered()
 
     def _listen(self, due: float) -> set[str]:
         """Wait for nudges, until the next renewal at most; the ids that were named."""
         if self._last is None:
             # What was wanted before is told by the first renewal.
-            self._last = self._ledger.last_nudge()
+            self._last = self._leases.last_nudge()
         left_s = min(due - time.monotonic(), _BLOCK_S, self._every_s / 2)
         if self._asked:
             left_s = 0.0
         named: set[str] = set()
         # BLOCK 0 would be for ever.
         if left_s >= 0.001:
-            self._last, named = self._ledger.nudges(self._last, int(left_s * 1000))
+            self._last, named = self._leases.nudges(self._last, int(left_s * 1000))
         with self._lock:
             named |= self._asked
             self._asked.clear()
@@ -153,28 +153,28 @@ class LeaseRenewal:
         if not held:
             return
         asked = time.monotonic()
-        answers = self._ledger.renew([(one.id, one.token) for one in held])
+        answers = self._leases.renew([(one.id, one.token) for one in held])
         for one, answer in zip(held, answers, strict=True):
             if answer == "lost":
                 self._lose(one)
             else:
-                one.until = asked + self._ledger.lease_s
+                one.until = asked + self._leases.lease_s
                 if answer:
-                    one.want(answer, asked)
+                    one.request(answer, asked)
 
     def _lose(self, held: HeldLease) -> None:
         self.drop(held.id, held.token)
         held.lose()
 
-    def _tell_away(self, error: BrokerError) -> None:
+    def _log_unavailable(self, error: BrokerError) -> None:
         if not self._away:
             self._away = True
-            logger.warning("service_leases_not_renewed owner=%s: %s", self._ledger.owner, error)
+            logger.warning("service_leases_not_renewed owner=%s: %s", self._leases.owner, error)
 
-    def _tell_back(self) -> None:
+    def _log_recovered(self) -> None:
         if self._away:
             self._away = False
-            logger.info("service_leases_renewed_again owner=%s", self._ledger.owner)
+            logger.info("service_leases_renewed_again owner=%s", self._leases.owner)
 
     # The thread that does not
 
@@ -186,7 +186,7 @@ class LeaseRenewal:
                     self._lose(one)
                 except Exception:
                     # Of the others, too, it is to be told.
-                    logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
+                    logger.exception("service_renewal_failed owner=%s", self._leases.owner)
 
     def _over(self) -> list[HeldLease]:
         """Wait for the next lease that comes to its last fifth; those that have."""

@@ -124,8 +124,8 @@ class Leases:
         last = _text(entries[-1][0]) if entries else after
         return last, {_text(fields[b"id"]) for _, fields in entries if fields and b"id" in fields}
 
-    def obey(self, id: str, token: str) -> tuple[Ending, str, str]:
-        """Do what is wanted, once the copy has stopped; with a name and data if it is reload."""
+    def apply_request(self, id: str, token: str) -> tuple[Ending, str, str]:
+        """Do what is wanted, once the instance has stopped; with a name and data if it is reload."""
         answer = [_text(part) for part in self.link.run("obey", id, token)]
         ending: Any = answer[0]
         return (ending, answer[1], answer[2]) if len(answer) > 1 else (ending, "", "")

@@ -34,7 +34,7 @@ class Result:
 class ServiceRun(Protocol):
     """A service that runs."""
 
-    def begin(self) -> asyncio.Future[Result]:
+    def start(self) -> asyncio.Future[Result]:
         """Begin it; done at its end. It is never cancelled."""
         ...
 
@@ -61,7 +61,7 @@ class ServiceLoopRun:
         self._service: Any = None
         self._task: asyncio.Task[Result] | None = None
 
-    def begin(self) -> asyncio.Future[Result]:
+    def start(self) -> asyncio.Future[Result]:
         self._task = asyncio.create_task(self._whole(), name=f"service {self._ctx.id}")
         return self._task
 
@@ -97,7 +97,7 @@ class ServiceThreadRun:
         self._over = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> asyncio.Future[Result]:
+    def start(self) -> asyncio.Future[Result]:
         self._thread = threading.Thread(
             target=self._whole, name=f"service {self._ctx.id}", daemon=True
         )

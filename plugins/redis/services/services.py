@@ -17,7 +17,12 @@ from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, 
 from chancy.plugins.redis.services.client import ServiceStore
 from chancy.plugins.redis.services.leases import Leases
 from chancy.plugins.redis.services.runtime import ServiceRuntime
-from chancy.plugins.redis.services.settings import Local, OnException, ServiceSettings, tell
+from chancy.plugins.redis.services.settings import (
+    Local,
+    OnException,
+    ServiceSettings,
+    notify_handlers,
+)
 from chancy.plugins.redis.services.supervision import Cleaner, Handler, handler_at, sweep
 from chancy.plugins.redis.services.values import as_json, check_name
 from chancy.plugins.redis.settings import RedisSettings
@@ -54,13 +59,13 @@ class Services:
         )
         self.blocking = ServiceStore(self.link)
         self._kinds: dict[str, type[Service]] = {}
-        self._terms = ServiceSettings()
+        self._settings = ServiceSettings()
         self._handlers: list[OnException] = []
         self._locals: list[Local] = []
         self._runtimes: list[ServiceRuntime] = []
         self._threads: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
-        self._ledger: Leases | None = None
+        self._leases: Leases | None = None
         self._sweeping = threading.Lock()
 
     # Declarations
@@ -73,7 +78,7 @@ class Services:
     @property
     def terms(self) -> ServiceSettings:
         """How they are run."""
-        return self._terms
+        return self._settings
 
     @property
     def kinds(self) -> Mapping[str, type[Service]]:
@@ -142,7 +147,7 @@ class Services:
         if isinstance(_within("replicas", replicas, 0, 100), float):
             raise ConfigurationError(f"services: replicas={shown(replicas)} must be a whole number")
         changed: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
-        self._terms = replace(self._terms, **changed)
+        self._settings = replace(self._settings, **changed)
         if replicas is not None:
             self.link.replicas = replicas
 
@@ -233,23 +238,23 @@ class Services:
         :param timeout_s: since the last renewal; the end of the lease if that is later.
         """
         with self._sweeping:
-            sweep(self._own_ledger, keep_s=self._terms.keep_s, timeout_s=timeout_s)
+            sweep(self._own_leases, keep_s=self._settings.keep_s, timeout_s=timeout_s)
 
     def cleaner(self, handler: str | Handler | None = None) -> Cleaner:
         """What forgets services that have ended; its ``serve`` does until its ``stop``."""
         return Cleaner(
-            self._own_ledger, handler_at(handler), self._failed, lease_s=self._terms.handler_s
+            self._own_leases, handler_at(handler), self._failed, lease_s=self._settings.handler_s
         )
 
     @property
-    def _own_ledger(self) -> Leases:
+    def _own_leases(self) -> Leases:
         # Kept, for where in the set of known ones the last sweep ended.
-        if self._ledger is None or self._ledger.lease_s != self._terms.lease_s:
-            self._ledger = Leases(self.link, "", self._terms.lease_s)
-        return self._ledger
+        if self._leases is None or self._leases.lease_s != self._settings.lease_s:
+            self._leases = Leases(self.link, "", self._settings.lease_s)
+        return self._leases
 
     def _failed(self, error: BaseException) -> None:
-        tell(self._handlers, error)
+        notify_handlers(self._handlers, error)
 
     # Beside a worker
 
@@ -263,7 +268,7 @@ class Services:
         runtime = ServiceRuntime(
             self.link,
             self._kinds,
-            self._terms,
+            self._settings,
             self._handlers,
             [one.of_this_process() for one in self._locals],
         )

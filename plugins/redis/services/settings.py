@@ -46,7 +46,7 @@ class Local:
         return Local(str(uuid.uuid4()), self.name, self.data)
 
 
-def tell(handlers: Sequence[OnException], error: BaseException) -> None:
+def notify_handlers(handlers: Sequence[OnException], error: BaseException) -> None:
     """Tell the handlers of an unexpected exception, all of them."""
     for handler in handlers:
         try:

@@ -45,7 +45,7 @@ class Supervision:
 
     def __init__(
         self,
-        ledger: Leases,
+        leases: Leases,
         *,
         room: Callable[[], int],
         take: Callable[[Taken, float], None],
@@ -53,7 +53,7 @@ class Supervision:
         sweep: bool,
         keep_s: float,
     ) -> None:
-        self._ledger = ledger
+        self._leases = leases
         self._room = room
         self._take = take
         self._restore = restore
@@ -88,18 +88,18 @@ class Supervision:
                 self._claim(1 if backoff.failures else _CLAIMED_AT_ONCE)
             except BrokerError as error:
                 if not backoff.failures:
-                    logger.warning("services_not_taken owner=%s: %s", self._ledger.owner, error)
+                    logger.warning("services_not_taken owner=%s: %s", self._leases.owner, error)
                 self._closing.wait(backoff.next_s())
             except Exception:
-                logger.exception("service_claim_failed owner=%s", self._ledger.owner)
+                logger.exception("service_claim_failed owner=%s", self._leases.owner)
                 self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
         try:
             # What this thread has moved aside goes back into the line.
-            self._ledger.claim(0)
+            self._leases.claim(0)
         except BrokerError:
-            logger.debug("service_line_not_ordered owner=%s", self._ledger.owner)
+            logger.debug("service_line_not_ordered owner=%s", self._leases.owner)
 
     def _claim(self, most: int) -> None:
         room = self._room()
@@ -108,7 +108,7 @@ class Supervision:
             self.freed.clear()
             return
         asked = time.monotonic()
-        found = self._ledger.claim(min(room, most))
+        found = self._leases.claim(min(room, most))
         for one in found:
             match one:
                 case Taken():
@@ -118,18 +118,18 @@ class Supervision:
                 case Passed():
                     logger.info("service_passed service=%s why=%s", one.id, one.why)
         if not found:
-            self._ledger.ring(_RING_S)
+            self._leases.ring(_RING_S)
 
     def _sweep(self) -> None:
         if self._sweeps and time.monotonic() >= self._due:
-            sweep(self._ledger, keep_s=self._keep_s)
-            self._due = time.monotonic() + self._ledger.lease_s / 5
+            sweep(self._leases, keep_s=self._keep_s)
+            self._due = time.monotonic() + self._leases.lease_s / 5
 
 
-def sweep(ledger: Leases, *, keep_s: float, timeout_s: float = 0.0) -> None:
+def sweep(leases: Leases, *, keep_s: float, timeout_s: float = 0.0) -> None:
     """`Leases.sweep` until less is found than it looks for; say what was found."""
     for _ in range(_SWEEPS):
-        swept = ledger.sweep(keep_s=keep_s, adopt_s=ADOPT_S, timeout_s=timeout_s)
+        swept = leases.sweep(keep_s=keep_s, adopt_s=ADOPT_S, timeout_s=timeout_s)
         for id, what in swept.over:
             logger.warning("service_found_dead service=%s now=%s", id, what)
         for id in swept.ghosts:
@@ -151,13 +151,13 @@ class Cleaner:
 
     def __init__(
         self,
-        ledger: Leases,
+        leases: Leases,
         handler: Handler | None,
         failed: Callable[[BaseException], None],
         *,
         lease_s: float,
     ) -> None:
-        self._ledger = ledger
+        self._leases = leases
         self._handler = handler
         self._failed = failed
         self._lease_s = lease_s
@@ -184,14 +184,14 @@ class Cleaner:
                 # With a handler one by one: the lease is for each.
                 alone = self._handler is None
                 most = _FORGOTTEN_AT_ONCE if alone else 1
-                found = self._ledger.tidy(most, self._lease_s, drop=alone)
+                found = self._leases.tidy(most, self._lease_s, drop=alone)
                 if self._handler is not None:
                     self._call(found, self._handler)
             except BrokerError as error:
-                logger.debug("service_cleanup_waits owner=%s: %s", self._ledger.owner, error)
+                logger.debug("service_cleanup_waits owner=%s: %s", self._leases.owner, error)
                 self._closing.wait(backoff.next_s())
             except Exception:
-                logger.exception("service_cleanup_failed owner=%s", self._ledger.owner)
+                logger.exception("service_cleanup_failed owner=%s", self._leases.owner)
                 self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
@@ -208,7 +208,7 @@ class Cleaner:
                 self._failed(error)
                 if one.times < _TIDY_TRIES:
                     continue
-            self._ledger.clean(one)
+            self._leases.clean(one)
 
 
 def handler_at(given: str | Handler | None) -> Handler | None:

@@ -30,7 +30,7 @@ class StreamDeadLetter:
     record: Any
 
 
-async def letters(
+async def read_dead_letters(
     stream: Stream[Any], processor: str, most: int, only: Collection[int] | None = None
 ) -> Sequence[StreamDeadLetter]:
     """The newest dead letters of a processor, at most so many, partition by partition.

@@ -113,7 +113,7 @@ class Inspection:
     async def report(self) -> Sequence[PartitionReport]:
         """How far it is, partition by partition."""
         keys, name = self._stream.keys, self._processor
-        replies = await self._ask(
+        replies = await self._call_each(
             range(self._stream.partitions),
             "report",
             lambda number: (
@@ -177,14 +177,14 @@ class Inspection:
                     f"the stream {stream.name} has the partitions 0 to {stream.partitions - 1}, "
                     f"and no {number}"
                 )
-        replies = await self._ask(
+        replies = await self._call_each(
             wanted,
             "resume",
             lambda number: (stream.keys.park(number, name), stream.keys.own(number, name)),
             (),
         )
         lifted = {number: _text(reply[0]) for number, reply in replies.items() if reply is not None}
-        await self._tell("resume", () if partitions is None else wanted)
+        await self._notify("resume", () if partitions is None else wanted)
         return lifted
 
     async def reset(self, start: str = "0") -> tuple[int, Sequence[BusyPartition]]:
@@ -194,7 +194,7 @@ class Inspection:
             begins behind that one.
         """
         keys, name = self._stream.keys, self._processor
-        replies = await self._ask(
+        replies = await self._call_each(
             range(self._stream.partitions),
             "reset",
             lambda number: (keys.log(number), keys.own(number, name), keys.park(number, name)),
@@ -206,7 +206,7 @@ class Inspection:
             for number, reply in replies.items()
             if reply[0] == 0
         ]
-        await self._tell("plan")
+        await self._notify("plan")
         return forgotten, busy
 
     async def forget(self) -> Forgotten:
@@ -214,7 +214,7 @@ class Inspection:
         keys, name, link = self._stream.keys, self._processor, self._stream.link
         for key in (keys.members(name), keys.plan(name), keys.ctl(name)):
             await link.command("DEL", key)
-        replies = await self._ask(
+        replies = await self._call_each(
             range(self._stream.partitions),
             "forget",
             lambda number: (
@@ -228,14 +228,14 @@ class Inspection:
         )
         return Forgotten(*(sum(counts) for counts in zip(*replies.values(), strict=True)))
 
-    async def _tell(self, reason: str, partitions: Iterable[int] = ()) -> None:
+    async def _notify(self, reason: str, partitions: Iterable[int] = ()) -> None:
         """Tell the workers; of no partitions in particular, of all."""
         ctl = self._stream.keys.ctl(self._processor)
         only = ",".join(map(str, partitions))
         fields = ("reason", reason, *(("partitions", only) if only else ()))
         await self._stream.link.command("XADD", ctl, "MAXLEN", "~", 256, "*", *fields)
 
-    async def _ask(
+    async def _call_each(
         self, numbers: Iterable[int], script: str, keys: Any, args: Sequence[Any]
     ) -> Mapping[int, Reply]:
         found: dict[int, Reply] = {}

@@ -8,7 +8,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.producing.stream import check_name
 from chancy.plugins.redis.streams.timers import (
     Crontab,
-    Duty,
+    ScheduledTask,
     StartupTask,
     Timer,
     Work,
@@ -21,12 +21,12 @@ class Schedules:
     """Declares what runs beside the processors."""
 
     def __init__(self) -> None:
-        self._duties: dict[str, Duty] = {}
+        self._scheduled: dict[str, ScheduledTask] = {}
 
     @property
-    def duties(self) -> Sequence[Duty]:
+    def scheduled(self) -> Sequence[ScheduledTask]:
         """Those that are declared, in the order of their declarations."""
-        return list(self._duties.values())
+        return list(self._scheduled.values())
 
     def timer(
         self, *, every_s: float, on_leader: bool = False, name: str | None = None
@@ -39,7 +39,7 @@ class Schedules:
         :param on_leader: only in the worker that leads.
         """
         check_interval(every_s)
-        return self._duty(name, lambda name, work: Timer(name, work, every_s, on_leader))
+        return self._declare(name, lambda name, work: Timer(name, work, every_s, on_leader))
 
     def crontab(
         self,
@@ -56,7 +56,7 @@ class Schedules:
         :param on_leader: once in the fleet, by the worker that leads; otherwise in each worker.
         """
         schedule = schedule_of(expression, zone)
-        return self._duty(name, lambda name, work: Crontab(name, work, schedule, on_leader))
+        return self._declare(name, lambda name, work: Crontab(name, work, schedule, on_leader))
 
     def task(self, *, on_leader: bool = False, name: str | None = None) -> Callable[[Work], Work]:
         """Declare an async function that runs at the start of each worker; again if it fails.
@@ -64,15 +64,17 @@ class Schedules:
         :param on_leader: once for the fleet, from its first worker to its last. If the leader dies
             within it, the next one begins it anew.
         """
-        return self._duty(name, lambda name, work: StartupTask(name, work, on_leader))
+        return self._declare(name, lambda name, work: StartupTask(name, work, on_leader))
 
-    def _duty(self, name: str | None, make: Callable[[str, Work], Duty]) -> Callable[[Work], Work]:
+    def _declare(
+        self, name: str | None, make: Callable[[str, Work], ScheduledTask]
+    ) -> Callable[[Work], Work]:
         def declare(work: Work) -> Work:
             called = name or str(getattr(work, "__name__", ""))
             check_name("task", called)
-            if called in self._duties:
+            if called in self._scheduled:
                 raise ConfigurationError(f"there are two tasks or timers {called!r}: rename one")
-            self._duties[called] = make(called, work)
+            self._scheduled[called] = make(called, work)
             return work
 
         return declare

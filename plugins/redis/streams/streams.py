@@ -21,7 +21,7 @@ from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.group.halts import Exit
 from chancy.plugins.redis.streams.model.record import is_primitive
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
-from chancy.plugins.redis.streams.processing.cancellation import end
+from chancy.plugins.redis.streams.processing.cancellation import cancel_all
 from chancy.plugins.redis.streams.processing.child import locate
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.processor import (
@@ -64,7 +64,7 @@ class Streams(Schedules):
         super().__init__()
         self.link = ScriptClient(settings)
         #: Where events wait that are sent inside transactions.
-        self.deposits = EventOutboxWriter()
+        self.outbox = EventOutboxWriter()
         self._streams: dict[str, Stream[Any]] = {}
         self._processors: dict[str, Processor[Any]] = {}
         self._executors: dict[str, StreamExecutor] = {}
@@ -84,7 +84,7 @@ class Streams(Schedules):
             raise ConfigurationError(
                 f"the stream {min(self._streams)} is declared already: call defaults() before"
             )
-        self._defaults.give(choices)
+        self._defaults.update(choices)
 
     def stream(
         self,
@@ -130,9 +130,7 @@ class Streams(Schedules):
             max_bytes=max_bytes,
         )
         route = route_of(record, partition_by, like.pop("hasher", None))
-        made = Stream(
-            name, link=self.link, coding=coding, route=route, deposits=self.deposits, **like
-        )
+        made = Stream(name, link=self.link, coding=coding, route=route, outbox=self.outbox, **like)
         self._streams[name] = made
         return made
 
@@ -220,7 +218,7 @@ class Streams(Schedules):
         :param ending: hand over when this is set, and return.
         :raises ConfigurationError: there is none of a name.
         """
-        wanted = self._wanted(only)
+        wanted = self._selected(only)
         own = uuid.uuid4()
         # Beside a worker the lines of the log say its id.
         before = ORIGIN.set(ORIGIN.get(Origin(lambda: own)))
@@ -228,8 +226,8 @@ class Streams(Schedules):
             asyncio.create_task(self._run(processor), name=f"executor {processor.id}")
             for processor in wanted
         ]
-        if self.duties:
-            timers = Timers(self.link, self.duties, leader or Unelected(), SystemClock())
+        if self.scheduled:
+            timers = Timers(self.link, self.scheduled, leader or Unelected(), SystemClock())
             running.append(asyncio.create_task(timers.serve(), name="timers"))
         ORIGIN.reset(before)
         if not running:
@@ -244,7 +242,7 @@ class Streams(Schedules):
                     break
         finally:
             try:
-                await end(running, early=told.done())
+                await cancel_all(running, early=told.done())
             finally:
                 told.cancel()
                 await self.link.close()
@@ -252,7 +250,7 @@ class Streams(Schedules):
             if not task.cancelled():
                 task.result()
 
-    def _wanted(self, only: Iterable[str] | None) -> Sequence[Processor[Any]]:
+    def _selected(self, only: Iterable[str] | None) -> Sequence[Processor[Any]]:
         if only is None:
             return self.processors
         names = set(only)

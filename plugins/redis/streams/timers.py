@@ -66,7 +66,7 @@ class StartupTask:
     on_leader: bool
 
 
-Duty = Timer | Crontab | StartupTask
+ScheduledTask = Timer | Crontab | StartupTask
 
 
 def schedule_of(expression: str, zone: str) -> Schedule:
@@ -93,10 +93,14 @@ class Timers:
     """
 
     def __init__(
-        self, link: ScriptClient, duties: Sequence[Duty], leader: LeaderGate, clock: Clock
+        self,
+        link: ScriptClient,
+        scheduled: Sequence[ScheduledTask],
+        leader: LeaderGate,
+        clock: Clock,
     ) -> None:
         self._link = link
-        self._duties = duties
+        self._scheduled = scheduled
         self._leader = leader
         self._clock = clock
         self._worker = uuid.uuid4().hex
@@ -107,21 +111,21 @@ class Timers:
 
     async def serve(self) -> None:
         """Run them until cancelled. What fails is logged, and nothing else stops."""
-        if not self._duties:
+        if not self._scheduled:
             return
-        once = any(isinstance(duty, StartupTask) and duty.on_leader for duty in self._duties)
+        once = any(isinstance(task, StartupTask) and task.on_leader for task in self._scheduled)
         try:
             async with asyncio.TaskGroup() as group:
                 if once:
-                    group.create_task(self._stay(), name="stay")
-                for duty in self._duties:
-                    match duty:
+                    group.create_task(self._keep_alive(), name="stay")
+                for task in self._scheduled:
+                    match task:
                         case Timer():
-                            group.create_task(self._repeat(duty), name=duty.name)
+                            group.create_task(self._repeat(task), name=task.name)
                         case Crontab():
-                            group.create_task(self._tick(duty), name=duty.name)
+                            group.create_task(self._tick(task), name=task.name)
                         case StartupTask():
-                            group.create_task(self._begin(duty), name=duty.name)
+                            group.create_task(self._run_at_start(task), name=task.name)
         finally:
             if once:
                 await self._leave()
@@ -151,27 +155,27 @@ class Timers:
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                return await self._ours(key)
+                return await self._claim_tick(key)
             except BrokerError as error:
                 if time.monotonic() >= until:
                     logger.warning("crontab_not_fired name=%s error=%s", crontab.name, error)
                     return False
             await asyncio.sleep(backoff.next_s())
 
-    async def _ours(self, key: str) -> bool:
+    async def _claim_tick(self, key: str) -> bool:
         if await self._link.command("SET", key, self._worker, "NX", "PX", _TICK_MS):
             return True
         # Or by a try whose answer was lost.
         return bool(await self._link.command("GET", key) == self._worker.encode())
 
-    async def _begin(self, task: StartupTask) -> None:
+    async def _run_at_start(self, task: StartupTask) -> None:
         backoff = Backoff(base_s=0.5, cap_s=30.0)
         while True:
-            if await self._begun(task):
+            if await self._try_once(task):
                 return
             await asyncio.sleep(backoff.next_s())
 
-    async def _begun(self, task: StartupTask) -> bool:
+    async def _try_once(self, task: StartupTask) -> bool:
         """Try once; False if it is to be tried again."""
         if not task.on_leader:
             return await self._run(task)
@@ -200,21 +204,21 @@ class Timers:
             else:
                 return
 
-    async def _run(self, duty: Duty) -> bool:
+    async def _run(self, task: ScheduledTask) -> bool:
         """Run it once; False if it failed, which is logged."""
         try:
-            await duty.work()
+            await task.work()
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            kind = type(duty).__name__.lower()
-            logger.exception("stream_duty_failed kind=%s name=%s", kind, duty.name)
+            kind = type(task).__name__.lower()
+            logger.exception("stream_duty_failed kind=%s name=%s", kind, task.name)
             return False
         return True
 
     # The fleet
 
-    async def _stay(self) -> None:
+    async def _keep_alive(self) -> None:
         while True:
             try:
                 await self._once("beat", "")
@@ -232,7 +236,7 @@ class Timers:
             logger.warning("stream_fleet_not_left error=%s", error)
 
     async def _once(self, action: str, name: str) -> int:
-        call = asyncio.create_task(self._ask(action, name), name=f"once {action}")
+        call = asyncio.create_task(self._call(action, name), name=f"once {action}")
         self._calls.add(call)
         call.add_done_callback(self._answered)
         return await asyncio.shield(call)
@@ -242,7 +246,7 @@ class Timers:
         if not call.cancelled():
             call.exception()  # somebody may have been cancelled who would have heard of it
 
-    async def _ask(self, action: str, name: str) -> int:
+    async def _call(self, action: str, name: str) -> int:
         args = (action, self._worker, round(_ALIVE_S * 1000), name)
         return int(await self._link.call("once", self._keys, args))
 

@@ -12,7 +12,7 @@ import click
 
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import CommandLine
-from chancy.plugins.redis.streams.cli.shared import (
+from chancy.plugins.redis.streams.cli.arguments import (
     PROCESSOR,
     STREAM,
     STREAMS,

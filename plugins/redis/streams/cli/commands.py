@@ -12,10 +12,10 @@ from chancy.errors import ChancyError, ConfigurationError, InvalidArguments
 from chancy.plugin.commands import Seconds, as_json
 from chancy.plugin.runtime import CommandLine
 from chancy.plugins.redis.streams.cli.administration import lag, members, reset, resume
+from chancy.plugins.redis.streams.cli.arguments import STREAM, STREAMS, declared, run
 from chancy.plugins.redis.streams.cli.jsonl import Lines
 from chancy.plugins.redis.streams.cli.progress import Bar
 from chancy.plugins.redis.streams.cli.removal import dead, forget
-from chancy.plugins.redis.streams.cli.shared import STREAM, STREAMS, declared, run
 from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.producing.sender import PATIENCE_S
 from chancy.plugins.redis.streams.producing.stream import Stream

@@ -9,8 +9,8 @@ import click
 
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import CommandLine
-from chancy.plugins.redis.streams.cli.shared import PROCESSOR, STREAM, declared, inspected, run
-from chancy.plugins.redis.streams.dead_letters import letters
+from chancy.plugins.redis.streams.cli.arguments import PROCESSOR, STREAM, declared, inspected, run
+from chancy.plugins.redis.streams.dead_letters import read_dead_letters
 from chancy.plugins.redis.streams.inspection import Inspection
 
 
@@ -91,7 +91,7 @@ def dead(
       chancy redis stream dead orders bill --partition 3
     """
     target = declared(stream)
-    found = run(target, lambda: letters(target, processor, limit, only or None))
+    found = run(target, lambda: read_dead_letters(target, processor, limit, only or None))
     if not found:
         run(target, lambda: inspected(target, processor))
     if json_:

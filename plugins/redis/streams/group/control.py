@@ -18,7 +18,7 @@ _BLOCK_MS = 4_000
 
 
 #: Given the reason of a message, and the partitions that it is about; None: all.
-Heard = Callable[[str, Collection[int] | None], None]
+OnMessage = Callable[[str, Collection[int] | None], None]
 
 _MOST = 100
 
@@ -26,14 +26,16 @@ _MOST = 100
 class Control:
     """Reads the control stream from where it has left off, so that nothing is missed.
 
-    :param heard: called with the reason of each message: join, leave, dead, plan, released, resume.
+    :param on_message: called with the reason of each message: join, leave, dead, plan, released, resume.
     """
 
-    def __init__(self, link: ScriptClient, processor: Processor[Any], heard: Heard) -> None:
+    def __init__(
+        self, link: ScriptClient, processor: Processor[Any], on_message: OnMessage
+    ) -> None:
         self._reader = link.reader()
         self._processor = processor
         self._ctl = processor.stream.keys.ctl(processor.name)
-        self._heard = heard
+        self._on_message = on_message
 
     async def serve(self, last: str) -> None:
         """Read until cancelled, beginning behind a message."""
@@ -72,19 +74,19 @@ class Control:
                     count = len(messages)
                     for xid, fields in messages:
                         last = xid.decode()
-                        self._hear(fields, again=_order(last) <= known)
+                        self._receive(fields, again=_order(last) <= known)
                 if count < _MOST:
                     known = (0, 0)
         finally:
             await self._reader.close()
 
-    def _hear(self, fields: Mapping[bytes, bytes], *, again: bool) -> None:
+    def _receive(self, fields: Mapping[bytes, bytes], *, again: bool) -> None:
         reason = fields.get(b"reason", b"").decode(errors="replace")
         if again and reason == "resume":
             return  # what was halted since then must not go on by it
         numbers = fields.get(b"partitions", b"").split(b",")
         only = {int(number) for number in numbers if number.isdigit()}
-        self._heard(reason, only or None)
+        self._on_message(reason, only or None)
 
 
 def _order(xid: str) -> tuple[int, int]:

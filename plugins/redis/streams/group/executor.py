@@ -58,23 +58,23 @@ class StreamExecutor:
             executor=self.member, stream=processor.stream.name, processor=processor.name
         )
         ORIGIN.set(origin)
-        standing = await self._join()
+        status = await self._join()
         logger.info(
             "processor_joined processor=%s member=%s plan=%d",
             self.processor.id,
             self.member,
-            standing.version,
+            status.version,
         )
         heartbeat = MemberHeartbeat(
             self._link,
             self.processor,
             self.member,
             self._ownership,
-            lanes=lambda: self.runner.lanes,
-            heard=self._stands,
+            partitions=lambda: self.runner.partitions,
+            on_status=self._on_status,
         )
         heartbeat.start()
-        services = asyncio.create_task(self._serve(standing.last), name=self.processor.id)
+        services = asyncio.create_task(self._serve(status.last), name=self.processor.id)
         try:
             # The runner's loops go on when this is cancelled, until everything is given back.
             await asyncio.wait([services])
@@ -89,15 +89,15 @@ class StreamExecutor:
                 await heartbeat.stop()
 
     async def _serve(self, last: str) -> None:
-        control = Control(self._link, self.processor, self._heard)
+        control = Control(self._link, self.processor, self._on_message)
         maintenance = Maintenance(
-            self._link, self.processor, self._membership, lambda: self.runner.lanes
+            self._link, self.processor, self._membership, lambda: self.runner.partitions
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(control.serve(last), name="control")
             group.create_task(maintenance.serve(), name="maintenance")
             group.create_task(self._rejoin(), name="rejoin")
-            group.create_task(self._count(), name="count")
+            group.create_task(self._log_counts(), name="count")
             # A fleet that starts at once settles with one plan.
             await asyncio.sleep(self.processor.options.join_delay_s)
             group.create_task(self.runner.serve(), name="runner")
@@ -123,28 +123,28 @@ class StreamExecutor:
             if joining is not None:
                 await asyncio.wait([joining])
                 joining.exception()  # whatever it was: it may have joined
-                await self._say_so()
+                await self._leave_group()
             raise
 
     async def _leave(self) -> None:
         """Leave the plan first, so that the others are ready for what is given back."""
         self.runner.leaving = True
         try:
-            await self._say_so()
+            await self._leave_group()
             await self.runner.release_all()
         except asyncio.CancelledError:
             # Asked once more: what is at hand is interrupted, and given back all the same.
-            self.runner.look_now()
+            self.runner.interrupt_now()
             await self.runner.release_all()
             raise
         logger.info(
             "processor_left processor=%s member=%s %s",
             self.processor.id,
             self.member,
-            self.runner.meter,
+            self.runner.counters,
         )
 
-    async def _say_so(self) -> None:
+    async def _leave_group(self) -> None:
         try:
             async with self._changing:
                 await self._membership.change("leave")
@@ -156,33 +156,33 @@ class StreamExecutor:
                 self.processor.options.lease_s,
             )
 
-    async def _count(self) -> None:
+    async def _log_counts(self) -> None:
         """Say once a minute what was done, if there was anything."""
-        said = ""
+        logged = ""
         while True:
             await asyncio.sleep(_COUNT_S)
             runner = self.runner
-            now = f"halted={len(runner.halted)} parked={len(runner.parked)} {runner.meter}"
-            if now != said:
-                said = now
+            now = f"halted={len(runner.halted)} parked={len(runner.parked)} {runner.counters}"
+            if now != logged:
+                logged = now
                 logger.info(
                     "processor_counts processor=%s partitions=%d %s",
                     self.processor.id,
-                    len(runner.lanes),
+                    len(runner.partitions),
                     now,
                 )
 
-    def _heard(self, reason: str, only: Collection[int] | None) -> None:
+    def _on_message(self, reason: str, only: Collection[int] | None) -> None:
         if reason == "resume":
             self.runner.resume(only)
         else:
             self.runner.changed.set()
 
-    def _stands(self, standing: MembershipStatus) -> None:
-        if not standing.belongs:
+    def _on_status(self, status: MembershipStatus) -> None:
+        if not status.belongs:
             self._joining.set()
-        elif standing.version != self._version:
-            self._version = standing.version
+        elif status.version != self._version:
+            self._version = status.version
             self.runner.changed.set()
 
     async def _rejoin(self) -> None:
@@ -197,7 +197,7 @@ class StreamExecutor:
                     # What the stream is may be gone, too: nobody may declare it otherwise.
                     await agree(self._link, shape_of(self.processor.stream))
                     await self._membership.change("join")
-                self._ownership.begun()
+                self._ownership.mark_started()
                 self._joining.clear()
                 backoff.reset()
                 logger.warning("processor_joined_again processor=%s", self.processor.id)

@@ -24,18 +24,18 @@ class FetchBudget:
     def __init__(self, timeout_s: float) -> None:
         self._soon_s = timeout_s / 4
         self._bytes = TRIP_BYTES
-        # Of all lanes, for those that have read nothing yet.
+        # Of all partitions, for those that have read nothing yet.
         self._mean = 0.0
 
-    def share(self, lanes: Sequence[OwnedPartition[Any]]) -> Sequence[int]:
-        """How many events a round trip asks for of each lane; 0 for those that must wait for the
+    def share(self, partitions: Sequence[OwnedPartition[Any]]) -> Sequence[int]:
+        """How many events a round trip asks for of each partition; 0 for those that must wait for the
         next one."""
         left, given = float(self._bytes), False
         counts = []
-        for lane in lanes:
-            count = lane.room if lane.more and not lane.closing else 0
+        for partition in partitions:
+            count = partition.room if partition.more and not partition.closing else 0
             if count:
-                mean = lane.mean or self._mean
+                mean = partition.mean or self._mean
                 if not mean:
                     count, mean = min(count, _FIRST), _UNKNOWN
                 count = min(count, int(left / mean)) or (0 if given else 1)
@@ -46,17 +46,17 @@ class FetchBudget:
         return counts
 
     def weigh(
-        self, lane: OwnedPartition[Any], entries: Sequence[tuple[Any, Sequence[bytes]]]
+        self, partition: OwnedPartition[Any], entries: Sequence[tuple[Any, Sequence[bytes]]]
     ) -> None:
-        """Note what has come of a lane."""
-        lane.weigh(sum(sum(map(len, fields)) for _, fields in entries) / len(entries))
-        self._mean = max(lane.mean, self._mean * 0.9)
+        """Note what has come of a partition."""
+        partition.weigh(sum(sum(map(len, fields)) for _, fields in entries) / len(entries))
+        self._mean = max(partition.mean, self._mean * 0.9)
 
-    def late(self, lanes: Sequence[OwnedPartition[Any]], counts: Sequence[int]) -> None:
+    def late(self, partitions: Sequence[OwnedPartition[Any]], counts: Sequence[int]) -> None:
         """No answer has come to a round trip: ask for less, whatever the reason was."""
         asked = sum(
-            count * (lane.mean or self._mean or _UNKNOWN)
-            for lane, count in zip(lanes, counts, strict=True)
+            count * (partition.mean or self._mean or _UNKNOWN)
+            for partition, count in zip(partitions, counts, strict=True)
         )
         if asked:
             self._bytes = max(_LEAST_BYTES, min(self._bytes, int(asked)) // 4)

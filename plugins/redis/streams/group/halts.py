@@ -29,7 +29,7 @@ class Exit:
 
     code = 0
 
-    def ask(self, *, ending: bool) -> None:
+    def request(self, *, ending: bool) -> None:
         """Let the process end in good order, as SIGTERM does; once: a second one ends it at once.
 
         :param ending: it ends already.
@@ -47,25 +47,25 @@ class Halts:
         self._exit = leave
         self._ownership = ownership
         self.numbers: set[int] = set()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._reporting: set[asyncio.Task[None]] = set()
 
-    def add(self, lane: OwnedPartition[Any], *, leave: bool, ending: bool) -> None:
-        """A lane is halted, by what its ``halted`` says.
+    def add(self, partition: OwnedPartition[Any], *, leave: bool, ending: bool) -> None:
+        """A partition is halted, by what its ``halted`` says.
 
         :param leave: the process is to end.
         :param ending: it ends already.
         """
-        self.numbers.add(lane.number)
-        self._tell(lane)
+        self.numbers.add(partition.number)
+        self._report(partition)
         if leave:
-            self._exit.ask(ending=ending)
+            self._exit.request(ending=ending)
 
-    def drop(self, lane: OwnedPartition[Any]) -> None:
-        """A lane is given up: its next owner begins."""
-        self.numbers.discard(lane.number)
+    def drop(self, partition: OwnedPartition[Any]) -> None:
+        """A partition is given up: its next owner begins."""
+        self.numbers.discard(partition.number)
 
     def lift(
-        self, lanes: Mapping[int, OwnedPartition[Any]], only: Collection[int] | None
+        self, partitions: Mapping[int, OwnedPartition[Any]], only: Collection[int] | None
     ) -> Sequence[OwnedPartition[Any]]:
         """Those that go on now.
 
@@ -74,25 +74,27 @@ class Halts:
         lifted = []
         for number in sorted(self.numbers if only is None else self.numbers & set(only)):
             self.numbers.discard(number)
-            lane = lanes.get(number)
-            if lane is not None and not lane.over:
-                lifted.append(lane)
-                self._tell(lane)
+            partition = partitions.get(number)
+            if partition is not None and not partition.over:
+                lifted.append(partition)
+                self._report(partition)
         return lifted
 
-    def _tell(self, lane: OwnedPartition[Any]) -> None:
-        task = asyncio.create_task(self._say(lane), name=f"halt {lane.number}")
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def _report(self, partition: OwnedPartition[Any]) -> None:
+        task = asyncio.create_task(
+            self._report_until_current(partition), name=f"halt {partition.number}"
+        )
+        self._reporting.add(task)
+        task.add_done_callback(self._reporting.discard)
 
-    async def _say(self, lane: OwnedPartition[Any]) -> None:
+    async def _report_until_current(self, partition: OwnedPartition[Any]) -> None:
         """Until Redis knows what holds, which may have changed on the way."""
-        while not lane.over:
-            halted = lane.number in self.numbers
+        while not partition.over:
+            halted = partition.number in self.numbers
             try:
-                await self._ownership.halt(lane, lane.halted if halted else "")
+                await self._ownership.halt(partition, partition.halted if halted else "")
             except BrokerError:
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            if halted == (lane.number in self.numbers):
+            if halted == (partition.number in self.numbers):
                 return

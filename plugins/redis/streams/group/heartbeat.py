@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chancy.plugins.redis.streams.group.membership import Membership, MembershipStatus
-from chancy.plugins.redis.streams.processing.loss import tell_loss
 from chancy.plugins.redis.streams.processing.ownership import Ownership
-from chancy.plugins.redis.streams.processing.partition import OwnedPartition
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.transport.script_client import ScriptClient
 
@@ -24,10 +23,10 @@ _PATIENCE_S = 5.0
 
 
 class MemberHeartbeat:
-    """Says that a member lives and extends the leases of its lanes, four times a lease.
+    """Says that a member lives and extends the leases of its partitions, four times a lease.
 
-    :param lanes: those that are owned now; called in the thread, so it gives a copy.
-    :param heard: called in the worker's loop with the standing of the member after each beat.
+    :param partitions: those that are owned now; called in the thread, so it gives a copy.
+    :param on_status: called in the worker's loop with the status of the member after each beat.
     """
 
     def __init__(
@@ -37,15 +36,15 @@ class MemberHeartbeat:
         member: str,
         ownership: Ownership,
         *,
-        lanes: Callable[[], Sequence[OwnedPartition[Any]]],
-        heard: Callable[[MembershipStatus], None],
+        partitions: Callable[[], Sequence[OwnedPartition[Any]]],
+        on_status: Callable[[MembershipStatus], None],
     ) -> None:
         self._link = link
         self._processor = processor
         self._member = member
         self._ownership = ownership
-        self._lanes = lanes
-        self._heard = heard
+        self._partitions = partitions
+        self._on_status = on_status
         self._every_s = processor.options.lease_s / 4
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
@@ -104,23 +103,23 @@ class MemberHeartbeat:
             await link.close()
 
     async def _beat(self, link: ScriptClient, membership: Membership) -> None:
-        for lane in await self._ownership.extend(self._lanes(), link):
-            self._lose(lane, "another owns it, or the lease had ended")
+        for partition in await self._ownership.extend(self._partitions(), link):
+            self._lose(partition, "another owns it, or the lease had ended")
         if self._belongs:
-            self._tell(await membership.change("beat"))
+            self._report(await membership.change("beat"))
 
     def _lose_expired(self) -> None:
         now = time.monotonic()
-        for lane in self._lanes():
-            if not lane.lost and not lane.given and now >= lane.deadline:
-                self._lose(lane, "its lease has ended")
+        for partition in self._partitions():
+            if not partition.lost and not partition.given and now >= partition.deadline:
+                self._lose(partition, "its lease has ended")
 
-    def _lose(self, lane: OwnedPartition[Any], why: str) -> None:
-        tell_loss(self._processor.id, lane, why)
-        self._call(lane.lose)
+    def _lose(self, partition: OwnedPartition[Any], why: str) -> None:
+        report_loss(self._processor.id, partition, why)
+        self._call(partition.lose)
 
-    def _tell(self, standing: MembershipStatus) -> None:
-        self._call(lambda: self._heard(standing))
+    def _report(self, status: MembershipStatus) -> None:
+        self._call(lambda: self._on_status(status))
 
     def _call(self, work: Callable[[], None]) -> None:
         try:

@@ -53,7 +53,7 @@ class RedisGate:
         asking: asyncio.Task[None] | None = None
         try:
             while True:
-                asking = asyncio.create_task(self._ask(), name="ask for the lead")
+                asking = asyncio.create_task(self._request(), name="ask for the lead")
                 await asyncio.shield(asking)
                 # Four times a lease, and not all at one moment.
                 await asyncio.sleep(self._lease_s / 4 * random.uniform(0.8, 1.2))
@@ -67,7 +67,7 @@ class RedisGate:
                     async with asyncio.timeout(2.0):
                         await self._link.call("lead", [self._key], [self._member, 0])
 
-    async def _ask(self) -> None:
+    async def _request(self) -> None:
         led, asked = self.leading, time.monotonic()
         lease_ms = round(self._lease_s * 1000)
         try:

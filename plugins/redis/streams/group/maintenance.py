@@ -25,12 +25,12 @@ class Maintenance:
         link: ScriptClient,
         processor: Processor[Any],
         membership: Membership,
-        lanes: Callable[[], Sequence[OwnedPartition[Any]]],
+        partitions: Callable[[], Sequence[OwnedPartition[Any]]],
     ) -> None:
         self._link = link
         self._processor = processor
         self._membership = membership
-        self._lanes = lanes
+        self._partitions = partitions
         self._every_s = max(processor.options.check_s, processor.options.lease_s / 8)
 
     async def serve(self) -> None:
@@ -46,8 +46,8 @@ class Maintenance:
                 )
 
     async def _reap(self) -> None:
-        standing = await self._membership.change("reap")
-        for member in standing.dead:
+        status = await self._membership.change("reap")
+        for member in status.dead:
             logger.warning("member_found_dead processor=%s member=%s", self._processor.id, member)
 
     async def _trim(self) -> None:
@@ -55,7 +55,7 @@ class Maintenance:
         stream = self._processor.stream
         await self._link.call_many(
             [
-                StreamCall("trim", (stream.keys.log(lane.number),), (stream.size,))
-                for lane in self._lanes()
+                StreamCall("trim", (stream.keys.log(partition.number),), (stream.size,))
+                for partition in self._partitions()
             ]
         )

@@ -83,7 +83,7 @@ class Membership:
         found = await self._link.command("HMGET", self._keys[1], "version", "order", "assigned")
         return read_plan(found)
 
-    async def tell(self, reason: str) -> None:
+    async def notify(self, reason: str) -> None:
         """Write to the control stream that something has changed."""
         await self._link.command(
             "XADD", self._keys[2], "MAXLEN", "~", 256, "*", "reason", reason, "member", self.member

@@ -21,7 +21,7 @@ async def interrupt(task: asyncio.Task[Any]) -> bool:
     return bool(ended)
 
 
-async def end(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:
+async def cancel_all(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:
     """Cancel tasks, each of them once more for each time that this one is.
 
     Once more takes the rest of its grace period from one that is slower than the others.

@@ -53,33 +53,33 @@ def locate(processor: Processor[Any]) -> tuple[str, str]:
 
 
 class PartitionProcess:
-    """The process of one lane, as the worker sees it. Its methods are for threads."""
+    """The process of one partition, as the worker sees it. Its methods are for threads."""
 
-    def __init__(self, processor: Processor[Any], lane: OwnedPartition[Any]) -> None:
+    def __init__(self, processor: Processor[Any], partition: OwnedPartition[Any]) -> None:
         context = multiprocessing.get_context("spawn")
-        self._lane = lane
-        #: When the lane is over, and how many events the child has finished.
-        self._shared = context.Array("d", [lane.deadline, 0.0], lock=False)
+        self._partition = partition
+        #: When the partition is over, and how many events the child has finished.
+        self._shared = context.Array("d", [partition.deadline, 0.0], lock=False)
         self._finished = 0
         self._held = 1
         # Two threads that wait for one process can each take its end for unknown.
         self._reaping = threading.Lock()
         self._closed = False
-        lane.mirror = self._mirror
+        partition.mirror = self._mirror
         ours, theirs = context.Pipe()
-        self._echo = PartitionLogRelay()
-        self._line: Connection = ours
+        self._log_relay = PartitionLogRelay()
+        self._connection: Connection = ours
         self._process = context.Process(
             target=work,
             args=(
                 theirs,
                 self._shared,
-                self._echo.voice,
+                self._log_relay.log_settings,
                 *locate(processor),
-                lane.number,
+                partition.number,
                 processor.options.grace_s,
             ),
-            name=f"chancy {processor.id} {lane.number}",
+            name=f"chancy {processor.id} {partition.number}",
             daemon=True,
         )
         with _shielded():
@@ -87,7 +87,7 @@ class PartitionProcess:
         # The end of the interpreter asks children by SIGTERM, and waits for them.
         atexit.register(self._process.kill)
         theirs.close()
-        self._echo.start()
+        self._log_relay.start()
 
     @property
     def alive(self) -> bool:
@@ -95,31 +95,33 @@ class PartitionProcess:
 
     def run(self) -> None:
         """Let the child run the function once; raises what it raises."""
-        lane, line = self._lane, self._line
+        partition, connection = self._partition, self._connection
         try:
-            line.send(("run",))
+            connection.send(("run",))
             while True:
-                match line.recv():
+                match connection.recv():
                     case ("done", int(count)):
                         self._finish(count)
                     case ("wide", int(most)):
                         self._held = most
-                        lane.widen(most)
+                        partition.widen(most)
                     case ("more", int(wanted), timeout_s):
-                        filled = lane.filled_blocking(wanted, timeout_s)
-                        line.send(self._some(wanted) if filled or not lane.over else None)
+                        filled = partition.filled_blocking(wanted, timeout_s)
+                        connection.send(
+                            self._next_chunk(wanted) if filled or not partition.over else None
+                        )
                     case ("returned", int(held)):
-                        self._keep_taken(held)
+                        self._return_unstarted(held)
                         return
                     case ("failed", int(held), bytes(error), str(text)):
-                        self._keep_taken(held)
-                        raise _brought(error, text)
+                        self._return_unstarted(held)
+                        raise _unpickled(error, text)
                     case other:
                         raise RuntimeError(f"a child said {other!r}")
         except (EOFError, OSError) as error:
             # What it finished and had not said yet is in shared memory.
             self._finish(int(self._shared[1]) - self._finished)
-            self._keep_taken(self._held)
+            self._return_unstarted(self._held)
             code = self._exit_code()
             raise ChildDied(f"its process has ended with {code}") from error
 
@@ -128,9 +130,9 @@ class PartitionProcess:
 
         :param at_once: by a kill; otherwise it has a moment for its end.
         """
-        self._lane.mirror = _nowhere
+        self._partition.mirror = _no_mirror
         self._shared[0] = 0.0
-        self._line.close()
+        self._connection.close()
         with self._reaping:
             self._closed = True
             if not at_once:
@@ -140,34 +142,37 @@ class PartitionProcess:
                 self._process.join()
             atexit.unregister(self._process.kill)
             self._process.close()
-            self._echo.end(_PATIENCE_S)
+            self._log_relay.join(_PATIENCE_S)
 
     def _mirror(self, deadline: float) -> None:
         self._shared[0] = deadline
 
     def _finish(self, count: int) -> None:
         self._finished += count
-        self._lane.finish_some(count)
+        self._partition.finish_some(count)
 
     def _exit_code(self) -> str:
         with self._reaping:
             if self._closed:
-                return "its lane"
+                return "its partition"
             self._process.join(_PATIENCE_S)
             code = self._process.exitcode
         return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
-    def _some(self, wanted: int) -> list[tuple[str, Sequence[bytes], bool]]:
-        lane = self._lane
-        chunk = [lane.buffer.popleft() for _ in range(min(len(lane.buffer), max(_CHUNK, wanted)))]
-        lane.taken.extend(chunk)
+    def _next_chunk(self, wanted: int) -> list[tuple[str, Sequence[bytes], bool]]:
+        partition = self._partition
+        chunk = [
+            partition.buffer.popleft()
+            for _ in range(min(len(partition.buffer), max(_CHUNK, wanted)))
+        ]
+        partition.taken.extend(chunk)
         return [(event.xid, event.fields, event.recovering) for event in chunk]
 
-    def _keep_taken(self, held: int) -> None:
+    def _return_unstarted(self, held: int) -> None:
         """Put back what the child had not begun, so that the policy concerns the rest."""
-        taken = self._lane.taken
+        taken = self._partition.taken
         while len(taken) > held:
-            self._lane.buffer.appendleft(taken.pop())
+            self._partition.buffer.appendleft(taken.pop())
 
 
 @contextlib.contextmanager
@@ -182,7 +187,7 @@ def _shielded() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _brought(error: bytes, text: str) -> Exception:
+def _unpickled(error: bytes, text: str) -> Exception:
     """The error of a child, or what it says: a class of its main module is known only there."""
     try:
         found = pickle.loads(error)
@@ -191,5 +196,5 @@ def _brought(error: bytes, text: str) -> Exception:
     return found if isinstance(found, Exception) else ChildFailed(text)
 
 
-def _nowhere(_: float) -> None:
+def _no_mirror(_: float) -> None:
     """No child to tell."""

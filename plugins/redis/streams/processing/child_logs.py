@@ -30,21 +30,21 @@ _fallback = logging.getLogger("chancy.redis.streams")
 class LogSettings:
     """What a child needs to log as the worker does.
 
-    :param line: to the `PartitionLogRelay`.
+    :param connection: to the `PartitionLogRelay`.
     :param level: of the root logger.
     :param worker: its id; with ``about`` the `Origin` of the child, for handlers of its own.
     """
 
-    line: Connection
+    connection: Connection
     level: int
     worker: str
     about: Mapping[str, str | int]
 
-    def begin(self) -> None:
+    def install(self) -> None:
         """Log by the worker from now on, in this process."""
         ORIGIN.set(Origin(lambda: self.worker, self.about))
-        recorder = PartitionLogHandler(self.line)
-        os.register_at_fork(after_in_child=self.line.close)
+        recorder = PartitionLogHandler(self.connection)
+        os.register_at_fork(after_in_child=self.connection.close)
         root = logging.getLogger()
         root.setLevel(self.level)
         root.addHandler(recorder)
@@ -57,9 +57,9 @@ class PartitionLogHandler(logging.Handler):
     theirs.
     """
 
-    def __init__(self, line: Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__()
-        self._line = line
+        self._connection = connection
         self._pid = os.getpid()
         self._sending = threading.Lock()
         self._sender = 0
@@ -86,7 +86,7 @@ class PartitionLogHandler(logging.Handler):
         with self._sending:
             self._sender = me
             try:
-                self._line.send(what)
+                self._connection.send(what)
             except OSError:
                 return False
             finally:
@@ -101,17 +101,17 @@ class PartitionLogRelay:
     """
 
     def __init__(self) -> None:
-        self._line, self.theirs = Pipe(duplex=False)
+        self._connection, self.theirs = Pipe(duplex=False)
         self._loggers: dict[str, logging.Logger] = {}
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
-            args=(self._listen,),
+            args=(self._receive,),
             name="chancy stream echo",
             daemon=True,
         )
 
     @property
-    def voice(self) -> LogSettings:
+    def log_settings(self) -> LogSettings:
         """For the child."""
         origin = origin_here()
         level = logging.getLogger().level
@@ -122,22 +122,22 @@ class PartitionLogRelay:
         self.theirs.close()
         self._thread.start()
 
-    def end(self, patience_s: float) -> None:
+    def join(self, patience_s: float) -> None:
         """Wait until all is said of a child that has ended, at most so long."""
         self._thread.join(patience_s)
 
-    def _listen(self) -> None:
-        with self._line:
+    def _receive(self) -> None:
+        with self._connection:
             while True:
                 try:
-                    level, name, text = self._line.recv()
+                    level, name, text = self._connection.recv()
                 except (EOFError, OSError):
                     return
                 # Whatever a filter or a handler does: a child that nobody hears would stand still.
                 with contextlib.suppress(Exception):
-                    self._say(level, name, text)
+                    self._log(level, name, text)
 
-    def _say(self, level: int, name: str, text: str) -> None:
+    def _log(self, level: int, name: str, text: str) -> None:
         logger = self._loggers.get(name)
         if logger is None:
             logger = _fallback

@@ -37,20 +37,20 @@ class Chain:
         """Whether nothing stands between the log and the processor."""
         return not self._middleware
 
-    def keep(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    def track(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """Remember a generator; the last one is the nearest to the processor."""
         self._open.append(generator)
         return generator
 
     def wrap(self, source: AsyncGenerator[Item, None]) -> AsyncIterator[Item]:
         """Put the middleware around: the first one stands next to the log."""
-        items: AsyncIterator[Item] = self.keep(source)
+        items: AsyncIterator[Item] = self.track(source)
         for one in self._middleware:
             items = one.handler(items, self._place)
-            self.keep(cast("AsyncGenerator[Item, None]", items))
+            self.track(cast("AsyncGenerator[Item, None]", items))
         return items
 
-    async def end(self, error: Exception | None) -> None:
+    async def close(self, error: Exception | None) -> None:
         """End the generators, the processor's side first.
 
         :param error: how the processor has failed: raised in each middleware.
@@ -93,13 +93,13 @@ class Events(Generic[R]):
 
     def __init__(
         self,
-        lane: OwnedPartition[R],
+        partition: OwnedPartition[R],
         decode: Callable[[Sequence[bytes]], R],
         chain: Chain,
         *,
         grace_s: float,
     ) -> None:
-        self._lane = lane
+        self._partition = partition
         self._decode = decode
         self._chain = chain
         self._grace_s = grace_s
@@ -107,12 +107,14 @@ class Events(Generic[R]):
     @property
     def partition(self) -> int:
         """The number of the partition."""
-        return self._lane.number
+        return self._partition.number
 
     def __aiter__(self) -> AsyncIterator[Event[R]]:
         if self._chain.bare:
-            return self._chain.keep(_singles(self._lane, _same))
-        return self._chain.keep(_passed(self._lane, self._wrapped(_raw(self._lane)), _same))
+            return self._chain.track(_singles(self._partition, _same))
+        return self._chain.track(
+            _passed(self._partition, self._wrapped(_raw(self._partition)), _same)
+        )
 
     def records(self) -> Records[R]:
         """The records of the events."""
@@ -133,18 +135,18 @@ class Events(Generic[R]):
     def decoded(self) -> AsyncIterator[R]:
         """What `Records` iterates over."""
         if self._chain.bare:
-            return self._chain.keep(_singles(self._lane, self.decode))
-        raw = self._wrapped(_raw(self._lane))
-        return self._chain.keep(_passed(self._lane, raw, self.decode))
+            return self._chain.track(_singles(self._partition, self.decode))
+        raw = self._wrapped(_raw(self._partition))
+        return self._chain.track(_passed(self._partition, raw, self.decode))
 
     def batched(
         self, most: int, within: float, make: Callable[[Event[R]], T]
     ) -> AsyncIterator[list[T]]:
         """What `EventBatches` iterates over."""
-        self._lane.widen(most)
-        raw = self._wrapped(_batches(self._lane, most, within))
-        return self._chain.keep(
-            _passed(self._lane, raw, lambda batch: [make(one) for one in batch])
+        self._partition.widen(most)
+        raw = self._wrapped(_batches(self._partition, most, within))
+        return self._chain.track(
+            _passed(self._partition, raw, lambda batch: [make(one) for one in batch])
         )
 
     def decode(self, event: Event[R]) -> R:
@@ -213,65 +215,65 @@ def _same(event: Event[R]) -> Event[R]:
 
 
 async def _singles(
-    lane: OwnedPartition[R], make: Callable[[Event[R]], T]
+    partition: OwnedPartition[R], make: Callable[[Event[R]], T]
 ) -> AsyncGenerator[T, None]:
     """Events one by one, where nothing stands between: the shortest way."""
-    buffer, taken, monotonic = lane.buffer, lane.taken, time.monotonic
+    buffer, taken, monotonic = partition.buffer, partition.taken, time.monotonic
     turn = 0
     while True:
-        if not buffer and not await lane.filled():
+        if not buffer and not await partition.filled():
             return
-        if lane.closing or monotonic() >= lane.deadline:
+        if partition.closing or monotonic() >= partition.deadline:
             return
         turn += 1
         if turn == _TURN:
             turn = 0
             await asyncio.sleep(0)
-            if lane.over:
+            if partition.over:
                 return
         event = buffer.popleft()
         taken.append(event)
         yield make(event)
-        lane.finish()
+        partition.finish()
 
 
-async def _raw(lane: OwnedPartition[R]) -> AsyncGenerator[Event[R], None]:
+async def _raw(partition: OwnedPartition[R]) -> AsyncGenerator[Event[R], None]:
     """Events for middleware: acknowledged on the other side of it."""
     turn = 0
     while True:
-        if not lane.buffer and not await lane.filled():
+        if not partition.buffer and not await partition.filled():
             return
         turn += 1
         if turn % _TURN == 0:
             await asyncio.sleep(0)
-        if lane.over:
+        if partition.over:
             return
-        event = lane.buffer.popleft()
-        lane.taken.append(event)
-        if len(lane.taken) > _MOST_LEFT_OUT:
+        event = partition.buffer.popleft()
+        partition.taken.append(event)
+        if len(partition.taken) > _MOST_LEFT_OUT:
             raise RuntimeError(f"middleware left out {_MOST_LEFT_OUT:,} events in a row")
         yield event
 
 
 async def _batches(
-    lane: OwnedPartition[R], most: int, within: float
+    partition: OwnedPartition[R], most: int, within: float
 ) -> AsyncGenerator[list[Event[R]], None]:
-    buffer = lane.buffer
+    buffer = partition.buffer
     while True:
-        if not buffer and not await lane.filled():
+        if not buffer and not await partition.filled():
             return
-        await lane.filled(most, within)
+        await partition.filled(most, within)
         await asyncio.sleep(0)
-        if lane.over:
+        if partition.over:
             return
         batch = [buffer.popleft() for _ in range(min(most, len(buffer)))]
-        lane.taken.extend(batch)
+        partition.taken.extend(batch)
         yield batch
 
 
 async def _passed(
-    lane: OwnedPartition[R], items: AsyncIterator[Any], make: Callable[[Any], T]
+    partition: OwnedPartition[R], items: AsyncIterator[Any], make: Callable[[Any], T]
 ) -> AsyncGenerator[T, None]:
     async for item in items:
         yield make(item)
-        lane.finish()
+        partition.finish()

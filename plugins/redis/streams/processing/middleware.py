@@ -104,7 +104,7 @@ class DeadLetterMiddleware(Generic[R]):
             try:
                 yield item
             except Exception as error:
-                await self._keep(item if isinstance(item, list) else [item], place, error)
+                await self._write(item if isinstance(item, list) else [item], place, error)
                 raise
 
     def original(self, letter: Dead) -> R:
@@ -114,7 +114,7 @@ class DeadLetterMiddleware(Generic[R]):
         """
         return self._coding.decode(letter.data)
 
-    async def _keep(
+    async def _write(
         self, events: Sequence[Any], place: MiddlewareContext, error: Exception
     ) -> None:
         now = datetime.now(UTC)

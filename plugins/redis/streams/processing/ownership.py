@@ -48,7 +48,7 @@ class Ownership:
         self._options = processor.options
         self._start = processor.options.start
 
-    def begun(self) -> None:
+    def mark_started(self) -> None:
         """The processor has begun long ago, though Redis may have lost all that says so.
 
         What is in a log has come meanwhile: ``start="$"`` must not leave it out.
@@ -107,53 +107,62 @@ class Ownership:
             case _:
                 raise RuntimeError(f"acquire.lua answered {reply!r}")
 
-    async def release(self, lanes: Collection[OwnedPartition[Any]]) -> Sequence[bool | BrokerError]:
+    async def release(
+        self, partitions: Collection[OwnedPartition[Any]]
+    ) -> Sequence[bool | BrokerError]:
         """Acknowledge what is done and give partitions back; False for what was not ours.
 
         :raises BrokerUnavailable: those that are not back are free when their leases end.
         """
-        for lane in lanes:
-            lane.given = True
+        for partition in partitions:
+            partition.given = True
         replies = await self._link.call_many(
             [
                 StreamCall(
                     "release",
-                    (self._own(lane.number), self._keys.log(lane.number)),
-                    (self._group, self._member, lane.epoch, *lane.acked),
+                    (self._own(partition.number), self._keys.log(partition.number)),
+                    (self._group, self._member, partition.epoch, *partition.acked),
                 )
-                for lane in lanes
+                for partition in partitions
             ]
         )
         return [reply if isinstance(reply, BrokerError) else reply == 1 for reply in replies]
 
-    async def park(self, lane: OwnedPartition[Any], error: BaseException) -> bool:
+    async def park(self, partition: OwnedPartition[Any], error: BaseException) -> bool:
         """Quarantine a partition and give it back; False if it was not ours."""
-        xid = lane.taken[0].xid if lane.taken else ""
-        lane.given = True
+        xid = partition.taken[0].xid if partition.taken else ""
+        partition.given = True
         try:
             parked = await self._link.call(
                 "park",
                 (
-                    self._own(lane.number),
-                    self._keys.log(lane.number),
-                    self._keys.park(lane.number, self._group),
+                    self._own(partition.number),
+                    self._keys.log(partition.number),
+                    self._keys.park(partition.number, self._group),
                 ),
-                (self._group, self._member, lane.epoch, xid, described(error), *lane.acked),
+                (
+                    self._group,
+                    self._member,
+                    partition.epoch,
+                    xid,
+                    described(error),
+                    *partition.acked,
+                ),
             )
         except BaseException:
-            lane.given = False
+            partition.given = False
             raise
         return bool(parked == 1)
 
-    async def halt(self, lane: OwnedPartition[Any], why: str) -> bool:
+    async def halt(self, partition: OwnedPartition[Any], why: str) -> bool:
         """Say that a partition is halted here, or, with no reason, that it goes on."""
         told = await self._link.call(
-            "halt", (self._own(lane.number),), (self._member, lane.epoch, why)
+            "halt", (self._own(partition.number),), (self._member, partition.epoch, why)
         )
         return bool(told == 1)
 
     async def bury(
-        self, lane: OwnedPartition[Any], ids: Sequence[str], error: BaseException
+        self, partition: OwnedPartition[Any], ids: Sequence[str], error: BaseException
     ) -> int | None:
         """Make events dead letters, which acknowledges them; None if the partition was not ours.
 
@@ -165,15 +174,15 @@ class Ownership:
             reply = await self._link.call(
                 "bury",
                 (
-                    self._own(lane.number),
-                    self._keys.log(lane.number),
-                    self._keys.dead(lane.number, self._group),
-                    self._keys.stat(lane.number),
+                    self._own(partition.number),
+                    self._keys.log(partition.number),
+                    self._keys.dead(partition.number, self._group),
+                    self._keys.stat(partition.number),
                 ),
                 (
                     self._group,
                     self._member,
-                    lane.epoch,
+                    partition.epoch,
                     MAX_LETTERS,
                     described(error),
                     *ids[at : at + _MOST_BURIED],
@@ -185,32 +194,34 @@ class Ownership:
         return written
 
     async def extend(
-        self, lanes: Iterable[OwnedPartition[Any]], link: ScriptClient
+        self, partitions: Iterable[OwnedPartition[Any]], link: ScriptClient
     ) -> Sequence[OwnedPartition[Any]]:
-        """Extend the leases of lanes; gives those that were found lost.
+        """Extend the leases of partitions; gives those that were found lost.
 
         Not those that were given back meanwhile.
 
-        :param link: of the loop that calls, which may be another than the lanes'.
+        :param link: of the loop that calls, which may be another than the partitions'.
         """
         # Those too that are lost by the clock here: whether another has them, Redis says.
-        held = list(lanes)
+        held = list(partitions)
         began = time.monotonic()
         lease_ms = round(self._options.lease_s * 1000)
         replies = await link.call_many(
             [
                 StreamCall(
-                    "extend", (self._own(lane.number),), (self._member, lane.epoch, lease_ms)
+                    "extend",
+                    (self._own(partition.number),),
+                    (self._member, partition.epoch, lease_ms),
                 )
-                for lane in held
+                for partition in held
             ]
         )
         lost = []
-        for lane, reply in zip(held, replies, strict=True):
+        for partition, reply in zip(held, replies, strict=True):
             if reply == 1:
-                lane.extended(began + self._options.lease_s)
-            elif reply == 0 and not lane.given:
-                lost.append(lane)
+                partition.extended(began + self._options.lease_s)
+            elif reply == 0 and not partition.given:
+                lost.append(partition)
         return lost
 
     def _own(self, number: int) -> str:

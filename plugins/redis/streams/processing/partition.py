@@ -1,8 +1,9 @@
-"""A lane: a partition while this worker owns it, between the fetcher and the processor."""
+"""A partition: a partition while this worker owns it, between the fetcher and the processor."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -13,11 +14,13 @@ from chancy.plugins.redis.streams.model.event import Event
 
 R = TypeVar("R")
 
+logger = logging.getLogger("chancy.redis.streams")
+
 #: Seconds for which acknowledgements wait for others to go along.
 FLUSH_S = 0.005
 #: Bytes of a partition that wait in memory, by the mean of its events; one event at least, and as
 #: many as a batch takes.
-LANE_BYTES = 4 * 1024 * 1024
+PARTITION_BYTES = 4 * 1024 * 1024
 
 
 class OwnedPartition(Generic[R]):
@@ -73,18 +76,18 @@ class OwnedPartition(Generic[R]):
         self.flush = False
         self.closing = False
         self.lost = self.given = False
-        self._untold = threading.Lock()
+        self._loss_unreported = threading.Lock()
         self.starving = False
         #: What its policy has halted it by.
         self.halted = ""
-        #: Asks the fetcher to look at this lane; of the fetcher, in the loop.
-        self.poke: Callable[[OwnedPartition[R]], None] = _nobody
+        #: Asks the fetcher to look at this partition; of the fetcher, in the loop.
+        self.poke: Callable[[OwnedPartition[R]], None] = _no_fetcher
         #: Set when nothing more is handed out.
         self.ended = asyncio.Event()
         #: Set when the partition was given back, or that has failed.
         self.returned = asyncio.Event()
         #: Told the deadline whenever it changes, 0 when it is over; from any thread.
-        self.mirror: Callable[[float], None] = _nowhere
+        self.mirror: Callable[[float], None] = _no_mirror
         self._arrived = asyncio.Event()
         self._asked = False
         self._flushing = False
@@ -174,13 +177,13 @@ class OwnedPartition(Generic[R]):
 
     def _resize(self) -> None:
         most = max(
-            self._batch, min(self._most, int(LANE_BYTES / self.mean) if self.mean else 1 << 30)
+            self._batch, min(self._most, int(PARTITION_BYTES / self.mean) if self.mean else 1 << 30)
         )
         low = max(most // 2, self._batch - 1)
         if (most, low) != (self.prefetch, self.low):
             self.prefetch, self.low = most, low
 
-    def begin(self) -> None:
+    def start_exchange(self) -> None:
         """An exchange begins."""
         self.fetching = True
         self.still.clear()
@@ -190,15 +193,15 @@ class OwnedPartition(Generic[R]):
         while self.fetching:
             # The fetcher may begin the next one before this is resumed.
             await self.still.wait()
-        self.begin()
+        self.start_exchange()
 
-    def end(self) -> None:
+    def end_exchange(self) -> None:
         """It has ended."""
         self.fetching = False
         self.still.set()
 
     def arrive(self) -> None:
-        """Wake the processor: something has come, or the lane closes."""
+        """Wake the processor: something has come, or the partition closes."""
         self._asked = False
         self._arrived.set()
 
@@ -224,9 +227,9 @@ class OwnedPartition(Generic[R]):
         self.deadline = 0.0
         self.close()
 
-    def tells_loss(self) -> bool:
+    def first_loss_report(self) -> bool:
         """Whether to say that it is lost: once, to who asks first. From any thread."""
-        return self._untold.acquire(blocking=False)
+        return self._loss_unreported.acquire(blocking=False)
 
     def _flush_soon(self) -> None:
         if self.starving:
@@ -243,9 +246,25 @@ class OwnedPartition(Generic[R]):
         self.poke(self)
 
 
-def _nobody(_: OwnedPartition[R]) -> None:
+def report_loss(processor: str, partition: OwnedPartition[R], why: str) -> None:
+    """Say that a partition is lost, and why; once for each partition. From any thread.
+
+    :param processor: ``stream/processor``.
+    """
+    if partition.first_loss_report():
+        logger.warning(
+            "partition_lost processor=%s partition=%d epoch=%d: %s",
+            processor,
+            partition.number,
+            partition.epoch,
+            why,
+            extra={"partition": partition.number},
+        )
+
+
+def _no_fetcher(_: OwnedPartition[R]) -> None:
     """Nobody fetches yet."""
 
 
-def _nowhere(_: float) -> None:
+def _no_mirror(_: float) -> None:
     """Nobody else has to know."""

@@ -1,4 +1,4 @@
-"""One run of a processor's function over a lane: in the loop, in a thread, or in a child."""
+"""One run of a processor's function over a partition: in the loop, in a thread, or in a child."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class HandlingFailed(Exception):
 
 
 class Invocation:
-    """Runs the function of a processor over a lane, as its mode says."""
+    """Runs the function of a processor over a partition, as its mode says."""
 
-    def __init__(self, processor: Processor[Any], lane: OwnedPartition[Any]) -> None:
+    def __init__(self, processor: Processor[Any], partition: OwnedPartition[Any]) -> None:
         self._processor = processor
-        self._lane = lane
+        self._partition = partition
         self._child: PartitionProcess | None = None
 
     async def run(self) -> None:
@@ -51,7 +51,7 @@ class Invocation:
                 if self._child is None or not self._child.alive:
                     await self.close()
                     self._child = await asyncio.to_thread(
-                        PartitionProcess, self._processor, self._lane
+                        PartitionProcess, self._processor, self._partition
                     )
                 await _in_thread(self._child.run, _expected)
 
@@ -62,18 +62,18 @@ class Invocation:
             await asyncio.shield(asyncio.to_thread(child.close, at_once=cancelled()))
 
     async def _run_here(self) -> None:
-        processor, lane = self._processor, self._lane
+        processor, partition = self._processor, self._partition
         options = processor.options
-        place = MiddlewareContext(processor.stream.name, processor.name, lane.number)
+        place = MiddlewareContext(processor.stream.name, processor.name, partition.number)
         chain = Chain(options.middleware, place)
         decode = processor.stream.coding.decode
-        events = Events(lane, decode, chain, grace_s=options.grace_s)
+        events = Events(partition, decode, chain, grace_s=options.grace_s)
         function = cast("Callable[[Events[Any]], Awaitable[None]]", processor.function)
         failure: Exception | None = None
         try:
             await function(events)
         except Exception as error:
-            if lane.closing and cancelled():
+            if partition.closing and cancelled():
                 # An interruption, whatever was made of it on its way.
                 self._ended_late(error)
                 raise asyncio.CancelledError from error
@@ -86,7 +86,7 @@ class Invocation:
         finally:
             # Interrupted, it ends as if there were no more events: that is no failure.
             try:
-                await chain.end(failure)
+                await chain.close(failure)
             except Exception as error:
                 raise HandlingFailed(error) from failure
         if failure is not None:
@@ -97,16 +97,16 @@ class Invocation:
             "processor_ended_late processor=%s partition=%d error=%s: it had been interrupted, and "
             "what it was working on comes again",
             self._processor.id,
-            self._lane.number,
+            self._partition.number,
             described(error) if error else "none",
             exc_info=error,
-            extra={"partition": self._lane.number},
+            extra={"partition": self._partition.number},
         )
 
     def _run_blocking(self) -> None:
         processor = self._processor
         events = BlockingEvents(
-            self._lane, processor.stream.coding.decode, grace_s=processor.options.grace_s
+            self._partition, processor.stream.coding.decode, grace_s=processor.options.grace_s
         )
         function = cast("Callable[[BlockingEvents[Any]], None]", processor.function)
         function(events)

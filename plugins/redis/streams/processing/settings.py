@@ -64,7 +64,7 @@ class Defaults:
         self._environment = _environment()
         self._given: Mapping[str, Any] = {}
 
-    def give(self, given: Mapping[str, Any]) -> None:
+    def update(self, given: Mapping[str, Any]) -> None:
         """Take those of the application; raises `ConfigurationError` for one that is none."""
         for name in given:
             if name not in _NAMES:

@@ -43,12 +43,12 @@ class SendWait:
 
     def __init__(
         self,
-        turns: Backpressure,
+        backpressure: Backpressure,
         timeout_s: float,
         wake: Callable[[], object],
         over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._turns = turns
+        self._backpressure = backpressure
         self._until = time.monotonic() + timeout_s
         self._wake = wake
         self._look_s = FIRST_LOOK_S
@@ -85,7 +85,7 @@ class SendWait:
 
     def free(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Those for which nobody waits. The others get in line."""
-        self.join([part for part in parts if self._turns.waited(part.partition)])
+        self.join([part for part in parts if self._backpressure.waited(part.partition)])
         self._behind = {*self._parts}
         return [part for part in parts if part.partition not in self._parts]
 
@@ -93,7 +93,7 @@ class SendWait:
         """Get in line for these parts, behind those that are there."""
         for part in parts:
             self._parts[part.partition] = part
-            self._turns.line(part.partition).append(self)
+            self._backpressure.line(part.partition).append(self)
 
     def first(self) -> list[Part]:
         """The parts before which nobody waits."""
@@ -110,19 +110,19 @@ class SendWait:
         for part in parts:
             if part.partition not in stay:
                 del self._parts[part.partition]
-                line = self._turns.line(part.partition)
+                line = self._backpressure.line(part.partition)
                 _remove(line, self)
                 with suppress(IndexError):
-                    line[0].rouse()
+                    line[0].notify()
 
-    def rouse(self) -> None:
+    def notify(self) -> None:
         """Say that a turn of it may have come. From any thread."""
         self._look_s = FIRST_LOOK_S
         with suppress(RuntimeError):  # its loop is closed: it is passed over when its time comes
             self._wake()
 
     def _leads(self, partition: int) -> bool:
-        line = self._turns.line(partition)
+        line = self._backpressure.line(partition)
         for one in line.copy():
             if one is self:
                 return True

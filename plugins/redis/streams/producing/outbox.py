@@ -81,7 +81,9 @@ def _statement(name: str, schema: str) -> str:
     )
 
 
-def deposited(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> SendBatch[R]:
+def outbox_batch(
+    stream: Target[R], records: Sequence[R], ids: Sequence[str] | None
+) -> SendBatch[R]:
     """Records for the table; raises `InvalidArguments` for one that cannot be, and for ids."""
     if ids is not None:
         raise InvalidArguments(
@@ -239,7 +241,7 @@ class EventOutboxReader:
         """Rows by their place, while this relay has the turn, which it now has for so long."""
         places = [f"{stream}/{number}" for stream, number in without]
         found = await self._fetch("take", self._holder, lease_s, rows, bytes_, places)
-        return sorted(map(_waiting, found))
+        return sorted(map(_read_row, found))
 
     async def delete(self, done: Sequence[EventOutboxRow]) -> int:
         """Delete rows that are in Redis; gives how many, none when the turn is over."""
@@ -258,7 +260,7 @@ class EventOutboxReader:
         await self._fetch("yield", self._holder)
 
 
-def _waiting(row: Sequence[Any]) -> EventOutboxRow:
+def _read_row(row: Sequence[Any]) -> EventOutboxRow:
     pos, id, stream, partition, about, events, width, data, term = row
     return EventOutboxRow(
         pos, id, stream, partition, about, events, width, _unpacked(bytes(data)), term

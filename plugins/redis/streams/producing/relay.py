@@ -79,7 +79,7 @@ class EventRelay:
         calls: list[StreamCall] = []
         groups: list[Sequence[EventOutboxRow]] = []
         for place, each in groupby(sorted(taken, key=_by_place), attrgetter("place")):
-            some = await self._fitting(_some(list(each)))
+            some = await self._consistent(_one_script(list(each)))
             if some:
                 groups.append(some)
                 calls.append(self._call(place, some))
@@ -90,7 +90,7 @@ class EventRelay:
             if not isinstance(reply, Exception) and reply[0] == b"stale":
                 stale = max(stale, reply[1])
             else:
-                done += await self._landed(rows, reply)
+                done += await self._appended(rows, reply)
         if done:
             await self._outbox.delete(done)
         if stale and not await self._outbox.surpass(stale):
@@ -98,14 +98,14 @@ class EventRelay:
             return False
         return bool(taken)
 
-    async def _fitting(self, rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
+    async def _consistent(self, rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
         """The first of them, as far as their stream is kept as each of them says."""
         for at, row in enumerate(rows):
-            if not await self._fits(row):
+            if not await self._is_consistent(row):
                 return rows[:at]
         return rows
 
-    async def _fits(self, row: EventOutboxRow) -> bool:
+    async def _is_consistent(self, row: EventOutboxRow) -> bool:
         """Whether the stream is kept as the row says; if not, its rows wait for a person."""
         key = row.stream, row.about
         if key in self._agreed:
@@ -132,7 +132,7 @@ class EventRelay:
             "relay", (keys.log(number), keys.stat(number), keys.relayed(number)), args
         )
 
-    async def _landed(
+    async def _appended(
         self, rows: Sequence[EventOutboxRow], reply: Reply
     ) -> Sequence[EventOutboxRow]:
         """The rows that are in Redis; the partition of the others waits."""
@@ -167,7 +167,7 @@ def _by_place(row: EventOutboxRow) -> tuple[str, int, int]:
     return row.stream, row.partition, row.pos
 
 
-def _some(rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
+def _one_script(rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
     """As many of the first rows as a script may append, one at least; the rest comes next time."""
     events = 0
     for at, row in enumerate(rows):

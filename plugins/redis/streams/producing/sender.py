@@ -32,12 +32,12 @@ Progress = Callable[[int], object]
 class Sender(Generic[R]):
     """Appends the records of a stream, those of one partition in their order.
 
-    :param turns: of all who send to the stream in this process.
+    :param backpressure: of all who send to the stream in this process.
     """
 
-    def __init__(self, stream: Target[R], turns: Backpressure) -> None:
+    def __init__(self, stream: Target[R], backpressure: Backpressure) -> None:
         self._stream = stream
-        self._turns = turns
+        self._backpressure = backpressure
         self._agreed = False
 
     async def send(
@@ -70,7 +70,7 @@ class Sender(Generic[R]):
         """The shortest way; None if there is no room, or others wait for it."""
         stream = self._stream
         number = stream.route.partition(record, stream.partitions)
-        if self._turns.waited(number):
+        if self._backpressure.waited(number):
             return None
         fields = stream.coding.encode(record)
         reply = await stream.link.call(
@@ -102,18 +102,18 @@ class Sender(Generic[R]):
             async for record in each(records):
                 batch = gathering.add(record)
                 if batch is not None:
-                    await flight.land()
-                    await flight.begin(self._flush(batch, [], timeout_s))
-            await flight.land()
-            await flight.begin(self._flush(gathering.rest(), [], timeout_s))
-            await flight.land()
+                    await flight.wait()
+                    await flight.start(self._flush(batch, [], timeout_s))
+            await flight.wait()
+            await flight.start(self._flush(gathering.rest(), [], timeout_s))
+            await flight.wait()
         except Exception as error:
             # What follows a batch that failed is not sent: what is there is counted from the first.
             with suppress(Exception):  # the first error tells more
                 if not flight.failed:
-                    await flight.land()
-                    await flight.begin(self._flush(gathering.rest(), [], timeout_s))
-                    await flight.land()
+                    await flight.wait()
+                    await flight.start(self._flush(gathering.rest(), [], timeout_s))
+                    await flight.wait()
             error.add_note(f"{flight.sent:,} records were sent")
             raise
         finally:
@@ -131,8 +131,8 @@ class Sender(Generic[R]):
             self._agreed = True
         woken = asyncio.Event()
         loop = asyncio.get_running_loop()
-        rouse = partial(loop.call_soon_threadsafe, woken.set)
-        with SendWait(self._turns, timeout_s, rouse, loop.is_closed) as wait:
+        notify = partial(loop.call_soon_threadsafe, woken.set)
+        with SendWait(self._backpressure, timeout_s, notify, loop.is_closed) as wait:
             wait.join(await self._attempt(batch, wait.free(parts), ids))
             while wait.parts:
                 if wait.left_s <= 0:
@@ -170,11 +170,11 @@ class _Flight:
         self._progress = progress
         self._task: asyncio.Task[int] | None = None
 
-    async def begin(self, flush: Coroutine[None, None, int]) -> None:
+    async def start(self, flush: Coroutine[None, None, int]) -> None:
         self._task = asyncio.create_task(flush)
         await asyncio.sleep(0)  # so that it is on its way before the next ones are made
 
-    async def land(self) -> None:
+    async def wait(self) -> None:
         task, self._task = self._task, None
         if task is None:
             return

@@ -10,7 +10,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.protocols import Coding, Route
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure
-from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter, deposited
+from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter, outbox_batch
 from chancy.plugins.redis.streams.producing.sender import PATIENCE_S, Progress, Sender
 from chancy.plugins.redis.streams.producing.sync_sender import SyncSender
 from chancy.plugins.redis.transport.script_client import ScriptClient
@@ -44,7 +44,7 @@ class Stream(Generic[R]):
         partitions: int = 16,
         size: int = 50_000,
         full: Full = "block",
-        deposits: EventOutboxWriter | None = None,
+        outbox: EventOutboxWriter | None = None,
     ) -> None:
         check_name("stream", name)
         if not 1 <= partitions <= MAX_PARTITIONS:
@@ -65,11 +65,11 @@ class Stream(Generic[R]):
         self.size = size
         self.full: Full = full
         self.keys = StreamKeys(link.prefix, name)
-        self._deposits = deposits or EventOutboxWriter()
+        self._outbox = outbox or EventOutboxWriter()
         #: Of the sends of this process, loops and threads alike.
-        self.turns = Backpressure()
-        self._sender = Sender(self, self.turns)
-        self._sync_sender = SyncSender(self, link.sync, self.turns)
+        self.backpressure = Backpressure()
+        self._sender = Sender(self, self.backpressure)
+        self._sync_sender = SyncSender(self, link.sync, self.backpressure)
 
     async def send(
         self,
@@ -96,8 +96,8 @@ class Stream(Generic[R]):
         """
         if within is not None:
             if records:
-                batch = deposited(self, records, ids)
-                await self._deposits.put(self, batch, within)
+                batch = outbox_batch(self, records, ids)
+                await self._outbox.put(self, batch, within)
             return []
         return await self._sender.send(records, ids, timeout_s=timeout_s)
 
@@ -120,7 +120,7 @@ class Stream(Generic[R]):
         :raises Exception: what the iterable raises, and what `send` does.
         """
         if within is not None:
-            return await self._deposits.put_many(self, records, within, progress)
+            return await self._outbox.put_many(self, records, within, progress)
         return await self._sender.send_many(records, timeout_s=timeout_s, progress=progress)
 
     def sync_send(
@@ -133,8 +133,8 @@ class Stream(Generic[R]):
         """`send` for threads, without an event loop."""
         if within is not None:
             if records:
-                batch = deposited(self, records, ids)
-                self._deposits.put_blocking(self, batch, within)
+                batch = outbox_batch(self, records, ids)
+                self._outbox.put_blocking(self, batch, within)
             return []
         return self._sync_sender.send(records, ids, timeout_s=timeout_s)
 
@@ -148,7 +148,7 @@ class Stream(Generic[R]):
     ) -> int:
         """`send_many` for threads, without an event loop."""
         if within is not None:
-            return self._deposits.put_many_blocking(self, records, within, progress)
+            return self._outbox.put_many_blocking(self, records, within, progress)
         return self._sync_sender.send_many(records, timeout_s=timeout_s, progress=progress)
 
     def __repr__(self) -> str:

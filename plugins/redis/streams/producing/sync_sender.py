@@ -27,9 +27,11 @@ R = TypeVar("R")
 class SyncSender(Generic[R]):
     """`Sender` for threads."""
 
-    def __init__(self, stream: Target[R], link: SyncScriptClient, turns: Backpressure) -> None:
+    def __init__(
+        self, stream: Target[R], link: SyncScriptClient, backpressure: Backpressure
+    ) -> None:
         self._stream = stream
-        self._turns = turns
+        self._backpressure = backpressure
         self._link = link
         self._agreed = False
 
@@ -80,7 +82,7 @@ class SyncSender(Generic[R]):
         if not self._agreed:
             self._agree()
         woken = threading.Event()
-        with SendWait(self._turns, timeout_s, woken.set) as wait:
+        with SendWait(self._backpressure, timeout_s, woken.set) as wait:
             wait.join(self._attempt(batch, wait.free(parts), ids))
             while wait.parts:
                 if wait.left_s <= 0:

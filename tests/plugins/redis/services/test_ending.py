@@ -154,8 +154,8 @@ async def test_the_last_update_is_renewed_while_it_runs(alone: Shop) -> None:
         await eventually(lambda: last() >= first + 1)
         found = await alone.services.get(id)
         assert found is not None
-        ledger = Leases(alone.services.link, "other", lease_s)
-        assert ledger.sweep(keep_s=1.0, adopt_s=60.0).over == []
+        leases = Leases(alone.services.link, "other", lease_s)
+        assert leases.sweep(keep_s=1.0, adopt_s=60.0).over == []
         await eventually(alone.is_state(id, "SUCCESS"))
     assert alone.notes(id) == ["begin"]
 

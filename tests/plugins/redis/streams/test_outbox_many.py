@@ -24,7 +24,7 @@ async def test_a_row_of_another_declaration_is_not_relayed_along_with_those_befo
             coding=kept.coding,
             route=kept.route,
             partitions=3,
-            deposits=shop.redis.streams.deposits,
+            outbox=shop.redis.streams.outbox,
         )
         resized = Stream(
             kept.name,
@@ -33,7 +33,7 @@ async def test_a_row_of_another_declaration_is_not_relayed_along_with_those_befo
             route=kept.route,
             partitions=2,
             size=7,
-            deposits=shop.redis.streams.deposits,
+            outbox=shop.redis.streams.outbox,
         )
         async with shop.chancy.transaction() as tx:
             await kept.send(*orders(0), within=tx)
