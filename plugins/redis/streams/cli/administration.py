@@ -34,7 +34,7 @@ from chancy.text import shown
     default="0",
     show_default=True,
     metavar="ID",
-    help="0: all that is kept; $: what comes; or the id of an event, to begin behind it.",
+    help="0: all stored events; $: new events only; or the id of an event, to start after it.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json
@@ -42,10 +42,10 @@ from chancy.text import shown
 def reset(
     line: CommandLine, stream: str, processor: str, start: str, yes: bool, json_: bool
 ) -> None:
-    """Let a processor work through a stream anew. Its workers must be stopped.
+    """Restart a processor from a position in the stream. Its workers must be stopped.
 
-    What it had read and not acknowledged is forgotten, or comes again with what follows the start.
-    Quarantines are lifted. Exits 1 if workers have the processor.
+    Pending events are discarded; those after the new position are delivered again. Quarantines are
+    lifted. Exits 1 if workers run the processor.
 
     \b
     Example:
@@ -54,18 +54,18 @@ def reset(
     target = declared(stream)
     look = run(target, lambda: inspected(target, processor))
     if not re.fullmatch(r"\$|\d{1,20}(-\d{1,20})?", start):
-        raise click.UsageError(f"--start {shown(start)}: give 0, $, or the id of an event")
+        raise click.UsageError(f"--start {shown(start)}: pass 0, $, or the id of an event")
     alive = [one for one in run(target, look.members) if one.lease_s > 0]
     if alive:
         refuse(
-            f"{len(alive)} workers have the processor {processor} of {stream}: stop them, or wait "
+            f"{len(alive)} workers run the processor {processor} of {stream}: stop them, or wait "
             f"{max(one.lease_s for one in alive):.0f} s if they were killed"
         )
     if not yes:
         reports = run(target, look.report)
         click.confirm(
-            f"the processor {processor} begins {stream} anew at {start}; "
-            f"{sum(one.pending for one in reports):,} pending events are forgotten. Go on?",
+            f"Restart the processor {processor} of {stream} at {start} and discard "
+            f"{sum(one.pending for one in reports):,} pending events?",
             abort=True,
             err=True,
         )
@@ -73,24 +73,26 @@ def reset(
     if json_:
         line.script({"forgotten": forgotten, "busy": [one.partition for one in busy]})
     else:
-        line.line(f"{target.partitions - len(busy)} partitions reset, {forgotten:,} forgotten")
+        line.line(
+            f"{target.partitions - len(busy)} partitions reset, {forgotten:,} events discarded"
+        )
     if busy:
         numbers = ", ".join(str(one.partition) for one in busy)
-        refuse(f"partitions that a worker has were left as they are: {numbers}")
+        refuse(f"partitions owned by a worker were not reset: {numbers}")
 
 
 @click.command()
 @click.argument("stream", required=False)
 @click.argument("processor", required=False)
-@click.option("--partitions", "each", is_flag=True, help="One line for each partition.")
+@click.option("--partitions", "each", is_flag=True, help="Show one line per partition.")
 @as_json
 @click.pass_obj
 def lag(
     line: CommandLine, stream: str | None, processor: str | None, each: bool, json_: bool
 ) -> None:
-    """Show how far processors are: what they have not read, and not acknowledged.
+    """Show the unread and unacknowledged events of processors.
 
-    Of all streams and processors unless they are named. Without workers too.
+    Without arguments, shows all streams and processors. Works without running workers.
 
     \b
     Example:
@@ -170,7 +172,7 @@ def _row(one: PartitionReport) -> Sequence[object]:
         "parked" if one.parked is not None else one.owner,
         one.epoch,
         one.length,
-        one.lag if one.lag >= 0 else "not begun",
+        one.lag if one.lag >= 0 else "not started",
         one.pending,
         one.first_pending,
         f"{one.idle_s:.1f}" if one.pending else None,
@@ -209,7 +211,7 @@ def _sums(found: Sequence[PartitionReport]) -> list[Sequence[object]]:
 @as_json
 @click.pass_obj
 def members(line: CommandLine, stream: str, processor: str, json_: bool) -> None:
-    """Show the workers of a processor, what they are to have, and what they have.
+    """Show the workers of a processor, with their assigned and owned partitions.
 
     \b
     Example:
@@ -231,7 +233,7 @@ def members(line: CommandLine, stream: str, processor: str, json_: bool) -> None
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """Partitions as people write them: 0-3 7."""
+    """Format partition numbers as ranges: 0-3 7."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][-1] == number - 1:
@@ -245,16 +247,20 @@ def _numbers(numbers: Sequence[int]) -> str:
 @STREAM
 @PROCESSOR
 @click.option(
-    "--partition", "only", type=click.IntRange(0), multiple=True, help="Only this; repeatable."
+    "--partition",
+    "only",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
 @as_json
 @click.pass_obj
 def resume(
     line: CommandLine, stream: str, processor: str, only: tuple[int, ...], json_: bool
 ) -> None:
-    """Let parked and halted partitions go on. The event that failed comes first again.
+    """Resume parked and halted partitions, starting with the event that failed.
 
-    Exits 1 if there were none.
+    Exits 1 if no partition was parked or halted.
 
     \b
     Example:
@@ -267,6 +273,6 @@ def resume(
     if json_:
         line.script({str(number): error for number, error in lifted.items()})
     else:
-        line.table(("partition", "was stopped by"), list(lifted.items()))
+        line.table(("partition", "stopped by"), list(lifted.items()))
     if not lifted:
         refuse(f"no partition of {stream} is parked or halted for {processor}")

@@ -1,4 +1,4 @@
-"""``chancy redis stream forget|dead``: what a processor has left behind."""
+"""``chancy redis stream forget|dead``: removal of a processor, and its dead letters."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from chancy.plugins.redis.streams.inspection import Inspection
 @click.command()
 @STREAM
 @PROCESSOR
-@click.option("--force", is_flag=True, help="Although workers have it, or had it when they died.")
+@click.option("--force", is_flag=True, help="Even if workers run it, or died running it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json
 @click.pass_obj
 def forget(
     line: CommandLine, stream: str, processor: str, force: bool, yes: bool, json_: bool
 ) -> None:
-    """Forget a processor that is no more: how far it was, and its dead letters.
+    """Remove a processor that is no longer used, with its position and its dead letters.
 
-    Until then the stream keeps for it what it has not acknowledged, and is full in the end. Workers
-    that have it although it is forced begin it anew. Exits 1 if there are such workers, or there
-    is no such processor.
+    Until then the stream keeps every event that the processor has not acknowledged, and fills up.
+    With --force, workers that still run the processor start it anew. Exits 1 if workers run it, or
+    if there is no such processor.
 
     \b
     Example:
@@ -40,14 +40,14 @@ def forget(
     alive = [one for one in found if one.lease_s > 0]
     if alive and not force:
         refuse(
-            f"{len(alive)} workers have the processor {processor} of {stream}: stop them, wait "
-            f"{max(one.lease_s for one in alive):.0f} s if they were killed, or give --force"
+            f"{len(alive)} workers run the processor {processor} of {stream}: stop them, wait "
+            f"{max(one.lease_s for one in alive):.0f} s if they were killed, or pass --force"
         )
     if not yes:
         click.confirm(
-            f"the processor {processor} of {stream} is forgotten, with "
+            f"Remove the processor {processor} of {stream}, with "
             f"{sum(one.pending for one in reports):,} pending events and "
-            f"{sum(one.dead for one in reports):,} dead letters. Go on?",
+            f"{sum(one.dead for one in reports):,} dead letters?",
             abort=True,
             err=True,
         )
@@ -56,11 +56,11 @@ def forget(
         line.script(asdict(gone))
     else:
         line.line(
-            f"{gone.partitions} partitions forgotten, with {gone.pending:,} pending events and "
+            f"removed from {gone.partitions} partitions, with {gone.pending:,} pending events and "
             f"{gone.letters:,} dead letters"
         )
     if not gone.partitions and not found:
-        refuse(f"there is nothing of a processor {processor} of {stream}")
+        refuse(f"nothing is stored of a processor {processor} of {stream}")
 
 
 @click.command()
@@ -71,20 +71,24 @@ def forget(
     type=click.IntRange(1, 10_000),
     default=100,
     show_default=True,
-    help="Letters at most, from the first partition on.",
+    help="Maximum number of dead letters, from the first partition on.",
 )
 @click.option(
-    "--partition", "only", type=click.IntRange(0), multiple=True, help="Only this; repeatable."
+    "--partition",
+    "only",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
 @as_json
 @click.pass_obj
 def dead(
     line: CommandLine, stream: str, processor: str, limit: int, only: tuple[int, ...], json_: bool
 ) -> None:
-    """Show the dead letters of a processor, partition by partition, the newest of each.
+    """Show the newest dead letters of a processor, partition by partition.
 
-    They are those of its policy, Ignore(keep=True) or Retry; those of the middleware DeadLetters
-    are in a stream.
+    These were written by its policy, Ignore(keep=True) or RetryInPlace. The middleware
+    DeadLetterMiddleware writes to a stream instead.
 
     \b
     Example:
@@ -106,7 +110,7 @@ def dead(
         )
     if len(found) == limit:
         click.echo(
-            f"chancy: these are {limit:,}; there may be more, in the partitions from "
-            f"{found[-1].partition} on: give --limit or --partition",
+            f"chancy: showing {limit:,}; there may be more from partition "
+            f"{found[-1].partition} on: pass --limit or --partition",
             err=True,
         )

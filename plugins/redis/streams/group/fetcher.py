@@ -1,4 +1,4 @@
-"""The fetcher: reads the owned partitions and acknowledges, many of them in one round trip."""
+"""The fetcher: reads and acknowledges events of many owned partitions in one round trip."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, St
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Round trips under way at once: while one is answered, what came with another is worked on.
+#: Round trips in flight: while one waits for its reply, the events of another are processed.
 _AT_ONCE = 2
-#: Acknowledgements of one partition in one script.
+#: Maximum acknowledgements of one partition in one script.
 _MOST_ACKS = 2_000
 
 
 class Fetcher:
-    """Keeps the partitions of a processor filled, and passes on what they have acknowledged."""
+    """Fills the buffers of a processor's partitions and sends their acknowledgements."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Fetcher:
         self._budget = FetchBudget(link.settings.timeout_s)
 
     def add(self, partition: OwnedPartition[Any]) -> None:
-        """Begin to fetch for a partition."""
+        """Start fetching for a partition."""
         partition.poke = self.poke
         self.poke(partition)
 
     def poke(self, partition: OwnedPartition[Any]) -> None:
-        """Look at a partition: it wants events, or has acknowledged some."""
+        """Schedule a partition that needs events or has acknowledged some."""
         self._due[partition] = None
         self._poked.set()
 
@@ -67,7 +67,7 @@ class Fetcher:
                 group.create_task(self._fetch(), name=f"fetch {number}")
 
     async def drop(self, partition: OwnedPartition[Any]) -> None:
-        """Fetch no more for a partition; returns when no exchange of it is under way."""
+        """Stop fetching for a partition; return when no exchange of it is in flight."""
         await partition.hold()
 
     async def _fetch(self) -> None:
@@ -78,7 +78,7 @@ class Fetcher:
                 for partition in self._due
                 if not partition.fetching and not partition.lost
             ]
-            # A partition that is being fetched for is looked at again when that is done.
+            # A partition whose exchange is in flight is checked again when that ends.
             self._due.clear()
             self._poked.clear()
             partitions = [partition for partition in partitions if self._wants(partition)]
@@ -129,7 +129,7 @@ class Fetcher:
     def _budgeted(
         self, due: Sequence[OwnedPartition[Any]]
     ) -> tuple[list[OwnedPartition[Any]], list[int]]:
-        """The partitions of one round trip, and how many events it asks for of each."""
+        """Return the partitions of one round trip, and how many events to request of each."""
         partitions, counts = [], []
         for partition, count in zip(due, self._budget.share(due), strict=True):
             if count or (partition.flush and partition.acked):
@@ -181,22 +181,22 @@ class Fetcher:
     def _follow(
         self, partition: OwnedPartition[Any], count: int, found: int, entries: Reply, gone: Reply
     ) -> None:
-        """Say where the next read goes on."""
+        """Set the position of the next read."""
         if partition.cursor is None:
             partition.more = found >= count
         elif found < count:
-            # That was all that was pending.
+            # All pending entries have been read.
             partition.cursor, partition.inherited = None, False
         else:
             partition.cursor = max(
-                (one.decode() for one in (*gone, *(xid for xid, _ in entries[-1:]))), key=_order
+                (xid.decode() for xid in (*gone, *(last for last, _ in entries[-1:]))), key=_order
             )
 
     def _failed(self, partition: OwnedPartition[Any], call: StreamCall, error: Exception) -> float:
-        """Redis has not answered, or refused. What it delivered, if it did, is pending."""
+        """Handle a missing reply or an error. Entries that Redis may have delivered are pending."""
         self._resume(partition, call)
         if not isinstance(error, BrokerUnavailable):
-            # The group may be gone with all data: only a new acquisition makes it anew.
+            # Redis may have lost the group with its data: acquiring the partition recreates it.
             logger.error(
                 "stream_read_refused processor=%s partition=%d error=%s",
                 self._id,
@@ -208,9 +208,8 @@ class Fetcher:
         return self._backoff.next_s()
 
     def _resume(self, partition: OwnedPartition[Any], call: StreamCall) -> None:
-        """Acknowledge it again, and read what is pending behind the last entry that has come
-        before anything new."""
-        partition.acked.extendleft(reversed([str(one) for one in call.args[5:]]))
+        """Acknowledge again, and read pending entries after the last received one before new ones."""
+        partition.acked.extendleft(reversed([str(xid) for xid in call.args[5:]]))
         partition.end_exchange()
         partition.flush = True
         partition.more = True

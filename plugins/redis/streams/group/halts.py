@@ -1,4 +1,4 @@
-"""The partitions that a policy has halted in this worker, as Redis is told for people to see."""
+"""The partitions that a policy has halted in this worker, reported to Redis for inspection."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: What the process exits with when a policy has ended it.
+#: The exit code of the process when a policy ends it.
 HALTED = 5
-#: Seconds until Redis is told again when it was away.
+#: Seconds until a report is retried when Redis is unavailable.
 _AGAIN_S = 1.0
 
 
 class Exit:
-    """The end of the process that a policy asks for, of all processors in it.
+    """The exit of the process that a policy requests, shared by all its processors.
 
-    :ivar code: what the process is to exit with.
+    :ivar code: the exit code of the process.
     """
 
     code = 0
 
     def request(self, *, ending: bool) -> None:
-        """Let the process end in good order, as SIGTERM does; once: a second one ends it at once.
+        """Send SIGTERM to this process, once: a second one would end it immediately.
 
-        :param ending: it ends already.
+        :param ending: the process is already stopping.
         """
         if not self.code and not ending:
-            logger.critical("process_ends exit_code=%d: a policy asks for it", HALTED)
+            logger.critical("process_ends exit_code=%d: requested by a policy", HALTED)
             os.kill(os.getpid(), signal.SIGTERM)
         self.code = HALTED
 
 
 class Halts:
-    """What is halted here. Only this worker decides by it; what Redis knows is for commands."""
+    """The halted partitions of this worker, which alone uses them; Redis has them for commands."""
 
     def __init__(self, ownership: Ownership, leave: Exit) -> None:
         self._exit = leave
@@ -50,10 +50,10 @@ class Halts:
         self._reporting: set[asyncio.Task[None]] = set()
 
     def add(self, partition: OwnedPartition[Any], *, leave: bool, ending: bool) -> None:
-        """A partition is halted, by what its ``halted`` says.
+        """Add a halted partition, whose ``halted`` has the error.
 
-        :param leave: the process is to end.
-        :param ending: it ends already.
+        :param leave: request the exit of the process.
+        :param ending: the process is already stopping.
         """
         self.numbers.add(partition.number)
         self._report(partition)
@@ -61,15 +61,15 @@ class Halts:
             self._exit.request(ending=ending)
 
     def drop(self, partition: OwnedPartition[Any]) -> None:
-        """A partition is given up: its next owner begins."""
+        """Remove a partition that is released: its next owner processes it."""
         self.numbers.discard(partition.number)
 
     def lift(
         self, partitions: Mapping[int, OwnedPartition[Any]], only: Collection[int] | None
     ) -> Sequence[OwnedPartition[Any]]:
-        """Those that go on now.
+        """Lift halts; return the partitions that continue now.
 
-        :param only: of these numbers; None: all.
+        :param only: the partitions to lift; None: all.
         """
         lifted = []
         for number in sorted(self.numbers if only is None else self.numbers & set(only)):
@@ -88,7 +88,7 @@ class Halts:
         task.add_done_callback(self._reporting.discard)
 
     async def _report_until_current(self, partition: OwnedPartition[Any]) -> None:
-        """Until Redis knows what holds, which may have changed on the way."""
+        """Report until Redis has the current state, which may change meanwhile."""
         while not partition.over:
             halted = partition.number in self.numbers
             try:

@@ -1,4 +1,4 @@
-"""The heartbeat: extends a member's leases from a thread, whatever its loop is busy with."""
+"""The heartbeat: extends a member's leases from a thread, even while its event loop is blocked."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Seconds for which the end of the thread is waited for.
+#: Seconds to wait for the end of the thread.
 _PATIENCE_S = 5.0
 
 
 class MemberHeartbeat:
-    """Says that a member lives and extends the leases of its partitions, four times a lease.
+    """Sends a member's heartbeat and extends its partition leases, four times per lease.
 
-    :param partitions: those that are owned now; called in the thread, so it gives a copy.
-    :param on_status: called in the worker's loop with the status of the member after each beat.
+    :param partitions: returns a copy of the owned partitions; called in the thread.
+    :param on_status: called in the worker's loop with the membership status after each heartbeat.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MemberHeartbeat:
         self._stop = threading.Event()
         self._belongs = True
         self._thread = threading.Thread(
-            # Its lines come from the executor's context, too.
+            # Its log lines have the executor's context, too.
             target=contextvars.copy_context().run,
             args=(self._beat_on,),
             name=f"chancy heartbeat {processor.id}",
@@ -61,7 +61,7 @@ class MemberHeartbeat:
         self._thread.start()
 
     def leave(self) -> None:
-        """Extend leases only: the member has left."""
+        """Only extend leases from now on: the member has left the group."""
         self._belongs = False
 
     async def stop(self) -> None:
@@ -75,7 +75,7 @@ class MemberHeartbeat:
     async def _beat_until_stopped(self) -> None:
         settings, changes = self._link.settings, dict[str, float]()
         if settings.cluster:
-            # What one server has must not be lost because another keeps silent.
+            # One server that does not answer must not cost the leases of the others.
             changes = {
                 "timeout_s": min(settings.timeout_s, self._every_s),
                 "connect_timeout_s": min(settings.connect_timeout_s, self._every_s),
@@ -89,7 +89,7 @@ class MemberHeartbeat:
                     async with asyncio.timeout(self._every_s * 2):
                         await self._beat(link, membership)
                 except Exception as error:
-                    # Whatever it is: without a next beat all would be lost, and nobody told.
+                    # Any error: without further heartbeats, all leases would be lost silently.
                     logger.warning(
                         "stream_heartbeat_failed processor=%s error=%s: %s",
                         self._processor.id,
@@ -104,14 +104,14 @@ class MemberHeartbeat:
 
     async def _beat(self, link: ScriptClient, membership: Membership) -> None:
         for partition in await self._ownership.extend(self._partitions(), link):
-            self._lose(partition, "another owns it, or the lease had ended")
+            self._lose(partition, "another member owns it, or the lease had ended")
         if self._belongs:
             self._report(await membership.change("beat"))
 
     def _lose_expired(self) -> None:
         now = time.monotonic()
         for partition in self._partitions():
-            if not partition.lost and not partition.given and now >= partition.deadline:
+            if not partition.lost and not partition.releasing and now >= partition.deadline:
                 self._lose(partition, "its lease has ended")
 
     def _lose(self, partition: OwnedPartition[Any], why: str) -> None:
@@ -125,5 +125,5 @@ class MemberHeartbeat:
         try:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
-            # The worker's loop has ended, and with it everything that would have to know.
+            # The worker's loop has ended, with everything that would need the call.
             self._stop.set()

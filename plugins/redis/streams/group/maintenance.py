@@ -1,4 +1,4 @@
-"""Maintenance: drops dead members, trims the logs, and measures how far behind a processor is."""
+"""Maintenance of a group: removes dead members and trims the logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("chancy.redis.streams")
 
 
 class Maintenance:
-    """What any member may do for all, at times that differ by chance."""
+    """Maintenance that every member performs for the group, at randomized intervals."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Maintenance:
         self._every_s = max(processor.options.check_s, processor.options.lease_s / 8)
 
     async def serve(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(self._every_s * random.uniform(0.5, 1.0))
             try:
@@ -51,7 +51,7 @@ class Maintenance:
             logger.warning("member_found_dead processor=%s member=%s", self._processor.id, member)
 
     async def _trim(self) -> None:
-        """Trim the partitions that are owned here: each is somebody's."""
+        """Trim the logs of the owned partitions; together, the members cover all."""
         stream = self._processor.stream
         await self._link.call_many(
             [

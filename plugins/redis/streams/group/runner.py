@@ -1,4 +1,4 @@
-"""The runner: owns the partitions that the plan gives this member, and gives up the others."""
+"""The runner: acquires the partitions that the plan assigns to this member; releases others."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Seconds at least and at most until a partition that another owns is tried again.
+#: Minimum and maximum seconds until a partition owned by another member is retried.
 _SOON_S, _LATE_S = 0.05, 1.0
 
 
 class PartitionRunner:
-    """The partitions of a processor in this worker, each with its consumer."""
+    """The owned partitions of a processor in this worker, each with its consumer."""
 
     def __init__(
         self,
@@ -49,26 +49,26 @@ class PartitionRunner:
         self._released_now = False
         self._overdue = Overdue(processor)
         self._retry_s: float | None = None
-        #: Partitions that are quarantined for this processor, as far as this worker has seen.
+        #: Quarantined partitions of this processor that this worker has tried to acquire.
         self.parked: set[int] = set()
         self._halts = Halts(ownership, leave)
         self._returning: list[OwnedPartition[Any]] = []
         self._acquiring = asyncio.Lock()
-        #: Nothing more is acquired.
+        #: Whether the worker is stopping: it acquires no more partitions.
         self.leaving = False
-        #: Set when the plan may have changed, or a partition has ended.
+        #: Set when the plan may have changed, or the ownership of a partition has ended.
         self.changed = asyncio.Event()
         self._waiter = Waiter(link, processor, self._partitions.values)
         self._fetcher = Fetcher(link, processor, membership.member, self._waiter, self.counters)
 
     @property
     def partitions(self) -> Sequence[OwnedPartition[Any]]:
-        """The partitions that are owned now. From any thread."""
+        """The partitions that are owned now. Thread-safe."""
         return list(self._partitions.values())
 
     @property
     def halted(self) -> Collection[int]:
-        """Partitions whose policy has halted them here."""
+        """Partitions that a policy has halted in this worker."""
         return self._halts.numbers
 
     async def serve(self) -> None:
@@ -101,7 +101,7 @@ class PartitionRunner:
                 continue
 
     async def follow(self, plan: PartitionPlan) -> None:
-        """Begin to release what is not ours by the plan, and acquire what is."""
+        """Start to release the partitions of other members, and acquire those of this member."""
         assigned = plan.of(self._membership.member)
         for number, partition in list(self._partitions.items()):
             if partition.lost or number not in assigned:
@@ -134,7 +134,7 @@ class PartitionRunner:
                         self.parked.add(number)
                         logger.warning(
                             "partition_is_quarantined processor=%s partition=%d: "
-                            "`chancy redis stream resume` lifts that",
+                            "lift it with `chancy redis stream resume`",
                             self._processor.id,
                             number,
                             extra={"partition": number},
@@ -167,7 +167,7 @@ class PartitionRunner:
         interrupted = task.cancelled() and partition.closing
         if interrupted or self._partitions.get(partition.number) is not partition:
             return
-        # A processor may cancel its own task: without this nobody would work on the partition.
+        # A processor may cancel its own task: the partition must not stay without a consumer.
         if task.cancelled() or task.exception() is not None:
             logger.error(
                 "stream_consumer_failed processor=%s partition=%d",
@@ -191,21 +191,21 @@ class PartitionRunner:
         self.changed.set()
 
     def _wait_for(self, number: int, left_s: float) -> None:
-        """Its owner may be gone, or hand it over in a moment: it will say so."""
+        """Schedule a retry: the owner may be dead, or release it soon and notify."""
         self._overdue.wait(number)
         soon_s = min(max(left_s, _SOON_S), _LATE_S)
         self._retry_s = soon_s if self._retry_s is None else min(self._retry_s, soon_s)
 
     def resume(self, only: Collection[int] | None = None) -> None:
-        """Let halted partitions go on, and look whether quarantines were lifted.
+        """Resume halted partitions, and try to acquire those whose quarantine was lifted.
 
-        :param only: of these partitions; None: of all.
+        :param only: the partitions to resume; None: all.
         """
         for partition in self._halts.lift(self._partitions, only):
             self._consume(partition)
         self.changed.set()
 
-    # Giving up
+    # Release
 
     def _release(self, partition: OwnedPartition[Any]) -> None:
         if partition.number not in self._leaving:
@@ -219,7 +219,7 @@ class PartitionRunner:
         self.changed.set()
 
     async def _stop_and_release(self, partition: OwnedPartition[Any]) -> None:
-        """End the consumer, in good order if there is time, and give the partition back."""
+        """Stop the consumer, gracefully if there is time, and release the partition."""
         partition.close()
         consumer = self._consumers.pop(partition.number)
         grace_s = 0.0 if partition.lost or self._released_now else self._processor.options.grace_s
@@ -228,8 +228,8 @@ class PartitionRunner:
         ended, _ = await asyncio.wait([consumer], timeout=grace_s)
         if not ended:
             logger.warning(
-                "processor_interrupted processor=%s partition=%d grace_s=%.1f: what it was "
-                "working on comes again",
+                "processor_interrupted processor=%s partition=%d grace_s=%.1f: its current events "
+                "are delivered again",
                 self._processor.id,
                 partition.number,
                 grace_s,
@@ -237,8 +237,8 @@ class PartitionRunner:
             )
             if not await interrupt(consumer):
                 logger.error(
-                    "processor_abandoned processor=%s partition=%d: it goes on although it was "
-                    "interrupted; what it acknowledges is refused",
+                    "processor_abandoned processor=%s partition=%d: it ignores its interruption; "
+                    "its acknowledgements are refused",
                     self._processor.id,
                     partition.number,
                     extra={"partition": partition.number},
@@ -249,7 +249,7 @@ class PartitionRunner:
             self._partitions.pop(partition.number, None)
             return
         self._returning.append(partition)
-        # Those that end in the same moment go together.
+        # Partitions whose consumers end at the same time are released in one round trip.
         if len(self._returning) == 1:
             await asyncio.sleep(0)
             await self._return_all()
@@ -263,7 +263,7 @@ class PartitionRunner:
         except BrokerError as error:
             replies = [error] * len(partitions)
         finally:
-            # Until here the heartbeat has extended their leases.
+            # The heartbeat has extended their leases until here.
             for partition in partitions:
                 self._partitions.pop(partition.number, None)
                 partition.returned.set()
@@ -287,30 +287,30 @@ class PartitionRunner:
             await self._notify_released()
 
     async def _notify_released(self) -> None:
-        """Tell the others that partitions are free."""
+        """Notify the other members that partitions are free."""
         try:
             await self._membership.notify("released")
         except BrokerError as error:
             logger.warning("stream_tell_failed processor=%s error=%s", self._processor.id, error)
 
     async def release_all(self) -> None:
-        """Give up everything, in good order as far as the grace period lets it."""
+        """Release all partitions, gracefully within the grace period."""
         async with self._acquiring:
-            pass  # what is being acquired is given up, too
+            pass  # wait for an acquisition in flight, to release its partitions too
         for partition in list(self._partitions.values()):
             self._release(partition)
         while self._leaving:
             await asyncio.wait(list(self._leaving.values()))
 
     def interrupt_now(self) -> None:
-        """Wait no longer for those that end: interrupt them."""
+        """Interrupt the consumers that are still stopping."""
         self._released_now = True
         for consumer in self._ending:
             consumer.cancel()
 
 
 class Overdue:
-    """Says of partitions that nobody can have them; of each once it was so for the alarm time."""
+    """Logs partitions that could not be acquired for the alarm time, each once."""
 
     def __init__(self, processor: Processor[Any]) -> None:
         self._processor = processor
@@ -318,14 +318,14 @@ class Overdue:
         self._alarmed: set[int] = set()
 
     def wait(self, number: int) -> None:
-        """It could not be had now."""
+        """Record that a partition could not be acquired now."""
         now = time.monotonic()
         since = self._since.setdefault(number, now)
         if now - since > self._processor.options.alarm_s and number not in self._alarmed:
             self._alarmed.add(number)
             logger.error(
                 "partition_not_handed_over processor=%s partition=%d waited_s=%.0f: "
-                "another worker holds it, although the plan gives it to this one",
+                "another worker holds it although the plan assigns it to this one",
                 self._processor.id,
                 number,
                 now - since,
@@ -333,7 +333,7 @@ class Overdue:
             )
 
     def refuse(self, number: int, error: BrokerError) -> None:
-        """Redis has refused it."""
+        """Log that Redis refused an acquisition."""
         logger.warning(
             "partition_not_acquired processor=%s partition=%d error=%s",
             self._processor.id,
@@ -343,12 +343,12 @@ class Overdue:
         )
 
     def retain(self, wanted: Collection[int]) -> None:
-        """Forget all others."""
+        """Forget all partitions but these."""
         for number in list(self._since):
             if number not in wanted:
                 self.clear(number)
 
     def clear(self, number: int) -> None:
-        """It was had, or is not wanted any more."""
+        """Forget a partition that was acquired or is no longer assigned."""
         self._since.pop(number, None)
         self._alarmed.discard(number)

@@ -1,4 +1,4 @@
-"""The waiter: knows when something has come to partitions that had nothing left to read."""
+"""The waiter: detects new entries in partitions that have been read to their end."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Milliseconds for which a read waits for entries.
+#: Milliseconds that a blocking read waits for entries.
 _BLOCK_MS = 4_000
-#: Seconds between looks of a cluster's waiter while nothing comes, at first and at last.
+#: Seconds between polls in a cluster while nothing arrives, at first and at most.
 _SOON_S, _LATE_S = 0.004, 0.1
 
 
 class Waiter:
     """Wakes the partitions whose logs have new entries.
 
-    On one server by a read that belongs to no group and blocks on all of them; in a cluster, where
-    no command takes keys of several slots, by looking at them more and more rarely.
+    On a single server it uses one blocking XREAD of all logs, outside any group. In a cluster, where
+    no command takes keys of several slots, it polls them at growing intervals.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Waiter:
         self._unblocking: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """A partition may have become idle."""
+        """Check for partitions that have become idle."""
         if not self._blocked:
             self._changed.set()
         elif self._unblocking is None and self._misses():
@@ -82,7 +82,7 @@ class Waiter:
         ]
 
     def _misses(self) -> bool:
-        """Whether a read is under way, or about to be, that does not wait for all."""
+        """Return whether the current blocking read lacks an idle partition."""
         return self._blocked and any(partition not in self._watched for partition in self._idle())
 
     async def _watch(self) -> None:
@@ -111,7 +111,7 @@ class Waiter:
         for log, _ in found or ():
             self._wake(idle[log])
         if found:
-            # Those come back soon, most often idle: waiting for them saves a read.
+            # They mostly become idle again soon: waiting for them saves a read.
             try:
                 async with asyncio.timeout(_SOON_S):
                     await self._changed.wait()
@@ -138,7 +138,8 @@ class Waiter:
         try:
             while self._misses():
                 try:
-                    # What has not been sent yet does not block: it would, for four seconds.
+                    # Retried: a read that has not been sent yet cannot be unblocked, and would
+                    # block for four seconds.
                     if await self._reader.unblock():
                         return
                 except BrokerError:

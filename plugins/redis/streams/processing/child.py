@@ -1,7 +1,7 @@
-"""A process that works through one partition: what it computes holds up nobody else.
+"""The child process of one partition, which isolates CPU-bound processors from the worker.
 
-The child asks for events and says what it has done; everything about Redis stays in the worker.
-Whether its time is over it reads from shared memory, before each event.
+The child requests events and reports what it has processed; only the worker uses Redis. Before each
+event, the child reads the deadline of the partition from shared memory.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from chancy.plugins.redis.streams.processing.child_main import SHIELDED, work
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
 
-#: Events that a child is given at a time.
+#: Events passed to a child at a time.
 _CHUNK = 64
-#: Seconds for which the end of a child is waited for.
+#: Seconds to wait for the end of a child.
 _PATIENCE_S = 2.0
 
 
 class ChildDied(Exception):
-    """The process of a partition has ended without having said so."""
+    """The process of a partition ended without reporting a result."""
 
 
 class ChildFailed(Exception):
-    """The function has failed in a child, with what cannot be brought over."""
+    """The function failed in a child with an error that cannot be unpickled here."""
 
 
 def locate(processor: Processor[Any]) -> tuple[str, str]:
-    """Where a child finds a processor: module and qualified name.
+    """Return module and qualified name by which a child imports a processor.
 
-    :raises ConfigurationError: the function is none that a module has.
+    :raises ConfigurationError: the function is not at the top level of a module.
     """
     function = processor.function
     module, name = function.__module__, getattr(function, "__qualname__", "")
     if "<" in name or not name:
         raise ConfigurationError(
-            f"{processor.id}: a processor of the mode process must be a function of a module, "
-            f"not {module}.{name}: a child has to import it"
+            f"{processor.id}: a processor of mode process must be a top-level function of a module "
+            f"so that a child can import it, not {module}.{name}"
         )
     return module, name
 
@@ -58,11 +58,11 @@ class PartitionProcess:
     def __init__(self, processor: Processor[Any], partition: OwnedPartition[Any]) -> None:
         context = multiprocessing.get_context("spawn")
         self._partition = partition
-        #: When the partition is over, and how many events the child has finished.
+        #: The partition's deadline, and the number of events that the child has finished.
         self._shared = context.Array("d", [partition.deadline, 0.0], lock=False)
         self._finished = 0
         self._held = 1
-        # Two threads that wait for one process can each take its end for unknown.
+        # If two threads join one process, each may see its exit code as unknown.
         self._reaping = threading.Lock()
         self._closed = False
         partition.mirror = self._mirror
@@ -84,7 +84,7 @@ class PartitionProcess:
         )
         with _shielded():
             self._process.start()
-        # The end of the interpreter asks children by SIGTERM, and waits for them.
+        # At exit, the interpreter sends SIGTERM to children and waits for them.
         atexit.register(self._process.kill)
         theirs.close()
         self._log_relay.start()
@@ -94,7 +94,7 @@ class PartitionProcess:
         return self._process.is_alive()
 
     def run(self) -> None:
-        """Let the child run the function once; raises what it raises."""
+        """Run the function once in the child; raise what it raises."""
         partition, connection = self._partition, self._connection
         try:
             connection.send(("run",))
@@ -117,18 +117,18 @@ class PartitionProcess:
                         self._return_unstarted(held)
                         raise _unpickled(error, text)
                     case other:
-                        raise RuntimeError(f"a child said {other!r}")
+                        raise RuntimeError(f"unexpected message from a child: {other!r}")
         except (EOFError, OSError) as error:
-            # What it finished and had not said yet is in shared memory.
+            # Shared memory has the finished events that it had not reported yet.
             self._finish(int(self._shared[1]) - self._finished)
             self._return_unstarted(self._held)
             code = self._exit_code()
-            raise ChildDied(f"its process has ended with {code}") from error
+            raise ChildDied(f"its process ended with {code}") from error
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the child.
+        """Stop the child.
 
-        :param at_once: by a kill; otherwise it has a moment for its end.
+        :param at_once: kill it; otherwise it has 2 seconds to end.
         """
         self._partition.mirror = _no_mirror
         self._shared[0] = 0.0
@@ -169,7 +169,7 @@ class PartitionProcess:
         return [(event.xid, event.fields, event.recovering) for event in chunk]
 
     def _return_unstarted(self, held: int) -> None:
-        """Put back what the child had not begun, so that the policy concerns the rest."""
+        """Return the events that the child had not started, so that the policy covers the rest."""
         taken = self._partition.taken
         while len(taken) > held:
             self._partition.buffer.appendleft(taken.pop())
@@ -177,8 +177,8 @@ class PartitionProcess:
 
 @contextlib.contextmanager
 def _shielded() -> Generator[None]:
-    """Start processes that get no SIGINT and SIGTERM until they have said what to do with them."""
-    # It unblocks them for this thread when it is started.
+    """Start processes with SIGINT and SIGTERM blocked until they have installed handlers."""
+    # Starting the tracker would unblock the signals for this thread.
     resource_tracker.ensure_running()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SHIELDED)
     try:
@@ -188,7 +188,7 @@ def _shielded() -> Generator[None]:
 
 
 def _unpickled(error: bytes, text: str) -> Exception:
-    """The error of a child, or what it says: a class of its main module is known only there."""
+    """Return the error of a child, or its text: a class of its main module exists only there."""
     try:
         found = pickle.loads(error)
     except Exception:
@@ -197,4 +197,4 @@ def _unpickled(error: bytes, text: str) -> Exception:
 
 
 def _no_mirror(_: float) -> None:
-    """No child to tell."""
+    """No child reads the deadline."""

@@ -1,7 +1,7 @@
-"""What a processor logs in the process of its partition, said again in the worker.
+"""Log records of a processor in its child process, logged again in the worker.
 
-It crosses by a pipe of its own, as data: name of the logger, level, text. While the worker reads
-slower than is logged, who logs waits: nothing is kept but what fits into the pipe.
+They are sent as data (logger name, level, text) through a separate pipe. If the worker reads more
+slowly than the child logs, the child blocks: nothing is buffered except in the pipe.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection, Pipe
 from chancy.log_context import ORIGIN, Origin, origin_here
 from chancy.text import storable
 
-#: Characters that cross of a record.
+#: Maximum characters of a record that are sent.
 MAX_RECORD = 16_000
-#: Names of loggers that are kept: a logger is never given up again, so a child must not make more.
+#: Maximum logger names of one child: loggers are never freed, so a child must not create more.
 MAX_NAMES = 1_000
 
 _fallback = logging.getLogger("chancy.redis.streams")
@@ -28,11 +28,11 @@ _fallback = logging.getLogger("chancy.redis.streams")
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What a child needs to log as the worker does.
+    """The settings by which a child logs through the worker.
 
-    :param connection: to the `PartitionLogRelay`.
-    :param level: of the root logger.
-    :param worker: its id; with ``about`` the `Origin` of the child, for handlers of its own.
+    :param connection: the connection to the `PartitionLogRelay`.
+    :param level: the level of the root logger.
+    :param worker: the id of the worker; with ``about`` the `Origin` of the child.
     """
 
     connection: Connection
@@ -41,7 +41,7 @@ class LogSettings:
     about: Mapping[str, str | int]
 
     def install(self) -> None:
-        """Log by the worker from now on, in this process."""
+        """Send the log records of this process to the worker from now on."""
         ORIGIN.set(Origin(lambda: self.worker, self.about))
         recorder = PartitionLogHandler(self.connection)
         os.register_at_fork(after_in_child=self.connection.close)
@@ -51,10 +51,9 @@ class LogSettings:
 
 
 class PartitionLogHandler(logging.Handler):
-    """The handler of a child's root logger. What cannot be sent goes to stderr, from warnings on.
+    """The handler of a child's root logger. Warnings that cannot be sent are written to stderr.
 
-    From any thread. Copies that the processor has made by forking send nothing: the pipe is not
-    theirs.
+    Thread-safe. Processes that the processor forks send nothing: the pipe belongs to the child.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -66,7 +65,7 @@ class PartitionLogHandler(logging.Handler):
         self._formatter = logging.Formatter()
 
     def createLock(self) -> None:  # noqa: N802  the name it has in logging
-        """None: a signal may interrupt who holds it, and log."""
+        """Use no lock: a signal handler that logs could interrupt the thread that holds it."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -95,9 +94,9 @@ class PartitionLogHandler(logging.Handler):
 
 
 class PartitionLogRelay:
-    """Logs in the worker what a child has recorded, from the context that it was made in.
+    """Logs the records of a child in the worker, in the context in which the relay was created.
 
-    :ivar theirs: the child's end; close it here once the child has it.
+    :ivar theirs: the child's end of the pipe; closed here once the child has it.
     """
 
     def __init__(self) -> None:
@@ -112,18 +111,18 @@ class PartitionLogRelay:
 
     @property
     def log_settings(self) -> LogSettings:
-        """For the child."""
+        """The settings to pass to the child."""
         origin = origin_here()
         level = logging.getLogger().level
         return LogSettings(self.theirs, level, str(origin.worker()), origin.about)
 
     def start(self) -> None:
-        """Listen to the child, which has been started."""
+        """Start reading from the child, which must be running."""
         self.theirs.close()
         self._thread.start()
 
     def join(self, patience_s: float) -> None:
-        """Wait until all is said of a child that has ended, at most so long."""
+        """Wait until all records of an ended child are logged, at most ``patience_s`` seconds."""
         self._thread.join(patience_s)
 
     def _receive(self) -> None:
@@ -133,7 +132,7 @@ class PartitionLogRelay:
                     level, name, text = self._connection.recv()
                 except (EOFError, OSError):
                     return
-                # Whatever a filter or a handler does: a child that nobody hears would stand still.
+                # Filters and handlers may raise anything; without a reader, the child would block.
                 with contextlib.suppress(Exception):
                     self._log(level, name, text)
 
@@ -144,5 +143,5 @@ class PartitionLogRelay:
             if len(self._loggers) < MAX_NAMES:
                 logger = self._loggers[name] = logging.getLogger(name)
         if logger.isEnabledFor(level):
-            # Where in the child it was logged does not cross.
+            # The file and line in the child are not sent.
             logger.handle(logger.makeRecord(logger.name, level, "", 0, "%s", (text,), None))

@@ -1,4 +1,4 @@
-"""The side of a partition's process: its partition there, and what it does until its line is closed."""
+"""The main function of a partition's child process, and its proxy of the partition."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from chancy.plugins.redis.streams.processing.processor import Processor
 
 R = TypeVar("R")
 
-#: They go to whole process groups: it is the worker that ends its children.
+#: Ignored in the child, since they reach whole process groups: the worker ends its children.
 SHIELDED = signal.SIGINT, signal.SIGTERM
 
 
 class ConnectionClosed(BaseException):
-    """The worker has ended its side: no failure of the function, nor one that it may catch."""
+    """The worker closed its side. A BaseException, so that the function does not catch it."""
 
 
 class RemotePartition(Generic[R]):
-    """The partition in the child. Its methods raise `ConnectionClosed`."""
+    """The proxy of the partition in the child. Its methods raise `ConnectionClosed`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RemotePartition(Generic[R]):
             self.report()
 
     def report(self) -> None:
-        """Say how many events are done."""
+        """Report the number of finished events."""
         if self._done:
             self.send(("done", self._done))
             self._done = 0
@@ -110,7 +110,7 @@ def work(
     number: int,
     grace_s: float,
 ) -> None:
-    """What the child does: run the function as often as it is told to."""
+    """Run the function each time that the worker requests it."""
     for signum in SHIELDED:
         signal.signal(signum, _ignore)
     os.register_at_fork(after_in_child=_restore_signals)
@@ -120,7 +120,7 @@ def work(
     for part in name.split("."):
         found = getattr(found, part)
     if not isinstance(found, Processor):
-        raise ConfigurationError(f"{module}.{name} is no processor but {found!r}")
+        raise ConfigurationError(f"{module}.{name} is not a processor but {found!r}")
     function = cast("Callable[[BlockingEvents[Any]], None]", found.function)
     decode = found.stream.coding.decode
     with contextlib.suppress(ConnectionClosed):
@@ -138,11 +138,11 @@ def work(
 
 
 def _ignore(signum: int, frame: object) -> None:
-    """A function, not SIG_IGN: programs that a processor starts begin with the default."""
+    """Ignore a signal. Unlike SIG_IGN, programs that a processor starts do not inherit it."""
 
 
 def _restore_signals() -> None:
-    """In a copy that a processor has made by forking: that one ends when it is told to."""
+    """Restore the default handlers in a process forked by the processor, so that it can be ended."""
     if signal.getsignal(signal.SIGINT) is _ignore:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) is _ignore:
@@ -150,7 +150,7 @@ def _restore_signals() -> None:
 
 
 def _packed(error: Exception) -> bytes:
-    """An error for another process; nothing if it cannot be packed."""
+    """Pickle an error for the worker; return empty bytes if it cannot be pickled."""
     try:
         return pickle.dumps(error)
     except Exception:

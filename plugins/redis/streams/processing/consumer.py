@@ -1,4 +1,4 @@
-"""The consumer: runs a processor's function over one partition, and does what its policy says."""
+"""The consumer: runs a processor's function over one partition and applies its policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger("chancy.redis.streams")
 
 
 class ConsumerEnd(enum.Enum):
-    """Why a consumer has ended."""
+    """The reason why a consumer ended."""
 
     CLOSED = "closed"
     HALTED = "halted"
@@ -38,7 +38,7 @@ class ConsumerEnd(enum.Enum):
 
 
 class Consumer:
-    """Works through a partition until it is over, or its policy ends it."""
+    """Processes a partition until its ownership ends or the policy stops it."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Consumer:
         self._failing = ""
 
     async def run(self) -> ConsumerEnd:
-        """Run the function again and again until the partition is over. Cancel it to interrupt."""
+        """Run the function repeatedly until the ownership ends. Cancel it to interrupt."""
         partition = self._partition
-        # Of this task, and of the threads and processes that it lets work.
+        # For this task, and for the threads and processes that it starts.
         ORIGIN.set(origin_here().narrowed(partition=partition.number))
         try:
             while not partition.over:
@@ -77,14 +77,14 @@ class Consumer:
         finally:
             await self._invocation.close()
         if not partition.closing:
-            # If the answer to a heartbeat has extended its lease since, it would be held, and
-            # nobody would work on it.
+            # If a heartbeat has extended the lease since, the partition would be held without a
+            # consumer.
             report_loss(self._processor.id, partition, "its lease has ended here")
             partition.lose()
         return ConsumerEnd.CLOSED
 
     async def _invoke(self) -> None:
-        """Run the function once. Behind events that it has done it fails for the first time."""
+        """Run the function once. If it finishes events, the count of failures restarts."""
         done = self._partition.finished
         try:
             await self._invocation.run()
@@ -94,10 +94,10 @@ class Consumer:
                 self._backoff.reset()
 
     async def _returned(self) -> None:
-        """It ends by itself only when its events do: otherwise it is begun again."""
+        """Restart a function that returned before the iteration ended."""
         if self._partition.over:
             return
-        await self._try_again("it returned although its partition goes on", None)
+        await self._try_again("it returned before its events ended", None)
 
     async def _failed(self, error: Exception) -> ConsumerEnd | None:
         partition = self._partition
@@ -116,7 +116,7 @@ class Consumer:
         if partition.lost:
             return ConsumerEnd.CLOSED
         if partition.closing and isinstance(error, ChildDied):
-            # Ended from outside, with the worker or before it: an interruption.
+            # Killed from outside during a shutdown: an interruption, not a failure.
             partition.put_back()
             return ConsumerEnd.CLOSED
         return await self._decide(self._processor.options.policy, error)
@@ -141,7 +141,7 @@ class Consumer:
                 return await self._park(error)
             case Ignore():
                 if not self._partition.taken:
-                    # There is nothing that could be left out.
+                    # There is no event to skip.
                     await self._try_again("it failed before its first event", error)
                 elif not policy.keep:
                     self._partition.finish()
@@ -153,15 +153,17 @@ class Consumer:
         self._partition.put_back()
         self._partition.halted = described(error)
         logger.critical(
-            "partition_halted processor=%s partition=%d: nothing of it is worked on until the "
-            "next owner, the next start, or `chancy redis stream resume`",
+            "partition_halted processor=%s partition=%d: it is not processed until the next "
+            "owner, the next start, or `chancy redis stream resume`",
             self._processor.id,
             self._partition.number,
         )
 
     async def _park(self, error: Exception) -> ConsumerEnd:
-        """Quarantine the partition, behind what is on its way to be acknowledged: it is refused
-        afterwards, and what is done would come again."""
+        """Quarantine the partition after its acknowledgements in flight.
+
+        They would be refused afterwards, and finished events would be delivered again.
+        """
         partition = self._partition
         await partition.hold()
         try:
@@ -174,29 +176,29 @@ class Consumer:
             try:
                 if await self._ownership.park(partition, error):
                     self._counters.acked += len(partition.acked)
-                    # Before the fetcher may go on: it would send them again, and be refused.
+                    # Before the fetcher continues: it would acknowledge again, and be refused.
                     partition.lose()
                     logger.critical(
-                        "partition_quarantined processor=%s partition=%d: nothing of it is worked "
-                        "on until `chancy redis stream resume`",
+                        "partition_quarantined processor=%s partition=%d: it is not processed "
+                        "until `chancy redis stream resume`",
                         self._processor.id,
                         partition.number,
                     )
                     return ConsumerEnd.PARKED
                 self._refused("a quarantine")
-            except BrokerError as away:
-                await self._wait_for_redis("quarantine", away)
+            except BrokerError as unavailable:
+                await self._wait_for_redis("quarantine", unavailable)
         return ConsumerEnd.CLOSED
 
     async def _bury(self, error: Exception) -> None:
-        """Write what failed to the dead letters; it is acknowledged only with that."""
+        """Write the failed events to the dead letters and acknowledge them, atomically."""
         partition = self._partition
         ids = [event.xid for event in partition.taken]
         while not partition.lost:
             try:
                 written = await self._ownership.bury(partition, ids, error)
-            except BrokerError as away:
-                await self._wait_for_redis("dead_letter", away)
+            except BrokerError as unavailable:
+                await self._wait_for_redis("dead_letter", unavailable)
                 continue
             if written is None:
                 self._refused("a dead letter")
@@ -237,7 +239,7 @@ class Consumer:
         await self._pause(pause_s)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless the partition ends first."""
+        """Wait, unless the ownership ends first."""
         try:
             async with asyncio.timeout(seconds):
                 await self._partition.ended.wait()

@@ -1,4 +1,4 @@
-"""The events of a partition as a processor iterates over them, one by one or in batches."""
+"""Iteration over the events of a partition for async processors, one by one or in batches."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: Events that a processor takes without a pause before others of the loop have their turn.
+#: Events that a processor takes before it yields to the event loop.
 _TURN = 32
-#: Events in a row that a middleware may leave out.
+#: Maximum consecutive events that a middleware may skip.
 _MOST_LEFT_OUT = 100_000
-#: What a batch may hold.
+#: Maximum events of a batch.
 MAX_BATCH = 10_000
 
 
 class Chain:
-    """The generators of one run, so that they end in order when it does."""
+    """The generators of one run, closed in order when it ends."""
 
     def __init__(self, middleware: Sequence[Middleware], place: MiddlewareContext) -> None:
         self._middleware = middleware
@@ -34,27 +34,27 @@ class Chain:
 
     @property
     def bare(self) -> bool:
-        """Whether nothing stands between the log and the processor."""
+        """Whether there is no middleware."""
         return not self._middleware
 
     def track(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Remember a generator; the last one is the nearest to the processor."""
+        """Register a generator; the last one is the closest to the processor."""
         self._open.append(generator)
         return generator
 
     def wrap(self, source: AsyncGenerator[Item, None]) -> AsyncIterator[Item]:
-        """Put the middleware around: the first one stands next to the log."""
+        """Wrap a source in the middleware; the first one is the closest to the log."""
         items: AsyncIterator[Item] = self.track(source)
-        for one in self._middleware:
-            items = one.handler(items, self._place)
+        for middleware in self._middleware:
+            items = middleware.handler(items, self._place)
             self.track(cast("AsyncGenerator[Item, None]", items))
         return items
 
     async def close(self, error: Exception | None) -> None:
-        """End the generators, the processor's side first.
+        """Close the generators, starting at the processor.
 
-        :param error: how the processor has failed: raised in each middleware.
-        :raises Exception: what a middleware raised instead while it handled the failure.
+        :param error: the failure of the processor, raised in each middleware.
+        :raises Exception: another error that a middleware raised while handling the failure.
         """
         instead: Exception | None = None
         while self._open:
@@ -87,8 +87,8 @@ async def _throw(generator: AsyncGenerator[Any, None], error: Exception) -> None
 class Events(Generic[R]):
     """The events of one partition, in order: ``async for event in events``.
 
-    An event is acknowledged when the next one is asked for. The iteration ends when the partition
-    is handed over or the worker ends; return then. One of the four ways to iterate, once.
+    An event is acknowledged when the next one is requested. The iteration ends when the partition
+    is released or the worker stops; return then. Use one of the four ways to iterate, once.
     """
 
     def __init__(
@@ -121,19 +121,19 @@ class Events(Generic[R]):
         return Records(self)
 
     def take(self, most: int, *, within: float) -> EventBatches[R]:
-        """Batches of events, none empty, each acknowledged as one.
+        """Iterate in non-empty batches, each acknowledged as a whole.
 
-        :param most: events of a batch, 1 to 10,000. They wait in memory.
-        :param within: seconds after which a batch is given with what there is. They begin when
-            the batch has its first event; at most the grace period.
+        :param most: maximum events of a batch, 1 to 10,000. They wait in memory.
+        :param within: seconds after its first event at which a batch is returned even if it is not
+            full; at most the grace period.
         """
         check_batch(most, within, self._grace_s)
         return EventBatches(self, most, within)
 
-    # For Records and Batches, which are of this module.
+    # For the other classes of this module.
 
     def decoded(self) -> AsyncIterator[R]:
-        """What `Records` iterates over."""
+        """Return the iterator of `Records`."""
         if self._chain.bare:
             return self._chain.track(_singles(self._partition, self.decode))
         raw = self._wrapped(_raw(self._partition))
@@ -142,7 +142,7 @@ class Events(Generic[R]):
     def batched(
         self, most: int, within: float, make: Callable[[Event[R]], T]
     ) -> AsyncIterator[list[T]]:
-        """What `EventBatches` iterates over."""
+        """Return the iterator of `EventBatches`."""
         self._partition.widen(most)
         raw = self._wrapped(_batches(self._partition, most, within))
         return self._chain.track(
@@ -167,7 +167,7 @@ class Records(Generic[R]):
         return self._events.decoded()
 
     def take(self, most: int, *, within: float) -> RecordBatches[R]:
-        """Batches of records; see `Events.take`."""
+        """Iterate in batches of records; see `Events.take`."""
         return self._events.take(most, within=within).records()
 
 
@@ -200,13 +200,13 @@ class RecordBatches(Generic[R]):
 
 
 def check_batch(most: int, within: float, grace_s: float) -> None:
-    """Raise `ConfigurationError` unless batches can be like that."""
+    """Raise `ConfigurationError` unless size and delay of batches are valid."""
     if not 1 <= most <= MAX_BATCH:
-        raise ConfigurationError(f"take({most}): a batch has 1 to {MAX_BATCH:,} events")
+        raise ConfigurationError(f"take({most}): a batch must have 1 to {MAX_BATCH:,} events")
     if not 0 <= within <= grace_s:
         raise ConfigurationError(
             f"take(within={within:g}) must be from 0 to the grace period, {grace_s:g} s: "
-            "a partition is not handed over before its batch is done"
+            "a partition is not released before its batch is done"
         )
 
 
@@ -217,7 +217,7 @@ def _same(event: Event[R]) -> Event[R]:
 async def _singles(
     partition: OwnedPartition[R], make: Callable[[Event[R]], T]
 ) -> AsyncGenerator[T, None]:
-    """Events one by one, where nothing stands between: the shortest way."""
+    """Yield single events without middleware: the fast path."""
     buffer, taken, monotonic = partition.buffer, partition.taken, time.monotonic
     turn = 0
     while True:
@@ -238,7 +238,7 @@ async def _singles(
 
 
 async def _raw(partition: OwnedPartition[R]) -> AsyncGenerator[Event[R], None]:
-    """Events for middleware: acknowledged on the other side of it."""
+    """Yield single events for middleware; `_passed` acknowledges them."""
     turn = 0
     while True:
         if not partition.buffer and not await partition.filled():
@@ -251,7 +251,7 @@ async def _raw(partition: OwnedPartition[R]) -> AsyncGenerator[Event[R], None]:
         event = partition.buffer.popleft()
         partition.taken.append(event)
         if len(partition.taken) > _MOST_LEFT_OUT:
-            raise RuntimeError(f"middleware left out {_MOST_LEFT_OUT:,} events in a row")
+            raise RuntimeError(f"middleware skipped {_MOST_LEFT_OUT:,} events in a row")
         yield event
 
 

@@ -1,4 +1,4 @@
-"""What streams and processors are like unless they say otherwise: environment < application."""
+"""Default options of streams and processors; those of the application override the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = "CHANCY_STREAMS_"
 
 
 class StreamChoices(TypedDict, total=False):
-    """What a stream may leave to the application; see `Streams.stream`."""
+    """The options of a stream that can have a default; see `Streams.stream`."""
 
     partitions: int
     size: int
@@ -30,12 +30,12 @@ class StreamChoices(TypedDict, total=False):
 
 
 class AllChoices(Choices, StreamChoices, total=False):
-    """What `Streams.defaults` takes."""
+    """The keyword arguments of `Streams.defaults`."""
 
 
 _OF_STREAMS = frozenset(StreamChoices.__annotations__)
 _NAMES = frozenset(Choices.__annotations__) | _OF_STREAMS
-#: What a variable can say.
+#: The settings that a variable can set, with their parsers.
 _READ: Mapping[str, Callable[[str], Any]] = {
     "partitions": int,
     "size": int,
@@ -55,9 +55,9 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 
 class Defaults:
-    """The defaults of an application, over those of the environment.
+    """The defaults of an application, which override those of the environment.
 
-    :raises ConfigurationError: a variable that is none, or whose value cannot be read.
+    :raises ConfigurationError: a variable is unknown, or its value cannot be parsed.
     """
 
     def __init__(self) -> None:
@@ -65,25 +65,26 @@ class Defaults:
         self._given: Mapping[str, Any] = {}
 
     def update(self, given: Mapping[str, Any]) -> None:
-        """Take those of the application; raises `ConfigurationError` for one that is none."""
+        """Add defaults of the application; raise `ConfigurationError` for an unknown name."""
         for name in given:
             if name not in _NAMES:
                 raise ConfigurationError(
-                    f"{shown(name)} has no default: there are {', '.join(sorted(_NAMES))}"
+                    f"{shown(name)} is not a setting with a default: use "
+                    f"{', '.join(sorted(_NAMES))}"
                 )
         self._given = {**self._given, **given}
 
     def of_stream(self, given: Mapping[str, Any], *, primitive: bool) -> dict[str, Any]:
-        """What a stream is like that gives these; None: not given.
+        """Return the options of a stream, completed by the defaults; None means not set.
 
-        :param primitive: its records are fields, which no codec writes.
+        :param primitive: its records are stored as fields, without codec and compressor.
         """
         names = _OF_STREAMS - {"codec", "compressor"} if primitive else _OF_STREAMS
         found = {name: value for name, value in given.items() if value is not None}
         return {name: value for name, value in self._all() if name in names} | found
 
     def of_processor(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The same of a processor."""
+        """Return the options of a processor, completed by the defaults."""
         return {name: value for name, value in self._all() if name not in _OF_STREAMS} | dict(given)
 
     def _all(self) -> list[tuple[str, Any]]:
@@ -97,8 +98,8 @@ def _environment() -> Mapping[str, Any]:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in _READ:
-            there = ", ".join(f"{PREFIX}{one.upper()}" for one in sorted(_READ))
-            raise ConfigurationError(f"{variable} is no setting of streams: there are {there}")
+            known = ", ".join(f"{PREFIX}{setting.upper()}" for setting in sorted(_READ))
+            raise ConfigurationError(f"{variable} is not a setting of streams: use {known}")
         try:
             found[name] = _READ[name](text)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Sending from threads, without an event loop."""
+"""Sends records from threads, without an event loop."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SyncSender(Generic[R]):
                         progress(sent)
             sent += self._flush(gathering.rest(), [], timeout_s)
         except Exception as error:
-            with suppress(Exception):  # the first error tells more
+            with suppress(Exception):  # the first error is the more useful one
                 sent += self._flush(gathering.rest(), [], timeout_s)
             error.add_note(f"{sent:,} records were sent")
             raise
@@ -94,7 +94,7 @@ class SyncSender(Generic[R]):
         return batch.count
 
     def _attempt(self, batch: SendBatch[R], parts: Sequence[Part], ids: list[str]) -> list[Part]:
-        """Gives the parts for which there was no room."""
+        """Send parts; return those that found no room."""
         calls = [batch.call(part) for part in parts]
         return sort(parts, self._link.call_many(calls), ids) if calls else []
 
