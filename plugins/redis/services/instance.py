@@ -1,4 +1,4 @@
-"""One instance of a service in this worker: from the lease it was given to the end of it."""
+"""One instance of a service in this worker, from its lease to its end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from chancy.plugins.redis.services.values import as_json, data_of, printable
 
 logger = logging.getLogger("chancy.redis.services")
 
-#: Characters of a traceback that are kept: the last ones.
+#: Maximum characters of a stored traceback; the last ones are kept.
 _TRACE = 65_536
-#: Seconds between two interruptions, and for a thread that only asks whether it is to stop.
+#: Seconds between two interruptions, and the grace period of a thread without a ``stop``.
 _AGAIN_S = 0.5
 
 
 class InstanceStore(Protocol):
-    """What a instance says to Redis: again and again while Redis is away, if it is ``patient``."""
+    """The calls of an instance to Redis; ``patient`` ones are retried while it is unavailable."""
 
     async def apply_request(self, taken: Taken) -> tuple[Ending, str, str]: ...
     async def finish(
@@ -54,7 +54,7 @@ class InstanceStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _StopReason:
-    """Why a instance stops: ``wanted``, ``lost``, or ``closing``."""
+    """Why an instance stops: ``wanted`` (requested by a command), ``lost`` or ``closing``."""
 
     reason: str
 
@@ -63,9 +63,9 @@ _REQUESTED, _LOST, _CLOSING = _StopReason("wanted"), _StopReason("lost"), _StopR
 
 
 class Instance:
-    """Runs one service, again with each reload.
+    """Runs one service, and runs it again after each reload.
 
-    :param grace_s: between ``stop`` and an interruption.
+    :param grace_s: seconds between ``stop`` and an interruption.
     """
 
     def __init__(
@@ -85,30 +85,30 @@ class Instance:
         self._stopping = Stopping()
         self._applied_at = 0.0
         self._final: _StopReason | None = None
-        #: Of the last event that could not be published.
+        #: The error of the last event that could not be published.
         self._publish_error: Exception | None = None
         self._ended = False
 
     # From any thread
 
     def request(self, wanted: str, asked: float) -> None:
-        """Something is wanted of the service, as a renewal of that time has said."""
+        """Handle a request that a lease renewal sent at the time ``asked`` returned."""
         self._loop.call_soon_threadsafe(self._on_request, asked)
 
     def lose(self) -> None:
-        """The lease may be another's."""
+        """Stop because another worker may have the lease."""
         self._loop.call_soon_threadsafe(self._stop_for, _LOST)
-        # Not only once the loop is free: a thread may look at it.
+        # Set at once, for threads: the loop may be blocked.
         self._stopping.flag.set()
 
     # In the loop
 
     def close(self) -> None:
-        """The worker ends."""
+        """Stop because the worker stops."""
         self._stop_for(_CLOSING)
 
     def give_up(self) -> None:
-        """`lose`, before it has begun."""
+        """`lose`, before it has started."""
         self._stop_for(_LOST)
 
     @property
@@ -117,7 +117,7 @@ class Instance:
         return self._final is _LOST and not self._ended
 
     async def serve(self) -> None:
-        """Run it until it ends or is stopped, and write that down."""
+        """Run the service until it ends or is stopped, and record that."""
         while True:
             kind, data, result = self._prepare()
             if kind is not None:
@@ -133,12 +133,12 @@ class Instance:
                 return
 
     def _prepare(self) -> tuple[type[Service] | None, dict[str, Any], Result | None]:
-        """The class and the data, or reason there is none of them."""
+        """The class and the data, or an error result if one of them is not valid."""
         kind = self._kinds.get(self.taken.name)
         if kind is None:
             known = ", ".join(sorted(self._kinds)) or "none"
             missing = UnknownService(
-                f"this worker knows no service {self.taken.name!r}; it knows {known}"
+                f"this worker declares no service {self.taken.name!r}; it declares {known}"
             )
             return None, {}, Result(error=missing)
         try:
@@ -147,7 +147,7 @@ class Instance:
             return None, {}, Result(error=error)
 
     async def _run(self, kind: type[Service], data: dict[str, Any]) -> Result | None:
-        """The result of a run; None if it was stopped."""
+        """Run once; return the result, None if it was stopped."""
         if self._final is not None:
             return None
         run = self._make(kind, data)
@@ -155,7 +155,7 @@ class Instance:
         both: tuple[asyncio.Future[Any], ...] = (ending, self._stop_reason)
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if ending.done() and not (self._stop_reason.done() and self._stop_reason.result() is _LOST):
-            # It has ended before it could hear that it is to stop. Of a lost lease it may have.
+            # It ended before it was asked to stop. With a lost lease, it may have noticed that.
             return ending.result()
         self._stopping.flag.set()
         self._stopping.event.set()
@@ -189,7 +189,7 @@ class Instance:
     async def _end(
         self, kind: type[Service], run: ServiceRun, ending: asyncio.Future[Result]
     ) -> None:
-        """Stop a run, however long that takes: another instance must not begin before."""
+        """Stop a run, however long that takes: another instance must not start before."""
         await self._call_stop(run)
         has_stop = kind.stop is not Service.stop
         if kind.abrupt or (not has_stop and is_async(kind)):
@@ -223,7 +223,7 @@ class Instance:
 
     async def _finish(self, kind: type[Service] | None, result: Result) -> None:
         state, output, error = self._outcome(kind, result)
-        # What fails while Redis is away mostly fails for that, and begins anew when it is back.
+        # An error while Redis is unavailable is mostly caused by that: run again when it is back.
         blamed = error is not None and error is self._publish_error
         ours: bool | None = None
         if not blamed:
@@ -251,7 +251,7 @@ class Instance:
         error = result.error
         if error is None:
             try:
-                output = as_json(result.value, f"what {self.taken.name} returned")
+                output = as_json(result.value, f"the return value of {self.taken.name}")
                 return ServiceState.SUCCESS, output, None
             except ChancyError as refused:
                 error = refused
@@ -276,7 +276,7 @@ class Instance:
         await self._store.release(self.taken, patient=reason is _CLOSING)
 
     async def _apply_request(self) -> bool:
-        """Do what is wanted; whether to run it again."""
+        """Carry out the request; return whether to run the service again."""
         ending, name, data = await self._store.apply_request(self.taken)
         if ending == "lost":
             self._stop_for(_LOST)
@@ -294,7 +294,7 @@ class Instance:
 
     def _on_request(self, asked: float) -> None:
         if asked < self._applied_at:
-            # It may be what was done by now; if not, it is said again.
+            # It may be the request that was just carried out; if not, the check returns it again.
             self._store.check_soon(self.taken.id)
         else:
             self._stop_for(_REQUESTED)

@@ -1,4 +1,4 @@
-"""The worker of services: what runs here, and what it says to Redis."""
+"""The service worker: runs instances in one process and makes their calls to Redis."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ logger = logging.getLogger("chancy.redis.services")
 
 T = TypeVar("T")
 
-#: Threads that speak to Redis for the instances.
+#: Threads that call Redis for the instances.
 _THREADS = 4
-#: Seconds for an answer to what is not urgent.
+#: Timeout in seconds of calls that are not urgent.
 _PATIENCE_S = 5.0
-#: Between two tries to say something while Redis is away.
+#: Maximum seconds between two attempts while Redis is unavailable.
 _AGAIN_S = 1.0
 
 
 class ServiceRuntime:
-    """Runs services in this process until it is closed. One for each event loop.
+    """Runs services in this process until it is cancelled. One for each event loop.
 
     :param kinds: the classes by name.
     :param handlers: called with each unexpected exception.
@@ -64,7 +64,7 @@ class ServiceRuntime:
         self._renewal_link = link.within(LeaseRenewal.patience_s(settings.lease_s))
         self._store_link = link.within(_PATIENCE_S)
         self._leases = Leases(self._store_link, self.owner, settings.lease_s)
-        # Events wait for each other, and hold up nothing else.
+        # Events have separate connections, so that they do not delay other calls.
         self._event_link = link.within(_PATIENCE_S)
         self._event_leases = Leases(self._event_link, self.owner, settings.lease_s)
         self._renewal = LeaseRenewal(Leases(self._renewal_link, self.owner, settings.lease_s))
@@ -84,7 +84,7 @@ class ServiceRuntime:
         self._store_threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="service clerk")
         self._event_threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="service events")
         self._lock = threading.Lock()
-        #: Local services that are to run and do not.
+        #: Local services that should run but do not.
         self._missing = list(locals_)
         self._taken = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -92,10 +92,10 @@ class ServiceRuntime:
         self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    # Its course
+    # Lifecycle
 
     async def serve(self) -> None:
-        """Run services until cancelled; then stop them and give them back."""
+        """Run services until cancelled; then stop and release them."""
         self._loop = asyncio.get_running_loop()
         self._renewal.start()
         self._supervision.start()
@@ -107,7 +107,7 @@ class ServiceRuntime:
             await self._close()
 
     def add_local(self, local: Local) -> None:
-        """Run one more service that is for this worker only."""
+        """Add a service that runs in this worker only."""
         with self._lock:
             self._missing.append(local)
 
@@ -118,11 +118,11 @@ class ServiceRuntime:
         self._supervision.stop()
         for instance in list(self._live):
             instance.close()
-        # Whoever is taken until the thread has ended is given back with the others. Those that it
-        # hands over are in the loop's line before its end is.
+        # Services claimed before the thread ends are released with the others: their callbacks are
+        # scheduled in the loop before the end of the thread is.
         await _uninterrupted(in_thread(self._supervision.close, "services end"))
         if self._tasks:
-            # Stop, interruption, and the word to Redis.
+            # Time for ``stop``, an interruption and the call to Redis.
             patience_s = 2 * self._settings.grace_s + 2 * _AGAIN_S
             await _uninterrupted(asyncio.wait(list(self._tasks.values()), timeout=patience_s))
         for instance in self._live:
@@ -141,7 +141,7 @@ class ServiceRuntime:
         for link in (self._renewal_link, self._store_link, self._event_link):
             link.close()
 
-    # Instances: called by the attendant, in its thread
+    # Called by `Supervision`, in its thread
 
     def _room(self) -> int:
         with self._lock:
@@ -171,7 +171,7 @@ class ServiceRuntime:
             else:
                 self._take(taken, asked)
 
-    # Instances: in the loop
+    # In the loop
 
     def _start(self, taken: Taken, until: float) -> None:
         instance = Instance(taken, self._kinds, self, grace_s=self._settings.grace_s)
@@ -185,13 +185,13 @@ class ServiceRuntime:
         if self._closing:
             instance.close()
         elif time.monotonic() >= until:
-            # The loop was busy for so long that another may have it.
+            # The loop was blocked for so long that another worker may have the lease.
             instance.give_up()
 
     async def _run_instance(self, instance: Instance, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
-                # The instance of a lease that was lost may still be about to stop.
+                # The instance of an older, lost lease may still be stopping.
                 await asyncio.wait([before])
             await instance.serve()
         except Exception:
@@ -211,7 +211,7 @@ class ServiceRuntime:
                 self._missing.append(Local(taken.id, taken.name, taken.data))
         self._supervision.freed.set()
 
-    # What instances say to Redis
+    # `InstanceStore`
 
     async def apply_request(self, taken: Taken) -> tuple[Ending, str, str]:
         found = await self._retry(lambda: self._leases.apply_request(taken.id, taken.token))
@@ -229,7 +229,7 @@ class ServiceRuntime:
         def work() -> str:
             return self._leases.release(taken.id, taken.token)
 
-        # If nobody hears it, whoever sweeps finds it.
+        # If this fails, a sweep finds the service when its lease ends.
         return await self._retry(work, patient=patient) or "lost"
 
     async def emit(self, taken: Taken, event: str, data: object) -> None:
@@ -250,7 +250,7 @@ class ServiceRuntime:
         notify_handlers(self._handlers, error)
 
     async def _retry(self, work: Callable[[], T], *, patient: bool = True) -> T | None:
-        """Say it until it is heard; None if the worker ends before, or at once if it cannot be."""
+        """Retry a call until Redis answers; return None if the worker stops, or not patient."""
         backoff = Backoff(base_s=0.1, cap_s=_AGAIN_S)
         till: float | None = None
         while True:
@@ -270,11 +270,11 @@ class ServiceRuntime:
 
 def _check(taken: Taken, ours: bool) -> None:
     if not ours:
-        raise LeaseLost(f"the service {taken.id} is no longer run by this worker: let it end")
+        raise LeaseLost(f"this worker no longer has the lease of the service {taken.id}: end it")
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, T]) -> None:
-    """Wait for it, also if the worker is cancelled a second time: its end is bounded."""
+    """Await bounded work even if the worker is cancelled a second time."""
     future = asyncio.ensure_future(work)
     while not future.done():
         try:

@@ -1,6 +1,6 @@
 """Codecs, which encode records as bytes, with an optional compressor.
 
-The name of an entry's field identifies them: ``data.json``, ``data.msgpack.zstd``. A stream may thus
+The name of an entry's field identifies them: ``data.json``, ``data.msgpack.zstd``. So a stream may
 change its codec at any time: stored events are read with the codec that wrote them.
 """
 

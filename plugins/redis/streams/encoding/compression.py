@@ -98,7 +98,7 @@ class Zstd:
         if not 1 <= level <= 22:
             raise ConfigurationError(f"level={shown(level)} of zstd must be from 1 to 22")
         self.level = level
-        # The library's objects are not thread-safe, and creating one costs more than a small record.
+        # The library's objects are not thread-safe, and cost more than a small record to create.
         self._own = threading.local()
 
     def compress(self, data: bytes) -> bytes:

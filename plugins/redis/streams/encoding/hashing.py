@@ -1,8 +1,8 @@
 """Partitioning of records: the same in every process, version and language.
 
 The partition is ``hash(key) % partitions``. Builtin hashers use a key as bytes: a string as UTF-8,
-an integer as its decimal digits, a UUID as its usual string, bytes as they are. So the integer 7 and
-the string "7" share a partition, as programs that only see strings expect.
+an integer as its decimal digits, a UUID as its usual string, bytes as they are. So the integer 7
+and the string "7" share a partition, as programs that only see strings expect.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FunctionHasher:
 def key_bytes(key: object) -> bytes:
     """Return a key as bytes for the builtin hashers.
 
-    :raises InvalidArguments: it is of a type that has no one way to be written.
+    :raises InvalidArguments: its type has no unique representation.
     """
     if type(key) is str:  # the common case; the rest takes 0.3 µs
         return key.encode("utf-8", "surrogatepass")
@@ -83,7 +83,7 @@ def key_bytes(key: object) -> bytes:
         case bytes():
             return key
         case bool():
-            pass  # an int only by name: two partitions would do all the work
+            pass  # an int only technically: two partitions would get all events
         case int():
             return b"%d" % key
         case UUID():
@@ -91,8 +91,8 @@ def key_bytes(key: object) -> bytes:
         case _:
             pass
     raise InvalidArguments(
-        f"{shown(key)} cannot be the key of an event: it must be text, a whole number, bytes or a "
-        "UUID; give partition_by a function that makes one of these"
+        f"{shown(key)} cannot be the key of an event: it must be a string, an integer, bytes or a "
+        "UUID; pass a function that returns one of these as partition_by"
     )
 
 

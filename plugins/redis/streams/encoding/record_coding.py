@@ -76,7 +76,9 @@ class RecordCoding(Generic[RecordT]):
         try:
             return self.model.model_validate(values)
         except ValidationError as error:
-            raise InvalidArguments(f"no {self.model.__qualname__}: {reasons(error)}") from None
+            raise InvalidArguments(
+                f"not a valid {self.model.__qualname__}: {reasons(error)}"
+            ) from None
 
     def check_json(self, text: str | bytes) -> RecordT:
         """Create a record from JSON.
@@ -86,7 +88,9 @@ class RecordCoding(Generic[RecordT]):
         try:
             return self.model.model_validate_json(text)
         except ValidationError as error:
-            raise InvalidArguments(f"no {self.model.__qualname__}: {reasons(error)}") from None
+            raise InvalidArguments(
+                f"not a valid {self.model.__qualname__}: {reasons(error)}"
+            ) from None
 
     def encode(self, record: RecordT) -> Sequence[bytes]:
         """Return name, value, name, value … as the entry stores them.
@@ -172,7 +176,7 @@ class RecordCoding(Generic[RecordT]):
         try:
             self.model.model_validate(dict(record))
         except ValidationError as found:
-            return InvalidArguments(f"no {self.model.__qualname__}: {reasons(found)}")
+            return InvalidArguments(f"not a valid {self.model.__qualname__}: {reasons(found)}")
         except Exception as found:  # a custom validator failed: the first error is more useful
             error.add_note(f"its validation failed too: {type(found).__name__}")
         reason = reasons(error) if isinstance(error, ValidationError) else str(error)

@@ -208,7 +208,7 @@ class Fetcher:
         return self._backoff.next_s()
 
     def _resume(self, partition: OwnedPartition[Any], call: StreamCall) -> None:
-        """Acknowledge again, and read pending entries after the last received one before new ones."""
+        """Acknowledge again, and read the pending entries after the last received one first."""
         partition.acked.extendleft(reversed([str(xid) for xid in call.args[5:]]))
         partition.end_exchange()
         partition.flush = True

@@ -280,9 +280,7 @@ class PartitionRunner:
                 self.counters.acked += len(partition.acked)
             else:
                 self.counters.fenced += 1
-                report_loss(
-                    self._processor.id, partition, "it was another's when it was given back"
-                )
+                report_loss(self._processor.id, partition, "another member owned it at its release")
         if True in replies:
             await self._notify_released()
 

@@ -24,8 +24,8 @@ _SOON_S, _LATE_S = 0.004, 0.1
 class Waiter:
     """Wakes the partitions whose logs have new entries.
 
-    On a single server it uses one blocking XREAD of all logs, outside any group. In a cluster, where
-    no command takes keys of several slots, it polls them at growing intervals.
+    On a single server it uses one blocking XREAD of all logs, outside any group. In a cluster,
+    where no command takes keys of several slots, it polls them at growing intervals.
     """
 
     def __init__(

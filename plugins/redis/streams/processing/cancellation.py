@@ -12,7 +12,7 @@ LEAVE_S = 5.0
 
 
 async def interrupt(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task; return whether it ended. A task that ignores the cancellation is left alone."""
+    """Cancel a task; return whether it ended. A task that ignores the cancellation is left."""
     task.cancel()
     ended, _ = await asyncio.wait([task], timeout=LEAVE_S)
     if not ended:

@@ -142,7 +142,7 @@ def _ignore(signum: int, frame: object) -> None:
 
 
 def _restore_signals() -> None:
-    """Restore the default handlers in a process forked by the processor, so that it can be ended."""
+    """Restore the default handlers in a process that the processor forks: it can be ended then."""
     if signal.getsignal(signal.SIGINT) is _ignore:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) is _ignore:

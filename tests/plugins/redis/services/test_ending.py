@@ -57,7 +57,7 @@ async def test_errors_and_exceptions_are_told_apart(place: Shop) -> None:
     outputs = [one.output for one in reports if one is not None]
     assert outputs[0] == "soft"
     assert "raise ValueError(text)\nValueError: hard" in outputs[1]
-    assert "is no JSON" in outputs[2]
+    assert "is not valid JSON" in outputs[2]
     assert sorted(type(one).__name__ for one in seen) == ["InvalidArguments", "ValueError"]
     assert others == seen
 

@@ -45,4 +45,4 @@ async def test_a_processor_that_there_is_not(streams: Streams, words: Sequence[s
         await stream.link.command("ZADD", stream.keys.members("new"), 9_999_999_999_999, "me")
         await asyncio.to_thread(run, name, "orders", "new", *options, code=code)
     said = await asyncio.to_thread(run, name, "refunds", "bill", *options, code=2)
-    assert "processor 'bill'; none is declared, and nobody has begun one" in said.err
+    assert "processor 'bill'; none is declared, and none has started" in said.err

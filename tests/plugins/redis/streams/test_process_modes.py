@@ -246,7 +246,7 @@ async def test_batches_come_to_a_process_in_order(children: Computing) -> None:
 def test_a_processor_that_no_child_could_import_is_refused() -> None:
     streams = Streams(RedisSettings())
     orders = streams.stream("orders", record=Order, partition_by="key")
-    with pytest.raises(ConfigurationError, match="a child has to import it"):
+    with pytest.raises(ConfigurationError, match="so that a child can import it"):
 
         @streams.processor(orders, mode="process")
         def local(events: BlockingEvents[Order]) -> None: ...
