@@ -104,7 +104,8 @@ class RecordCoding(Generic[RecordT]):
         """
         if not isinstance(record, self.model):
             raise InvalidArguments(
-                f"{shown(record)} is not a {self.model.__qualname__}, the record of this stream"
+                f"{shown(record)} is not of type {self.model.__qualname__}, the record of "
+                "this stream"
             )
         try:
             if self._fields is not None:

@@ -222,7 +222,7 @@ async def test_what_cannot_be_is_refused(alone: Shop) -> None:
         alone.services.configure(lease_s=0)
     with pytest.raises(ConfigurationError, match="service 'beat' is declared twice"):
         alone.services.service(Beat)
-    with pytest.raises(ConfigurationError, match="Idle has no start"):
+    with pytest.raises(ConfigurationError, match="Idle does not define start"):
         alone.services.service(Idle)
     with pytest.raises(ConfigurationError, match="'beat' is not of the form module:attribute"):
         alone.services.configure(handler="beat")

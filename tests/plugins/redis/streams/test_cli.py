@@ -84,7 +84,7 @@ def test_records_are_sent(settings: RedisSettings) -> None:
 @pytest.mark.row("R38")
 def test_a_record_that_does_not_fit_is_named(run: Run) -> None:
     said = run("send", "orders", '{"order_id": 1}', '{"order": 1}', code=2)
-    assert said.err == "chancy: value 2 of 2: no Order: order_id: Field required\n"
+    assert said.err == "chancy: value 2 of 2: not a valid Order: order_id: Field required\n"
     assert "Invalid JSON" in run("send", "orders", "order_id=1", code=2).err
     assert [row["length"] for row in run("lag", "orders", "bill", "--json").json] == [0] * 4
 
@@ -112,7 +112,7 @@ def test_a_bad_line_is_named_and_nothing_is_sent(
     path = tmp_path / "orders.jsonl"
     path.write_text('{"order_id": 0}\n\n{"order_id": 1}\n{"order_id": 2}\n{"order_id": "x"}\n')
     said = run("sendmany", "orders", path, code=2)
-    assert f"chancy: {path}:5: no Order: order_id: " in said.err
+    assert f"chancy: {path}:5: not a valid Order: order_id: " in said.err
     assert [row["length"] for row in run("lag", "orders", "bill", "--json").json] == [0] * 4
     said = run("sendmany", "orders", path, "--no-check", code=2)
     assert "chancy: 3 records were sent\n" in said.err

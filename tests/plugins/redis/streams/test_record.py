@@ -73,7 +73,7 @@ def test_numbers_of_primitive_records_are_exact(price: float) -> None:
 @pytest.mark.row("R01")
 @pytest.mark.parametrize("kind", [list[int], datetime, int | None, Item])
 def test_a_primitive_record_has_scalars_only(kind: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Bad\.wrong is of the type .*primitive=True"):
+    with pytest.raises(ConfigurationError, match=r"Bad\.wrong has the type .*primitive=True"):
         create_model("Bad", __base__=Record, __cls_kwargs__={"primitive": True}, wrong=(kind, ...))
 
 
@@ -103,7 +103,9 @@ def test_what_is_no_model_is_no_record() -> None:
 
 def test_what_does_not_fit_is_named_by_its_field() -> None:
     coding = coding_of(Order)
-    with pytest.raises(InvalidArguments, match=r"not a valid Order: items\.0\.count: .*greater than 0"):
+    with pytest.raises(
+        InvalidArguments, match=r"not a valid Order: items\.0\.count: .*greater than 0"
+    ):
         coding.check({"order_id": 1, "items": [{"name": "a", "count": 0}]})
     with pytest.raises(InvalidArguments, match="not a valid Order: order_id: Field required"):
         coding.check_json("{}")
@@ -131,7 +133,7 @@ def test_a_record_that_was_changed_since_is_refused() -> None:
 
 
 def test_another_record_is_refused() -> None:
-    with pytest.raises(InvalidArguments, match=r"Item\(.*\) is no Order"):
+    with pytest.raises(InvalidArguments, match=r"Item\(.*\) is not of type Order"):
         coding_of(Order).encode(Item(name="a", count=1))  # type: ignore[arg-type]
 
 

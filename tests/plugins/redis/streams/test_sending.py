@@ -64,8 +64,8 @@ async def test_ids_of_the_caller_are_kept(link: ScriptClient) -> None:
         (["1-1", "1-2", "1-3", "1-4"], "4 ids for 3 records"),
         (["1-1", "1-2", "1-2"], "the id 1-2 is not above 1-2"),
         (["0-0", "1-2", "1-3"], "the id 0-0 is not above 0-0: ids must rise, from 0-1 on"),
-        (["1-1", "*", "1-3"], r"'\*' is no id of an event"),
-        (["1-1", "2", "3"], "'2' is no id of an event"),
+        (["1-1", "*", "1-3"], r"'\*' is not a valid event id"),
+        (["1-1", "2", "3"], "'2' is not a valid event id"),
     ],
 )
 async def test_ids_that_cannot_be_are_refused(

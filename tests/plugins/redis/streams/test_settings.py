@@ -88,7 +88,9 @@ def declare() -> None:
 def test_defaults_come_first_and_have_names() -> None:
     streams = made()
     unknown: Any = {"lease": 1}
-    with pytest.raises(ConfigurationError, match="'lease' is not a setting with a default: use alarm_s"):
+    with pytest.raises(
+        ConfigurationError, match="'lease' is not a setting with a default: use alarm_s"
+    ):
         streams.defaults(**unknown)
     streams.stream("orders", record=Order, partition_by="order_id")
     with pytest.raises(ConfigurationError, match="orders is already declared"):
