@@ -139,7 +139,7 @@ def reload(line: CommandLine, id: str, json_: bool) -> None:
     "--if",
     "states",
     multiple=True,
-    type=click.Choice([one.value for one in ServiceState]),
+    type=click.Choice([state.value for state in ServiceState]),
     help="Restart only from this state; repeatable.",
 )
 @as_json
@@ -220,20 +220,26 @@ def list_(line: CommandLine, json_: bool) -> None:
     Example:
       chancy redis service list
     """
-    found, reports = _run(_read_all)
+    found, reports = _run(_list_reports)
     if json_:
         line.script(asdict(found))
         return
     line.table(
         ("id", "name", "state", "owner", "local"),
         [
-            (one.id, one.name, one.state.value, one.owner or "", "yes" if one.local else "")
-            for one in reports
+            (
+                report.id,
+                report.name,
+                report.state.value,
+                report.owner or "",
+                "yes" if report.local else "",
+            )
+            for report in reports
         ],
     )
 
 
-def _read_all(store: ServiceStore) -> tuple[Listing, list[ServiceReport]]:
+def _list_reports(store: ServiceStore) -> tuple[Listing, list[ServiceReport]]:
     found = store.list()
     ids = dict.fromkeys((*found.new, *found.active, *found.ended))
     return found, [report for id in ids if (report := store.get(id)) is not None]

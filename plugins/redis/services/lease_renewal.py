@@ -149,18 +149,18 @@ class LeaseRenewal:
 
     def _renew(self, named: set[str] | None) -> None:
         with self._lock:
-            held = [one for one in self._held.values() if named is None or one.id in named]
+            held = [lease for lease in self._held.values() if named is None or lease.id in named]
         if not held:
             return
         asked = time.monotonic()
-        answers = self._leases.renew([(one.id, one.token) for one in held])
-        for one, answer in zip(held, answers, strict=True):
+        answers = self._leases.renew([(lease.id, lease.token) for lease in held])
+        for lease, answer in zip(held, answers, strict=True):
             if answer == "lost":
-                self._lose(one)
+                self._lose(lease)
             else:
-                one.until = asked + self._leases.lease_s
+                lease.until = asked + self._leases.lease_s
                 if answer:
-                    one.request(answer, asked)
+                    lease.request(answer, asked)
 
     def _lose(self, held: HeldLease) -> None:
         self.drop(held.id, held.token)
@@ -181,9 +181,9 @@ class LeaseRenewal:
     def _watch(self) -> None:
         """Give up leases that could not be renewed, before another worker can claim them."""
         while not self._closing.is_set():
-            for one in self._over():
+            for lease in self._over():
                 try:
-                    self._lose(one)
+                    self._lose(lease)
                 except Exception:
                     # Continue with the other leases.
                     logger.exception("service_renewal_failed owner=%s", self._leases.owner)
@@ -192,9 +192,9 @@ class LeaseRenewal:
         """Wait until a lease reaches its last fifth; return those that have."""
         with self._lock:
             edge = time.monotonic() + self._every_s
-            over = [one for one in self._held.values() if one.until <= edge]
+            over = [lease for lease in self._held.values() if lease.until <= edge]
             if not over and not self._closing.is_set():
                 # A renewal in between only causes one needless check.
-                first = min((one.until for one in self._held.values()), default=None)
+                first = min((lease.until for lease in self._held.values()), default=None)
                 self._lock.wait(None if first is None else first - edge)
             return over

@@ -82,10 +82,10 @@ class Leases:
     def claim(self, most: int) -> Sequence[Taken | Passed]:
         """Claim up to ``most`` queued services. With 0, only restore the order of the queue."""
         return [
-            Taken(_text(one[0]), _text(one[2]), _text(one[3]), _text(one[4]))
-            if one[1] == b"run"
-            else Passed(_text(one[0]), _text(one[1]))
-            for one in self.link.run("claim", self.owner, self._lease_ms, most)
+            Taken(_text(reply[0]), _text(reply[2]), _text(reply[3]), _text(reply[4]))
+            if reply[1] == b"run"
+            else Passed(_text(reply[0]), _text(reply[1]))
+            for reply in self.link.run("claim", self.owner, self._lease_ms, most)
         ]
 
     def ring(self, block_s: float) -> bool:
@@ -106,7 +106,7 @@ class Leases:
         """Extend leases by id and token; return for each ``lost``, a requested action or ``""``."""
         found: list[str] = []
         for at in range(0, len(held), _RENEWED_AT_ONCE):
-            flat = [part for one in held[at : at + _RENEWED_AT_ONCE] for part in one]
+            flat = [part for lease in held[at : at + _RENEWED_AT_ONCE] for part in lease]
             found += map(_text, self.link.run("renew", self._lease_ms, *flat))
         return found
 

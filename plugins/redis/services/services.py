@@ -147,7 +147,9 @@ class Services:
         }
         if isinstance(_within("replicas", replicas, 0, 100), float):
             raise ConfigurationError(f"services: replicas={shown(replicas)} must be a whole number")
-        changed: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+        changed: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
         self._settings = replace(self._settings, **changed)
         if replicas is not None:
             self.link.replicas = replicas
@@ -271,7 +273,7 @@ class Services:
             self._kinds,
             self._settings,
             self._handlers,
-            [one.of_this_process() for one in self._locals],
+            [local.of_this_process() for local in self._locals],
         )
         self._runtimes.append(runtime)
         try:

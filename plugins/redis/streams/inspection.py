@@ -140,9 +140,9 @@ class Inspection:
         joined = _text(order).split(",") if order else []
         places = [int(place) - 1 for place in _text(assigned).split(",")] if assigned else []
         owned: dict[str, list[int]] = {}
-        for one in await self.report():
-            if one.owner is not None and one.lease_s > 0:
-                owned.setdefault(one.owner, []).append(one.partition)
+        for report in await self.report():
+            if report.owner is not None and report.lease_s > 0:
+                owned.setdefault(report.owner, []).append(report.partition)
         leases = {_text(member): (float(end) - now_ms) / 1000 for member, end in _pairs(alive)}
         return [
             MemberReport(
@@ -158,7 +158,7 @@ class Inspection:
             )
             for member, lease_s in sorted(
                 leases.items(),
-                key=lambda one: joined.index(one[0]) if one[0] in joined else len(joined),
+                key=lambda lease: joined.index(lease[0]) if lease[0] in joined else len(joined),
             )
         ]
 
@@ -297,7 +297,7 @@ async def processors(stream: Stream[Any]) -> Sequence[str]:
 
 def _pairs(found: Sequence[Any]) -> Sequence[tuple[bytes, Any]]:
     if found and isinstance(found[0], list | tuple):
-        return [(one[0], one[1]) for one in found]
+        return [(pair[0], pair[1]) for pair in found]
     return list(zip(found[::2], found[1::2], strict=True))
 
 

@@ -257,14 +257,20 @@ class Streams(Schedules):
             return self.processors
         names = set(only)
         unknown = (
-            names - {one.name for one in self.processors} - {one.id for one in self.processors}
+            names
+            - {processor.name for processor in self.processors}
+            - {processor.id for processor in self.processors}
         )
         if unknown:
             raise ConfigurationError(
                 f"there is no processor {', '.join(sorted(unknown))}; declared are "
-                f"{', '.join(one.id for one in self.processors) or 'none'}"
+                f"{', '.join(processor.id for processor in self.processors) or 'none'}"
             )
-        return [one for one in self.processors if one.name in names or one.id in names]
+        return [
+            processor
+            for processor in self.processors
+            if processor.name in names or processor.id in names
+        ]
 
     async def _run(self, processor: Processor[Any]) -> None:
         """Keep the executor of a processor running, as a new member after each failure."""

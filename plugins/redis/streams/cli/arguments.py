@@ -44,14 +44,16 @@ async def inspected(stream: Stream[Any], name: str) -> Inspection:
 
     :raises ConfigurationError: there is no processor of this name.
     """
-    look = Inspection(stream, name)
+    inspection = Inspection(stream, name)
     streams: Streams = click.get_current_context().meta[STREAMS]
-    there = {one.name for one in streams.processors if one.stream.name == stream.name}
-    if name not in there:
-        there.update(await processors(stream))
-    if name in there or await look.members():
-        return look
-    names = ", ".join(sorted(there))
+    known = {
+        processor.name for processor in streams.processors if processor.stream.name == stream.name
+    }
+    if name not in known:
+        known.update(await processors(stream))
+    if name in known or await inspection.members():
+        return inspection
+    names = ", ".join(sorted(known))
     others = f"it has: {names}" if names else "none is declared, and none has started"
     raise ConfigurationError(f"the stream {stream.name} has no processor {shown(name)}; {others}")
 

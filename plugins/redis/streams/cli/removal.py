@@ -35,31 +35,31 @@ def forget(
       chancy redis stream forget orders bill
     """
     target = declared(stream)
-    look = Inspection(target, processor)
-    reports, found = run(target, look.report), run(target, look.members)
-    alive = [one for one in found if one.lease_s > 0]
+    inspection = Inspection(target, processor)
+    reports, found = run(target, inspection.report), run(target, inspection.members)
+    alive = [member for member in found if member.lease_s > 0]
     if alive and not force:
         refuse(
             f"{len(alive)} workers run the processor {processor} of {stream}: stop them, wait "
-            f"{max(one.lease_s for one in alive):.0f} s if they were killed, or pass --force"
+            f"{max(member.lease_s for member in alive):.0f} s if they were killed, or pass --force"
         )
     if not yes:
         click.confirm(
             f"Remove the processor {processor} of {stream}, with "
-            f"{sum(one.pending for one in reports):,} pending events and "
-            f"{sum(one.dead for one in reports):,} dead letters?",
+            f"{sum(report.pending for report in reports):,} pending events and "
+            f"{sum(report.dead for report in reports):,} dead letters?",
             abort=True,
             err=True,
         )
-    gone = run(target, look.forget)
+    removed = run(target, inspection.forget)
     if json_:
-        line.script(asdict(gone))
+        line.script(asdict(removed))
     else:
         line.line(
-            f"removed from {gone.partitions} partitions, with {gone.pending:,} pending events and "
-            f"{gone.letters:,} dead letters"
+            f"removed from {removed.partitions} partitions, with {removed.pending:,} pending "
+            f"events and {removed.letters:,} dead letters"
         )
-    if not gone.partitions and not found:
+    if not removed.partitions and not found:
         refuse(f"nothing is stored of a processor {processor} of {stream}")
 
 
@@ -99,13 +99,19 @@ def dead(
     if not found:
         run(target, lambda: inspected(target, processor))
     if json_:
-        line.script([asdict(one) for one in found])
+        line.script([asdict(dead_letter) for dead_letter in found])
     else:
         line.table(
             ("partition", "id", "failed at", "error", "record"),
             [
-                (one.partition, one.id, one.failed_at, one.error, json.dumps(one.record))
-                for one in found
+                (
+                    dead_letter.partition,
+                    dead_letter.id,
+                    dead_letter.failed_at,
+                    dead_letter.error,
+                    json.dumps(dead_letter.record),
+                )
+                for dead_letter in found
             ],
         )
     if len(found) == limit:

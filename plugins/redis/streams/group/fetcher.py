@@ -85,7 +85,7 @@ class Fetcher:
             if partitions:
                 await self._exchange_all(partitions)
             elif not self._due:
-                self._waiter.look()
+                self._waiter.check()
 
     def _wants(self, partition: OwnedPartition[Any]) -> bool:
         if partition.flush and partition.acked:
@@ -124,7 +124,7 @@ class Fetcher:
         for partition in partitions:
             if self._wants(partition):
                 self.poke(partition)
-        self._waiter.look()
+        self._waiter.check()
 
     def _budgeted(
         self, due: Sequence[OwnedPartition[Any]]

@@ -27,7 +27,7 @@ class PartitionPlan:
 
     def of(self, member: str) -> frozenset[int]:
         """Return the partitions of a member."""
-        return frozenset(number for number, one in enumerate(self.assigned) if one == member)
+        return frozenset(number for number, owner in enumerate(self.assigned) if owner == member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Membership:
         )
         version, belongs, last, *dead = reply
         return MembershipStatus(
-            version, belongs == 1, last.decode(), [one.decode() for one in dead]
+            version, belongs == 1, last.decode(), [name.decode() for name in dead]
         )
 
     async def plan(self) -> PartitionPlan:
@@ -92,7 +92,7 @@ class Membership:
 
 def read_plan(found: Reply) -> PartitionPlan:
     """Return the plan of the fields version, order and assigned."""
-    version, order, assigned = (one.decode() if one else "" for one in found)
+    version, order, assigned = (field.decode() if field else "" for field in found)
     names = order.split(",") if order else []
     places = assigned.split(",") if assigned else []
     return PartitionPlan(int(version or 0), names, [names[int(place) - 1] for place in places])

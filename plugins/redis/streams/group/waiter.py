@@ -44,7 +44,7 @@ class Waiter:
         self._blocked = False
         self._unblocking: asyncio.Task[None] | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check for partitions that have become idle."""
         if not self._blocked:
             self._changed.set()

@@ -35,14 +35,14 @@ def shape_of(stream: Target[Any]) -> Shape:
     )
 
 
-def asking(stream: Shape) -> StreamCall:
+def definition_call(stream: Shape) -> StreamCall:
     """Return the call that stores the definition unless one is already stored, and reads it."""
     args: list[Value] = [stream.partitions, stream.hasher, stream.codec, LAYOUT]
     return StreamCall("agree", [stream.meta], args)
 
 
 def check(stream: Shape, kept: Reply) -> None:
-    """Compare a definition with the stored one, the reply to `asking`.
+    """Compare a definition with the stored one, the reply to `definition_call`.
 
     :raises ConfigurationError: another partition count, hasher or layout is stored; continuing
         would send events of one key to two partitions, or leave partitions unread.
@@ -76,5 +76,5 @@ async def agree(link: ScriptClient, stream: Shape) -> None:
     :raises ConfigurationError: the definitions differ.
     :raises BrokerUnavailable: Redis did not answer.
     """
-    call = asking(stream)
+    call = definition_call(stream)
     check(stream, await link.call(call.script, call.keys, call.args))

@@ -105,7 +105,7 @@ class PartitionLogRelay:
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
             args=(self._receive,),
-            name="chancy stream echo",
+            name="chancy stream logs",
             daemon=True,
         )
 

@@ -146,7 +146,7 @@ class Events(Generic[R]):
         self._partition.widen(most)
         raw = self._wrapped(_batches(self._partition, most, within))
         return self._chain.track(
-            _passed(self._partition, raw, lambda batch: [make(one) for one in batch])
+            _passed(self._partition, raw, lambda batch: [make(event) for event in batch])
         )
 
     def decode(self, event: Event[R]) -> R:

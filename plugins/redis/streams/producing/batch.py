@@ -124,8 +124,8 @@ class SendBatch(Generic[R]):
         return StreamCall("send", [keys.log(part.partition), keys.stat(part.partition)], args)
 
 
-class Gathering(Generic[R]):
-    """Collects any number of records into batches of one round trip each."""
+class BatchBuilder(Generic[R]):
+    """Groups any number of records into batches of one round trip each."""
 
     def __init__(self, stream: Target[R]) -> None:
         self._stream = stream
@@ -155,7 +155,9 @@ class Gathering(Generic[R]):
         return batch
 
 
-def whole(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> SendBatch[R]:
+def single_batch(
+    stream: Target[R], records: Sequence[R], ids: Sequence[str] | None
+) -> SendBatch[R]:
     """Return all records in one batch.
 
     :raises InvalidArguments: a record or an id is not valid, or there are too many.
@@ -177,7 +179,9 @@ def whole(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) ->
     return batch
 
 
-def sort(parts: Sequence[Part], replies: Sequence[Reply | Exception], ids: list[str]) -> list[Part]:
+def collect_replies(
+    parts: Sequence[Part], replies: Sequence[Reply | Exception], ids: list[str]
+) -> list[Part]:
     """Store the ids that Redis returned; return the parts that found no room.
 
     :raises ChancyError: a reply was an error; other parts may have been sent.
@@ -224,7 +228,7 @@ def check_ids(ids: Sequence[str], records: int) -> None:
         last = now
 
 
-def full(
+def full_error(
     stream: Target[R], parts: Sequence[Part], refused: Sequence[Part], waited_s: float
 ) -> StreamFull:
     """Return the error of a send that timed out waiting for room.

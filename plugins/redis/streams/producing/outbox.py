@@ -18,10 +18,10 @@ from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.batch import (
     CHUNK,
     CHUNK_BYTES,
-    Gathering,
+    BatchBuilder,
     RecordRun,
     SendBatch,
-    whole,
+    single_batch,
 )
 from chancy.plugins.redis.streams.producing.sender import Progress, each
 from chancy.plugins.redis.transport.scripts import Value
@@ -90,7 +90,7 @@ def outbox_batch(
             "ids= and within= cannot be combined: ids must rise, and others may send to the stream "
             "before the transaction commits"
         )
-    return whole(stream, records, None)
+    return single_batch(stream, records, None)
 
 
 class EventOutboxWriter:
@@ -123,13 +123,13 @@ class EventOutboxWriter:
         progress: Progress | None,
     ) -> int:
         """Write any number of events to the table, 1,000 at a time; return their number."""
-        gathering, count = Gathering(stream), 0
+        builder, count = BatchBuilder(stream), 0
         async for record in each(records):
-            batch = gathering.add(record)
+            batch = builder.add(record)
             if batch is not None:
                 await self.put(stream, batch, within)
                 count = _counted(count, batch, progress)
-        rest = gathering.rest()
+        rest = builder.rest()
         if rest.count:
             await self.put(stream, rest, within)
             count = _counted(count, rest, progress)
@@ -139,13 +139,13 @@ class EventOutboxWriter:
         self, stream: Target[R], records: Iterable[R], within: object, progress: Progress | None
     ) -> int:
         """`put_many` without an event loop."""
-        gathering, count = Gathering(stream), 0
+        builder, count = BatchBuilder(stream), 0
         for record in records:
-            batch = gathering.add(record)
+            batch = builder.add(record)
             if batch is not None:
                 self.put_blocking(stream, batch, within)
                 count = _counted(count, batch, progress)
-        rest = gathering.rest()
+        rest = builder.rest()
         if rest.count:
             self.put_blocking(stream, rest, within)
             count = _counted(count, rest, progress)

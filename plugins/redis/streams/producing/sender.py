@@ -12,12 +12,12 @@ from chancy.plugins.redis.streams.model.schema import agree, shape_of
 from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
 from chancy.plugins.redis.streams.producing.batch import (
-    Gathering,
+    BatchBuilder,
     Part,
     SendBatch,
-    full,
-    sort,
-    whole,
+    collect_replies,
+    full_error,
+    single_batch,
 )
 
 R = TypeVar("R")
@@ -61,7 +61,7 @@ class Sender(Generic[R]):
             id = await self._send_one(records[0])
             if id is not None:
                 return [id]
-        batch = whole(self._stream, records, ids)
+        batch = single_batch(self._stream, records, ids)
         found = [""] * batch.count
         await self._flush(batch, found, timeout_s)
         return found
@@ -97,22 +97,22 @@ class Sender(Generic[R]):
         :raises Exception: whatever the iterable or `send` raises.
         """
         flight = _Flight(progress)
-        gathering = Gathering(self._stream)
+        builder = BatchBuilder(self._stream)
         try:
             async for record in each(records):
-                batch = gathering.add(record)
+                batch = builder.add(record)
                 if batch is not None:
                     await flight.wait()
                     await flight.start(self._flush(batch, [], timeout_s))
             await flight.wait()
-            await flight.start(self._flush(gathering.rest(), [], timeout_s))
+            await flight.start(self._flush(builder.rest(), [], timeout_s))
             await flight.wait()
         except Exception as error:
             # Nothing is sent after a failed batch, so that the sent records are the first ones.
             with suppress(Exception):  # the first error is the more useful one
                 if not flight.failed:
                     await flight.wait()
-                    await flight.start(self._flush(gathering.rest(), [], timeout_s))
+                    await flight.start(self._flush(builder.rest(), [], timeout_s))
                     await flight.wait()
             error.add_note(f"{flight.sent:,} records were sent")
             raise
@@ -136,7 +136,7 @@ class Sender(Generic[R]):
             wait.join(await self._attempt(batch, wait.free(parts), ids))
             while wait.parts:
                 if wait.left_s <= 0:
-                    raise full(stream, wait.parts, wait.refused, timeout_s)
+                    raise full_error(stream, wait.parts, wait.refused, timeout_s)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait.pause_s()):
                         await woken.wait()
@@ -153,12 +153,12 @@ class Sender(Generic[R]):
             return []
         calls = [batch.call(part) for part in parts]
         if len(calls) > 1:
-            return sort(parts, await self._stream.link.call_many(calls), ids)
+            return collect_replies(parts, await self._stream.link.call_many(calls), ids)
         try:
             reply = await self._stream.link.call(calls[0].script, calls[0].keys, calls[0].args)
         except Exception as error:
             reply = error
-        return sort(parts, [reply], ids)
+        return collect_replies(parts, [reply], ids)
 
 
 class _Flight:
