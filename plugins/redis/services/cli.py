@@ -87,8 +87,8 @@ def start(line: CommandLine, name: str, data: str, id: str | None, keep: bool, j
     Example:
       chancy redis service start feed '{"pace": 2}' --id feed-7
     """
-    given = _data(data)
-    found = _run(lambda store: store.begin(name, given, id=id, cleanup=not keep))
+    fields = _data(data)
+    found = _run(lambda store: store.begin(name, fields, id=id, cleanup=not keep))
     if json_:
         line.script({"id": found})
     else:
@@ -205,9 +205,9 @@ def set_(line: CommandLine, id: str, data: str) -> None:
     Example:
       chancy redis service set feed-7 '{"pace": 3}'
     """
-    given = _data(data)
-    _run(lambda store: store.set(id, **given))
-    line.line(f"set {', '.join(json.dumps(name) for name in given)}")
+    fields = _data(data)
+    _run(lambda store: store.set(id, **fields))
+    line.line(f"set {', '.join(json.dumps(name) for name in fields)}")
 
 
 @click.command("list")

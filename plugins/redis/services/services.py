@@ -135,7 +135,7 @@ class Services:
             are reachable, no service runs.
         :raises ConfigurationError: a value is not valid.
         """
-        given = {
+        settings = {
             "lease_s": _within("lease_s", lease_s, 1.0, 3600.0),
             "concurrency": _within("concurrency", concurrency, 1, 100_000),
             "grace_s": _within("grace_s", grace_s, 0.0, 3600.0),
@@ -148,7 +148,7 @@ class Services:
         if isinstance(_within("replicas", replicas, 0, 100), float):
             raise ConfigurationError(f"services: replicas={shown(replicas)} must be a whole number")
         changed: dict[str, Any] = {
-            name: value for name, value in given.items() if value is not None
+            name: value for name, value in settings.items() if value is not None
         }
         self._settings = replace(self._settings, **changed)
         if replicas is not None:

@@ -212,23 +212,25 @@ class Cleaner:
             self._leases.clean(service)
 
 
-def handler_at(given: str | Handler | None) -> Handler | None:
+def handler_at(reference: str | Handler | None) -> Handler | None:
     """Return the handler itself, or the one at ``module:attribute``.
 
     :raises ConfigurationError: it cannot be imported or called.
     """
-    if not isinstance(given, str):
-        return given
-    module, _, attribute = given.replace(":", ".").rpartition(".")
+    if not isinstance(reference, str):
+        return reference
+    module, _, attribute = reference.replace(":", ".").rpartition(".")
     if not module:
-        raise ConfigurationError(f"the handler {shown(given)} is not of the form module:attribute")
+        raise ConfigurationError(
+            f"the handler {shown(reference)} is not of the form module:attribute"
+        )
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
-            f"the handler {shown(given)} cannot be imported: {error}"
+            f"the handler {shown(reference)} cannot be imported: {error}"
         ) from None
     if not callable(found):
-        raise ConfigurationError(f"the handler {shown(given)} is not callable")
+        raise ConfigurationError(f"the handler {shown(reference)} is not callable")
     handler: Handler = found
     return handler

@@ -85,9 +85,9 @@ def _checked(value: object, what: str) -> str:
     )
 
 
-def fields_of(given: Mapping[str, object]) -> list[str]:
+def fields_of(fields: Mapping[str, object]) -> list[str]:
     """Return names and values of a hash, alternating; values other than strings become JSON."""
     flat: list[str] = []
-    for name, value in given.items():
+    for name, value in fields.items():
         flat += [name, value if isinstance(value, str) else as_json(value, f"the field {name}")]
     return flat

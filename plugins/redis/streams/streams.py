@@ -15,7 +15,7 @@ from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.encoding.codecs import Codec, RecordT
 from chancy.plugins.redis.streams.encoding.compression import Compressor
-from chancy.plugins.redis.streams.encoding.hashing import GivenHasher, Key, route_of
+from chancy.plugins.redis.streams.encoding.hashing import HasherOption, Key, route_of
 from chancy.plugins.redis.streams.encoding.record_coding import coding_of
 from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.group.halts import Exit
@@ -98,7 +98,7 @@ class Streams(Schedules):
         codec: str | Codec | None = None,
         compressor: str | Compressor | None = None,
         reads: Iterable[Codec | Compressor] = (),
-        hasher: GivenHasher = None,
+        hasher: HasherOption = None,
         max_bytes: int = DEFAULT_MAX_PAYLOAD,
     ) -> Stream[RecordT]:
         """Declare a stream: partitions of ordered events with one type of record.

@@ -96,27 +96,27 @@ def _msgpack() -> Codec:
 _CODECS: Mapping[str, Callable[[], Codec]] = {"json": JsonCodec, "msgpack": _msgpack}
 
 
-def find_codec(given: str | Codec | None) -> Codec:
+def find_codec(codec: str | Codec | None) -> Codec:
     """Return the codec of a name, or a custom codec.
 
     :raises ConfigurationError: the name is unknown, its library is missing, or the object is not a
         codec.
     """
-    match given:
+    match codec:
         case None:
             return JsonCodec()
         case str():
-            if given not in _CODECS:
+            if codec not in _CODECS:
                 raise ConfigurationError(
-                    f"there is no codec {shown(given)}: use {', '.join(_CODECS)} or an object "
+                    f"there is no codec {shown(codec)}: use {', '.join(_CODECS)} or an object "
                     "with a name and the methods encode(record) and decode(data, model)"
                 )
-            return _CODECS[given]()
+            return _CODECS[codec]()
         case Codec():
-            return given
+            return codec
         case _:
             raise ConfigurationError(
-                f"{shown(given)} is not a codec: pass a name, or an object with a name and the "
+                f"{shown(codec)} is not a codec: pass a name, or an object with a name and the "
                 "methods encode(record) and decode(data, model)"
             )
 

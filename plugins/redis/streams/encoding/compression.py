@@ -121,23 +121,23 @@ class Zstd:
 _COMPRESSORS: Mapping[str, Callable[[], Compressor]] = {"gzip": Gzip, "lz4": Lz4, "zstd": Zstd}
 
 
-def find_compressor(given: str | Compressor) -> Compressor:
+def find_compressor(compressor: str | Compressor) -> Compressor:
     """Return the compressor of a name, or a custom compressor.
 
     :raises ConfigurationError: the name is unknown, its library is missing, or the object is not a
         compressor.
     """
-    match given:
+    match compressor:
         case str():
-            if given not in _COMPRESSORS:
+            if compressor not in _COMPRESSORS:
                 raise ConfigurationError(
-                    f"there is no compressor {shown(given)}: use {', '.join(_COMPRESSORS)} or an "
-                    "object with a name and the methods compress(data) and decompress(data)"
+                    f"there is no compressor {shown(compressor)}: use {', '.join(_COMPRESSORS)} or "
+                    "an object with a name and the methods compress(data) and decompress(data)"
                 )
-            return _COMPRESSORS[given]()
+            return _COMPRESSORS[compressor]()
         case Compressor():
-            return given
+            return compressor
     raise ConfigurationError(
-        f"{shown(given)} is not a compressor: pass a name, or an object with a name and the "
+        f"{shown(compressor)} is not a compressor: pass a name, or an object with a name and the "
         "methods compress(data) and decompress(data)"
     )

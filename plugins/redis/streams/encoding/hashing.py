@@ -43,7 +43,7 @@ class Hasher(Protocol):
 
 
 #: A hasher by name, a custom hasher, or a function of the key; None: the default.
-GivenHasher = str | Hasher | Callable[[Any], int] | None
+HasherOption = str | Hasher | Callable[[Any], int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,32 +113,32 @@ _BUILTIN: Mapping[str, Callable[[], Hasher]] = {
 }
 
 
-def find_hasher(given: GivenHasher) -> Hasher:
+def find_hasher(hasher: HasherOption) -> Hasher:
     """Return the hasher of a name, a custom hasher, or a function as a hasher.
 
     :raises ConfigurationError: the name is unknown, its library is missing, or the object is not a
         hasher.
     """
-    if given is None:
+    if hasher is None:
         return _BUILTIN[DEFAULT_HASHER]()
-    if isinstance(given, str):
-        if given not in _BUILTIN:
+    if isinstance(hasher, str):
+        if hasher not in _BUILTIN:
             raise ConfigurationError(
-                f"there is no hasher {shown(given)}: use {', '.join(_BUILTIN)}, a function of the "
+                f"there is no hasher {shown(hasher)}: use {', '.join(_BUILTIN)}, a function of the "
                 "key, or an object with a name and a method hash(key)"
             )
-        return _BUILTIN[given]()
-    if isinstance(given, Hasher):
-        if not 1 <= len(str(given.name)) <= 255:
+        return _BUILTIN[hasher]()
+    if isinstance(hasher, Hasher):
+        if not 1 <= len(str(hasher.name)) <= 255:
             raise ConfigurationError(
-                f"{shown(given.name)} cannot be the name of a hasher: it must be a string of 1 to "
+                f"{shown(hasher.name)} cannot be the name of a hasher: it must be a string of 1 to "
                 "255 characters, which is stored with the stream"
             )
-        return given
-    if callable(given):
-        return FunctionHasher(_path(given), given)
+        return hasher
+    if callable(hasher):
+        return FunctionHasher(_path(hasher), hasher)
     raise ConfigurationError(
-        f"{shown(given)} is not a hasher: pass a name, a function of a key, or an object with a "
+        f"{shown(hasher)} is not a hasher: pass a name, a function of a key, or an object with a "
         "name and a method hash(key)"
     )
 
@@ -165,7 +165,7 @@ class RecordRoute(Generic[RecordT]):
         self,
         model: type[RecordT],
         by: str | Callable[[RecordT], Key],
-        hasher: GivenHasher = None,
+        hasher: HasherOption = None,
     ) -> None:
         self._model = model
         self._by = by if isinstance(by, str) else getattr(by, "__qualname__", shown(by))
@@ -207,11 +207,11 @@ class RecordRoute(Generic[RecordT]):
                 f"{self._model.__qualname__}, partitioned by {self._by}: {error}"
             ) from None
         except Exception as error:
-            given: object = record
-            if not isinstance(given, self._model):
+            value: object = record
+            if not isinstance(value, self._model):
                 raise InvalidArguments(
                     f"the records of this stream are {self._model.__qualname__}, "
-                    f"not {shown(given)}: create one from it"
+                    f"not {shown(value)}: create one from it"
                 ) from None
             raise InvalidArguments(
                 f"the partition of a {self._model.__qualname__} by {self._by} with the hasher "
@@ -222,7 +222,7 @@ class RecordRoute(Generic[RecordT]):
 def route_of(
     record: type[RecordT],
     partition_by: str | Callable[[RecordT], Key],
-    hasher: GivenHasher = None,
+    hasher: HasherOption = None,
 ) -> RecordRoute[RecordT]:
     """Return the route of a record type; see `RecordRoute`."""
     return RecordRoute(record, partition_by, hasher)

@@ -29,7 +29,7 @@ class FetchBudget:
 
     def share(self, partitions: Sequence[OwnedPartition[Any]]) -> Sequence[int]:
         """Return how many events to request of each partition; 0: wait for the next round trip."""
-        left, given = float(self._bytes), False
+        left, assigned = float(self._bytes), False
         counts = []
         for partition in partitions:
             count = partition.room if partition.more and not partition.closing else 0
@@ -37,10 +37,10 @@ class FetchBudget:
                 mean = partition.mean or self._mean
                 if not mean:
                     count, mean = min(count, _FIRST), _UNKNOWN
-                count = min(count, int(left / mean)) or (0 if given else 1)
+                count = min(count, int(left / mean)) or (0 if assigned else 1)
                 # One event may exceed the budget, and a negative count would read without limit.
                 left = max(0.0, left - count * mean)
-                given = True
+                assigned = True
             counts.append(count)
         return counts
 

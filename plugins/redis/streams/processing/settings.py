@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.encoding.codecs import Codec
 from chancy.plugins.redis.streams.encoding.compression import Compressor
-from chancy.plugins.redis.streams.encoding.hashing import GivenHasher
+from chancy.plugins.redis.streams.encoding.hashing import HasherOption
 from chancy.plugins.redis.streams.processing.processor import Choices
 from chancy.plugins.redis.streams.producing.stream import Full
 from chancy.text import shown
@@ -26,7 +26,7 @@ class StreamChoices(TypedDict, total=False):
     full: Full
     codec: str | Codec
     compressor: str | Compressor
-    hasher: GivenHasher
+    hasher: HasherOption
 
 
 class AllChoices(Choices, StreamChoices, total=False):
@@ -62,33 +62,35 @@ class Defaults:
 
     def __init__(self) -> None:
         self._environment = _environment()
-        self._given: Mapping[str, Any] = {}
+        self._application: Mapping[str, Any] = {}
 
-    def update(self, given: Mapping[str, Any]) -> None:
+    def update(self, choices: Mapping[str, Any]) -> None:
         """Add defaults of the application; raise `ConfigurationError` for an unknown name."""
-        for name in given:
+        for name in choices:
             if name not in _NAMES:
                 raise ConfigurationError(
                     f"{shown(name)} is not a setting with a default: use "
                     f"{', '.join(sorted(_NAMES))}"
                 )
-        self._given = {**self._given, **given}
+        self._application = {**self._application, **choices}
 
-    def of_stream(self, given: Mapping[str, Any], *, primitive: bool) -> dict[str, Any]:
+    def of_stream(self, choices: Mapping[str, Any], *, primitive: bool) -> dict[str, Any]:
         """Return the options of a stream, completed by the defaults; None means not set.
 
         :param primitive: its records are stored as fields, without codec and compressor.
         """
         names = _OF_STREAMS - {"codec", "compressor"} if primitive else _OF_STREAMS
-        found = {name: value for name, value in given.items() if value is not None}
+        found = {name: value for name, value in choices.items() if value is not None}
         return {name: value for name, value in self._all() if name in names} | found
 
-    def of_processor(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def of_processor(self, choices: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a processor, completed by the defaults."""
-        return {name: value for name, value in self._all() if name not in _OF_STREAMS} | dict(given)
+        return {name: value for name, value in self._all() if name not in _OF_STREAMS} | dict(
+            choices
+        )
 
     def _all(self) -> list[tuple[str, Any]]:
-        return list({**self._environment, **self._given}.items())
+        return list({**self._environment, **self._application}.items())
 
 
 def _environment() -> Mapping[str, Any]:

@@ -65,7 +65,7 @@ class SendBatch(Generic[R]):
     def __init__(self, stream: Target[R], *, ids: bool) -> None:
         self._stream = stream
         self._wants_ids = ids
-        self._given: bool | None = None
+        self._has_ids: bool | None = None
         self._parts: dict[int, Part] = {}
         self.count = 0
         self.bytes = 0
@@ -88,7 +88,7 @@ class SendBatch(Generic[R]):
         if id is not None:
             run.args.append(id)
         run.args += fields
-        self._given = id is not None
+        self._has_ids = id is not None
         self.count += 1
         self.bytes += sum(map(len, fields))
 
@@ -116,7 +116,7 @@ class SendBatch(Generic[R]):
             stream.size,
             stream.full,
             "ids" if self._wants_ids else "count",
-            1 if self._given else 0,
+            1 if self._has_ids else 0,
         ]
         for run in part.runs:
             args += (run.width, len(run.places))

@@ -1,4 +1,4 @@
-"""What a instance makes of what it hears, without Redis."""
+"""How an instance handles requests, without Redis."""
 
 from __future__ import annotations
 
