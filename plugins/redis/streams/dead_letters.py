@@ -33,7 +33,9 @@ class StreamDeadLetter:
 async def read_dead_letters(
     stream: Stream[Any], processor: str, most: int, only: Collection[int] | None = None
 ) -> Sequence[StreamDeadLetter]:
-    """Return up to ``most`` dead letters of a processor, partition by partition, newest first.
+    """Return the newest dead letters of a processor, at most ``most``, partition by partition.
+
+    Those of one partition are in the order in which they were written.
 
     :param only: the partitions to read; None: all.
     :raises ConfigurationError: the stream has no such partition.

@@ -14,8 +14,8 @@ class Halt:
 
     Nothing is acknowledged. The next owner, or the next start of this process, retries the event.
 
-    :param exit: shut the process down gracefully, as SIGTERM does. `chancy worker` and `alone.run`
-        then exit with status 5, so that a supervisor can detect it.
+    :param exit: shut the process down gracefully, as SIGTERM does. `chancy worker` and `run` then
+        exit with status 5, so that a supervisor can detect it.
     """
 
     exit: bool = False

@@ -51,7 +51,7 @@ class LogSettings:
 
 
 class PartitionLogHandler(logging.Handler):
-    """The handler of a child's root logger. Warnings that cannot be sent are written to stderr.
+    """The handler of a child's root logger. Records that cannot be sent go to stderr from WARNING.
 
     Thread-safe. Processes that the processor forks send nothing: the pipe belongs to the child.
     """

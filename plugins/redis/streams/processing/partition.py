@@ -29,8 +29,8 @@ class OwnedPartition(Generic[R]):
     The processor takes from ``buffer`` and adds to ``acked``, in the loop or in a thread: both
     are deques, so neither needs a lock. Everything else belongs to the loop.
 
-    :ivar deadline: the earliest end of the lease, on this machine's monotonic clock: no event is
-        passed to the processor after it. Redis checks reads and acknowledgements itself.
+    :ivar deadline: the earliest possible end of the lease, on this machine's monotonic clock: no
+        event is passed to the processor after it. Redis checks reads and acknowledgements itself.
     :ivar taken: events that the processor has taken and not acknowledged.
     :ivar finished: number of events that the processor has finished.
     :ivar cursor: the id after which pending entries are read; None: new entries are read.
