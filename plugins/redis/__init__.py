@@ -106,7 +106,7 @@ class RedisPlugin(Plugin):
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         outbox = context.schema if context.postgres else None
-        self.streams.deposits.schema = outbox
+        self.streams.outbox.schema = outbox
         return {"redis": lambda: RedisBroker(self.settings, outbox=outbox)}
 
     def migrations(self) -> Migrations | None:

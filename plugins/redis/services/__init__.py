@@ -1,4 +1,4 @@
-"""Long-lived services over Redis: one copy of each, with start, stop, reload and restart."""
+"""Long-lived services over Redis: one instance each, with start, stop, reload and restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service is, and what it is given."""
+"""The base class of services, their contexts and their reports."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from chancy.errors import ChancyError
 
 
 class ServiceState(StrEnum):
-    """Where a service stands. `get` gives WAIT also for one that another program has pushed."""
+    """The state of a service. A service pushed by another program is reported as WAIT."""
 
-    #: In the line, for the next worker that is free.
+    #: Queued, for the next free worker.
     WAIT = "WAIT"
-    #: A worker runs it, or did until it died: its lease tells.
+    #: A worker runs it, or ran it until it died and the lease has not ended yet.
     RUNNING = "RUNNING"
     #: Stopped by a command; it can be started again.
     STOPPED = "STOPPED"
-    #: ``start`` has returned; ``output`` is what it gave.
+    #: ``start`` returned; ``output`` is its result.
     SUCCESS = "SUCCESS"
     #: It raised its `Error`; ``output`` is the message.
     ERROR = "ERROR"
-    #: It raised something else, or could not be made; ``output`` is the traceback.
+    #: It raised another exception, or could not be created; ``output`` is the traceback.
     EXCEPTION = "EXCEPTION"
 
 
 class ServiceError(ChancyError):
-    """Raised by a service that ends in a way that was foreseen: no handler hears of it."""
+    """Raised by a service to end with an expected error: exception handlers are not called."""
 
 
 class UnknownService(ChancyError):
-    """A worker has taken a service of a name that it does not know."""
+    """A worker claimed a service whose class it does not declare."""
 
 
 @dataclass
 class Stopping:
-    """Whether a run is asked to stop, for the loop and for threads."""
+    """The stop request of a run, for the event loop and for threads."""
 
     flag: threading.Event = field(default_factory=threading.Event)
     event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class _Given:
-    """What both kinds of services are given.
+class _BaseContext:
+    """The part of a context that async and blocking services share.
 
-    :ivar id: of the service.
-    :ivar data: what it was started with; after a reload, what it is by then.
-    :ivar token: of the lease: higher with each worker that takes the service. Whatever it writes
-        to elsewhere can refuse a lower one than it has seen.
+    :ivar id: the id of the service.
+    :ivar data: the data with which it was started, or, after a reload, its current data.
+    :ivar token: the fencing token of the lease: it rises each time that a worker claims the
+        service. External systems can refuse a token that is lower than one they have seen.
     """
 
     def __init__(self, id: str, token: int, data: Mapping[str, Any], stopping: Stopping) -> None:
@@ -64,12 +64,12 @@ class _Given:
 
     @property
     def stopping(self) -> bool:
-        """Whether it is asked to stop: by a command, the end of the worker, or a lost lease."""
+        """Whether it must stop: because of a command, a worker shutdown or a lost lease."""
         return self._stopping.flag.is_set()
 
 
-class Context(_Given):
-    """What an async service is given."""
+class Context(_BaseContext):
+    """The context of an async service."""
 
     def __init__(
         self,
@@ -85,16 +85,16 @@ class Context(_Given):
     async def emit(self, event: str, data: object = None) -> None:
         """Publish ``{"event": …, "data": …}`` on the channel of the service.
 
-        Who does not listen by then never hears of it.
+        Only clients that are subscribed at that time receive it.
 
-        :param data: whatever JSON can say.
-        :raises LeaseLost: another worker may run the service by now; nothing was published.
-        :raises BrokerUnavailable: Redis is away.
+        :param data: any JSON value.
+        :raises LeaseLost: another worker may run the service now; nothing was published.
+        :raises BrokerUnavailable: Redis is unavailable.
         """
         await self._emit(event, data)
 
     async def wait(self, seconds: float) -> bool:
-        """Sleep, but no longer than until it is asked to stop; tells whether it is."""
+        """Sleep until the service must stop, at most ``seconds``; return whether it must stop."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.event.wait()
@@ -103,9 +103,9 @@ class Context(_Given):
         return True
 
     async def every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-        """Call it so many seconds after each last call began, until this is asked to stop.
+        """Call a function at a fixed interval, from start to start, until the service must stop.
 
-        One that takes longer puts off the next; what it raises ends this.
+        A call that takes longer delays the next one; an exception ends the loop.
         """
         while not self.stopping:
             began = time.monotonic()
@@ -113,8 +113,8 @@ class Context(_Given):
             await self.wait(max(0.0, began + seconds - time.monotonic()))
 
 
-class BlockingContext(_Given):
-    """What a service with a plain ``start`` is given, in its thread."""
+class BlockingContext(_BaseContext):
+    """The context of a service with a plain ``start``, used in its thread."""
 
     def __init__(
         self,
@@ -144,63 +144,63 @@ class BlockingContext(_Given):
 
 
 class Service:
-    """Something that runs until it ends, or is stopped; one copy of it at a time.
+    """A long-lived task that runs until it ends or is stopped, in one instance at a time.
 
-    ``start`` and ``stop`` are either async, or plain: then they run in threads of their own. Each
-    run is an object of its own, made without arguments.
+    ``start`` and ``stop`` are async or plain; plain ones run in separate threads. Each run uses a
+    new object, created without arguments.
     """
 
-    #: What it is started by; of the workers of one Redis each must know it.
+    #: The name by which it is started; every worker that uses the same Redis must declare it.
     name: ClassVar[str] = ""
-    #: Raise it to end as ``ERROR`` instead of ``EXCEPTION``.
+    #: The exception that ends the service as ``ERROR`` instead of ``EXCEPTION``.
     Error: ClassVar[type[ServiceError]] = ServiceError
-    #: Whether ``start`` is interrupted as soon as ``stop`` has returned, and gets no time to end.
+    #: Whether ``start`` is interrupted as soon as ``stop`` returns, without a grace period.
     abrupt: ClassVar[bool] = False
 
     @classmethod
     def make(cls, ctx: Any) -> Any:
-        """The object of one run."""
+        """Create the object of one run."""
         return cls()
 
     @classmethod
     def provide_context(cls) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
-        """What stands around making the object, around ``start`` and around ``stop``.
+        """Return the context manager around the creation of the object, ``start`` and ``stop``.
 
-        It is called each time, so that a generator is good enough. Async ones are for async
-        services.
+        It is called anew for each of them. Async context managers are for async services.
         """
         return nullcontext()
 
     def start(self, ctx: Any) -> Any:
-        """Do what the service is for. What it returns is kept as JSON.
+        """Run the service. The return value is stored as JSON.
 
-        To stop it ``stop`` is called, ``ctx.stopping`` becomes true and ``ctx.wait`` returns.
-        Without a ``stop`` of its own, or after the grace period, it is interrupted: by
-        ``CancelledError`` if it is async, by `chancy.errors.Interrupted` in a thread, which comes
-        between two steps of Python and not within a call that waits.
+        To stop it, ``stop`` is called, ``ctx.stopping`` becomes true and ``ctx.wait`` returns.
+        If it does not define ``stop``, or the grace period ends, it is interrupted: an async
+        service by ``CancelledError``, a thread by `chancy.errors.Interrupted`, which is raised
+        between two Python instructions and not within a blocking call.
         """
         raise NotImplementedError
 
     def stop(self) -> Any:
         """Make ``start`` return; called while it runs.
 
-        When the lease was lost another worker may begin after a fifth of it: be quick.
+        If the lease was lost, another worker may start after a fifth of it: return quickly.
         """
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceReport:
-    """What is known of a service.
+    """The stored state of a service.
 
-    :ivar name: of its class.
-    :ivar data: what it was started with, or set to since.
+    :ivar name: the name of its class.
+    :ivar data: its current data.
     :ivar output: see `ServiceState`; None unless it has ended.
-    :ivar last_update: seconds since 1970 on the server's clock; of a running one its last renewal.
+    :ivar last_update: seconds since 1970 on the server's clock; of a running service, the time of
+        its last lease renewal.
     :ivar owner: the worker that runs it.
-    :ivar local: whether it is for that worker only.
-    :ivar cleanup: whether it is forgotten after its end.
-    :ivar wanted: ``stop``, ``reload``, ``restart`` or ``remove`` on its way to the owner.
+    :ivar local: whether it belongs to that worker only.
+    :ivar cleanup: whether it is removed after its end.
+    :ivar wanted: ``stop``, ``reload``, ``restart`` or ``remove``, requested but not yet done.
     """
 
     id: str
@@ -219,9 +219,9 @@ class ServiceReport:
 class Listing:
     """The ids of services.
 
-    :ivar new: those that wait, the next one first.
-    :ivar active: those that run or are stopped, and those that are kept after their end.
-    :ivar ended: those that wait to be cleaned up after, the next one first.
+    :ivar new: queued services, the next one first.
+    :ivar active: services that run or are stopped, and ended ones that are kept.
+    :ivar ended: services that wait for their cleanup, the next one first.
     """
 
     new: list[str]

@@ -1,4 +1,4 @@
-"""What may be asked of services, from any thread of any process."""
+"""The blocking client of services: commands and reads, from any thread of any process."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from chancy.plugins.redis.services.values import (
 from chancy.plugins.redis.transport.sync_client import Reply, SyncRedisClient
 from chancy.text import shown
 
-#: Others that set the data at the same time, before one is given up.
+#: Attempts to set data that others change at the same time.
 _TRIES = 20
 
 
 class ServiceRuns(ChancyError):
-    """A service was started that runs already: there is one copy of each id."""
+    """A service was started that already runs: each id has one instance."""
 
 
 class NoService(ChancyError):
-    """There is no service of an id."""
+    """There is no service with this id."""
 
 
 class ServiceStore:
-    """The commands to services and what is known of them, for threads.
+    """Commands and reads of services, thread-safe and blocking.
 
-    Each raises `BrokerUnavailable` when Redis is away; the outcome is unknown then, and all of
-    them may be repeated: `start` with an id, as without one it starts another.
+    Each method raises `BrokerUnavailable` when Redis is unavailable. The outcome is unknown then,
+    and every method can be repeated; `start` only with an id, as it starts another service without.
     """
 
     def __init__(self, link: SyncRedisClient) -> None:
         self.link = link
 
     def start(self, name: str, /, id: str | None = None, cleanup: bool = True, **data: Any) -> str:
-        """Let a service wait for a worker; gives its id.
+        """Queue a service for a worker; return its id.
 
-        One that waits gets the new data and keeps its place; one that was stopped or has ended
-        begins anew.
+        A queued service gets the new data and keeps its position; a stopped or ended service starts
+        anew.
 
-        :param name: of its class. Whether a worker knows it, only that worker can tell.
-        :param id: a new one unless given.
-        :param cleanup: whether it is forgotten after its end.
+        :param name: the name of its class. Only the worker that claims it can check the name.
+        :param id: generated unless given.
+        :param cleanup: whether it is removed after its end.
         :raises ServiceRuns: it runs; `reload` or `restart` it.
-        :raises InvalidArguments: the data is nothing that JSON can say.
+        :raises InvalidArguments: the data is not valid JSON.
         """
         return self.begin(name, data, id=id, cleanup=cleanup)
 
@@ -64,69 +64,69 @@ class ServiceStore:
         id: str | None = None,
         cleanup: bool = True,
     ) -> str:
-        """`start` for data in a mapping, whose keys may be ``id`` and ``cleanup`` too."""
+        """`start` with the data as a mapping, which may have the keys ``id`` and ``cleanup``."""
         chosen = str(uuid.uuid4()) if id is None else check_id(id)
         text = as_json(dict(data), f"the data of the service {name!r}")
         kept = "true" if cleanup else "false"
         if self.link.run("start", chosen, check_name(name), text, kept) == b"RUNNING":
             raise ServiceRuns(
-                f"the service {chosen} runs: reload or restart it, or start one of another id"
+                f"the service {chosen} already runs: reload or restart it, or use another id"
             )
         return chosen
 
     def stop(self, id: str) -> ServiceState:
-        """Have it stopped; it can be restarted. Gives the state that it was in.
+        """Request that a service stops; it can be restarted. Return its previous state.
 
-        One that runs is told at once if Redis can be reached, or else as soon as its worker can.
+        A running service is notified at once, or as soon as its worker reaches Redis.
 
-        :raises NoService: there is none.
+        :raises NoService: there is no such service.
         """
-        return self._ask(id, "stop")
+        return self._request(id, "stop")
 
     def reload(self, id: str) -> ServiceState:
-        """Have its worker stop it and begin it anew with the data that it has now.
+        """Request that its worker stops it and starts it with its current data.
 
-        One that does not run has nothing to reload: it reads them when it begins.
+        A service that does not run reads its data when it starts.
 
-        :raises NoService: there is none.
+        :raises NoService: there is no such service.
         """
-        return self._ask(id, "reload")
+        return self._request(id, "reload")
 
     def restart(self, id: str) -> ServiceState:
-        """Let it run again, in any worker; one that runs is stopped first. Gives what it was.
+        """Run a service again, in any worker, after stopping it if it runs; return its old state.
 
-        :raises NoService: there is none.
+        :raises NoService: there is no such service.
         """
         _, state = self._restart(id)
         return state
 
     def restart_if(self, id: str, states: Iterable[ServiceState | str]) -> bool:
-        """`restart` it if it is in one of these states; whether it was.
+        """`restart` a service if it is in one of these states; return whether it was.
 
-        :raises NoService: there is none.
-        :raises InvalidArguments: one of them is no state.
+        :raises NoService: there is no such service.
+        :raises InvalidArguments: a state is not valid.
         """
-        wanted = [_known(one).value for one in states]
-        return self._restart(id, *wanted)[0] if wanted else False
+        names = [_parsed_state(state).value for state in states]
+        return self._restart(id, *names)[0] if names else False
 
     def remove(self, id: str) -> ServiceState | None:
-        """Forget all about it; one that runs is stopped by its worker first.
+        """Remove a service and its data; a running service is stopped by its worker first.
 
-        Gives the state that it was in, None if there is none.
+        Returns its previous state, None if there is no such service.
         """
         found = self.link.run("ask", check_id(id), "remove")
         return None if found is None else _state(found)
 
     def get(self, id: str) -> ServiceReport | None:
-        """What is known of it; None if there is none."""
+        """Return the stored state of a service, None if there is no such service."""
         fields = self.fields(id)
         return report_of(id, fields) if fields else None
 
     def set(self, id: str, /, **data: Any) -> None:
-        """Set some of its data, and leave the others; a running one sees it after a `reload`.
+        """Update some keys of its data; a running service gets them after a `reload`.
 
-        :raises NoService: there is none.
-        :raises InvalidArguments: it is nothing that JSON can say, or others set it all the time.
+        :raises NoService: there is no such service.
+        :raises InvalidArguments: the data is not valid JSON, or others changed it in 20 attempts.
         """
         for _ in range(_TRIES):
             old = self.fields(id, ["data"]).get("data", "")
@@ -136,10 +136,12 @@ class ServiceStore:
                 raise _missing(id)
             if done:
                 return
-        raise InvalidArguments(f"the data of the service {id} was set by others {_TRIES} times")
+        raise InvalidArguments(
+            f"the data of the service {id} was changed by others in {_TRIES} attempts: try again"
+        )
 
     def list(self) -> Listing:
-        """The ids of all services."""
+        """Return the ids of all services."""
         keys = self.link.keys
         waiting = self.link.command("LRANGE", keys.waiting, 0, -1)
         rung = self.link.command("LRANGE", keys.rung, 0, -1)
@@ -149,10 +151,10 @@ class ServiceStore:
             ended=_texts(reversed(self.link.command("LRANGE", keys.ended, 0, -1))),
         )
 
-    # What is kept, as it is kept
+    # The stored hash
 
     def fields(self, id: str, names: Iterable[str] | None = None) -> dict[str, str]:
-        """The fields of its hash, some or all; those that are not there are left out."""
+        """Return fields of its hash, all unless names are given; missing fields are omitted."""
         key = self.link.keys.of(check_id(id))
         if names is None:
             found = self.link.command("HGETALL", key)
@@ -166,11 +168,11 @@ class ServiceStore:
         }
 
     def write(self, id: str, fields: Mapping[str, object]) -> None:
-        """Set fields of its hash; what is no text is written as JSON."""
+        """Set fields of its hash; values other than strings are written as JSON."""
         if fields:
             self.link.command("HSET", self.link.keys.of(check_id(id)), *fields_of(fields))
 
-    def _ask(self, id: str, wanted: str) -> ServiceState:
+    def _request(self, id: str, wanted: str) -> ServiceState:
         found = self.link.run("ask", check_id(id), wanted)
         if found is None:
             raise _missing(id)
@@ -184,7 +186,7 @@ class ServiceStore:
 
 
 def report_of(id: str, fields: Mapping[str, str]) -> ServiceReport:
-    """A service by its hash."""
+    """Return the report of a service from its hash."""
     output = fields.get("output")
     last = fields.get("last_update", "")
     try:
@@ -206,17 +208,17 @@ def report_of(id: str, fields: Mapping[str, str]) -> ServiceReport:
 
 
 def report_json(report: ServiceReport) -> str:
-    """For people and scripts."""
+    """Return a report as JSON."""
     shown = {name: getattr(report, name) for name in report.__dataclass_fields__}
     return json.dumps(shown, default=str)
 
 
-def _known(state: ServiceState | str) -> ServiceState:
+def _parsed_state(state: ServiceState | str) -> ServiceState:
     try:
         return ServiceState(state)
     except ValueError:
         raise InvalidArguments(
-            f"{shown(state)} is no state: use {', '.join(ServiceState.__members__)}"
+            f"{shown(state)} is not a state: use {', '.join(ServiceState.__members__)}"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""One copy of a service in this worker: from the lease it was given to the end of it."""
+"""One instance of a service in this worker, from its lease to its end."""
 
 from __future__ import annotations
 
@@ -32,83 +32,83 @@ from chancy.plugins.redis.services.values import as_json, data_of, printable
 
 logger = logging.getLogger("chancy.redis.services")
 
-#: Characters of a traceback that are kept: the last ones.
+#: Maximum characters of a stored traceback; the last ones are kept.
 _TRACE = 65_536
-#: Seconds between two interruptions, and for a thread that only asks whether it is to stop.
+#: Seconds between two interruptions, and the grace period of a thread without a ``stop``.
 _AGAIN_S = 0.5
 
 
 class InstanceStore(Protocol):
-    """What a copy says to Redis: again and again while Redis is away, if it is ``patient``."""
+    """The calls of an instance to Redis; ``patient`` ones are retried while it is unavailable."""
 
-    async def obey(self, taken: Taken) -> tuple[Ending, str, str]: ...
+    async def apply_request(self, taken: Taken) -> tuple[Ending, str, str]: ...
     async def finish(
         self, taken: Taken, state: ServiceState, output: str, event: str, *, patient: bool
     ) -> bool | None: ...
     async def release(self, taken: Taken, *, patient: bool) -> str: ...
     async def emit(self, taken: Taken, event: str, data: object) -> None: ...
     def emit_now(self, taken: Taken, event: str, data: object) -> None: ...
-    def ask(self, id: str) -> None: ...
+    def check_soon(self, id: str) -> None: ...
     def failed(self, error: BaseException) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Why:
-    """Why a copy stops: ``wanted``, ``lost``, or ``closing``."""
+class _StopReason:
+    """Why an instance stops: ``wanted`` (requested by a command), ``lost`` or ``closing``."""
 
     reason: str
 
 
-_WANTED, _LOST, _CLOSING = _Why("wanted"), _Why("lost"), _Why("closing")
+_REQUESTED, _LOST, _CLOSING = _StopReason("wanted"), _StopReason("lost"), _StopReason("closing")
 
 
 class Instance:
-    """Runs one service, again with each reload.
+    """Runs one service, and runs it again after each reload.
 
-    :param grace_s: between ``stop`` and an interruption.
+    :param grace_s: seconds between ``stop`` and an interruption.
     """
 
     def __init__(
         self,
         taken: Taken,
         kinds: Mapping[str, type[Service]],
-        desk: InstanceStore,
+        store: InstanceStore,
         *,
         grace_s: float,
     ) -> None:
         self.taken = taken
         self._kinds = kinds
-        self._desk = desk
+        self._store = store
         self._grace_s = grace_s
         self._loop = asyncio.get_running_loop()
-        self._why: asyncio.Future[_Why] = self._loop.create_future()
+        self._stop_reason: asyncio.Future[_StopReason] = self._loop.create_future()
         self._stopping = Stopping()
-        self._obeyed_at = 0.0
-        self._final: _Why | None = None
-        #: Of the last event that could not be published.
-        self._unheard: Exception | None = None
+        self._applied_at = 0.0
+        self._final: _StopReason | None = None
+        #: The error of the last event that could not be published.
+        self._publish_error: Exception | None = None
         self._ended = False
 
     # From any thread
 
-    def want(self, wanted: str, asked: float) -> None:
-        """Something is wanted of the service, as a renewal of that time has said."""
-        self._loop.call_soon_threadsafe(self._want, asked)
+    def request(self, wanted: str, asked: float) -> None:
+        """Handle a request that a lease renewal sent at the time ``asked`` returned."""
+        self._loop.call_soon_threadsafe(self._on_request, asked)
 
     def lose(self) -> None:
-        """The lease may be another's."""
+        """Stop because another worker may have the lease."""
         self._loop.call_soon_threadsafe(self._stop_for, _LOST)
-        # Not only once the loop is free: a thread may look at it.
+        # Set at once, for threads: the loop may be blocked.
         self._stopping.flag.set()
 
     # In the loop
 
     def close(self) -> None:
-        """The worker ends."""
+        """Stop because the worker stops."""
         self._stop_for(_CLOSING)
 
     def give_up(self) -> None:
-        """`lose`, before it has begun."""
+        """`lose`, before it has started."""
         self._stop_for(_LOST)
 
     @property
@@ -116,8 +116,8 @@ class Instance:
         """Whether it has ended because its lease was lost."""
         return self._final is _LOST and not self._ended
 
-    async def live(self) -> None:
-        """Run it until it ends or is stopped, and write that down."""
+    async def serve(self) -> None:
+        """Run the service until it ends or is stopped, and record that."""
         while True:
             kind, data, result = self._prepare()
             if kind is not None:
@@ -125,20 +125,20 @@ class Instance:
             if result is not None:
                 await self._finish(kind, result)
                 return
-            why = self._final or self._why.result()
-            if why is not _WANTED:
-                await self._give_back(why)
+            reason = self._final or self._stop_reason.result()
+            if reason is not _REQUESTED:
+                await self._release(reason)
                 return
-            if not await self._obey():
+            if not await self._apply_request():
                 return
 
     def _prepare(self) -> tuple[type[Service] | None, dict[str, Any], Result | None]:
-        """The class and the data, or why there is none of them."""
+        """The class and the data, or an error result if one of them is not valid."""
         kind = self._kinds.get(self.taken.name)
         if kind is None:
             known = ", ".join(sorted(self._kinds)) or "none"
             missing = UnknownService(
-                f"this worker knows no service {self.taken.name!r}; it knows {known}"
+                f"this worker declares no service {self.taken.name!r}; it declares {known}"
             )
             return None, {}, Result(error=missing)
         try:
@@ -147,15 +147,15 @@ class Instance:
             return None, {}, Result(error=error)
 
     async def _run(self, kind: type[Service], data: dict[str, Any]) -> Result | None:
-        """The result of a run; None if it was stopped."""
+        """Run once; return the result, None if it was stopped."""
         if self._final is not None:
             return None
         run = self._make(kind, data)
-        ending = run.begin()
-        both: tuple[asyncio.Future[Any], ...] = (ending, self._why)
+        ending = run.start()
+        both: tuple[asyncio.Future[Any], ...] = (ending, self._stop_reason)
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if ending.done() and not (self._why.done() and self._why.result() is _LOST):
-            # It has ended before it could hear that it is to stop. Of a lost lease it may have.
+        if ending.done() and not (self._stop_reason.done() and self._stop_reason.result() is _LOST):
+            # It ended before it was asked to stop. With a lost lease, it may have noticed that.
             return ending.result()
         self._stopping.flag.set()
         self._stopping.event.set()
@@ -163,23 +163,23 @@ class Instance:
         return None
 
     def _make(self, kind: type[Service], data: dict[str, Any]) -> ServiceRun:
-        taken, stopping, desk = self.taken, self._stopping, self._desk
+        taken, stopping, store = self.taken, self._stopping, self._store
         if is_async(kind):
 
             async def emit(event: str, data: object) -> None:
                 try:
-                    await desk.emit(taken, event, data)
+                    await store.emit(taken, event, data)
                 except (BrokerUnavailable, LeaseLost) as error:
-                    self._unheard = error
+                    self._publish_error = error
                     raise
 
             return ServiceLoopRun(kind, Context(taken.id, int(taken.token), data, stopping, emit))
 
         def emit_now(event: str, data: object) -> None:
             try:
-                desk.emit_now(taken, event, data)
+                store.emit_now(taken, event, data)
             except (BrokerUnavailable, LeaseLost) as error:
-                self._unheard = error
+                self._publish_error = error
                 raise
 
         return ServiceThreadRun(
@@ -189,7 +189,7 @@ class Instance:
     async def _end(
         self, kind: type[Service], run: ServiceRun, ending: asyncio.Future[Result]
     ) -> None:
-        """Stop a run, however long that takes: another copy must not begin before."""
+        """Stop a run, however long that takes: another instance must not start before."""
         await self._call_stop(run)
         has_stop = kind.stop is not Service.stop
         if kind.abrupt or (not has_stop and is_async(kind)):
@@ -198,13 +198,13 @@ class Instance:
             patience_s = self._grace_s if has_stop else _AGAIN_S
         if not ending.done() and patience_s:
             await asyncio.wait([ending], timeout=patience_s)
-        told_at = time.monotonic() + self._grace_s
-        told = False
+        log_at = time.monotonic() + self._grace_s
+        logged = False
         while not ending.done():
             run.interrupt()
             await asyncio.wait([ending], timeout=_AGAIN_S)
-            if not told and not ending.done() and time.monotonic() > told_at:
-                told = True
+            if not logged and not ending.done() and time.monotonic() > log_at:
+                logged = True
                 logger.error("service_does_not_stop service=%s", self.taken.id)
 
     async def _call_stop(self, run: ServiceRun) -> None:
@@ -219,22 +219,22 @@ class Instance:
                 )
                 return
             logger.exception("service_stop_failed service=%s", self.taken.id)
-            self._desk.failed(error)
+            self._store.failed(error)
 
     async def _finish(self, kind: type[Service] | None, result: Result) -> None:
         state, output, error = self._outcome(kind, result)
-        # What fails while Redis is away mostly fails for that, and begins anew when it is back.
-        blamed = error is not None and error is self._unheard
+        # An error while Redis is unavailable is mostly caused by that: run again when it is back.
+        blamed = error is not None and error is self._publish_error
         ours: bool | None = None
         if not blamed:
             event = f'{{"event":"{state.value.lower()}","data":{output}}}'
-            ours = await self._desk.finish(
+            ours = await self._store.finish(
                 self.taken, state, output, event, patient=state is not ServiceState.EXCEPTION
             )
         if ours is None:
             logger.info("service_fails_for_redis service=%s error=%r", self.taken.id, error)
             self._stop_for(_LOST)
-            await self._give_back(_LOST)
+            await self._release(_LOST)
             return
         self._ended = True
         if not ours:
@@ -243,7 +243,7 @@ class Instance:
             logger.error(
                 "service_raised service=%s name=%s", self.taken.id, self.taken.name, exc_info=error
             )
-            self._desk.failed(error)
+            self._store.failed(error)
 
     def _outcome(
         self, kind: type[Service] | None, result: Result
@@ -251,7 +251,7 @@ class Instance:
         error = result.error
         if error is None:
             try:
-                output = as_json(result.value, f"what {self.taken.name} returned")
+                output = as_json(result.value, f"the return value of {self.taken.name}")
                 return ServiceState.SUCCESS, output, None
             except ChancyError as refused:
                 error = refused
@@ -265,42 +265,42 @@ class Instance:
         trace = "".join(traceback.format_exception(error))
         return ServiceState.EXCEPTION, as_json(printable(trace)[-_TRACE:], "the traceback"), error
 
-    async def _give_back(self, why: _Why) -> None:
-        if why is _LOST:
+    async def _release(self, reason: _StopReason) -> None:
+        if reason is _LOST:
             logger.warning(
                 "service_lost service=%s name=%s: its lease could not be renewed in time, or it "
                 "was removed",
                 self.taken.id,
                 self.taken.name,
             )
-        await self._desk.release(self.taken, patient=why is _CLOSING)
+        await self._store.release(self.taken, patient=reason is _CLOSING)
 
-    async def _obey(self) -> bool:
-        """Do what is wanted; whether to run it again."""
-        ending, name, data = await self._desk.obey(self.taken)
+    async def _apply_request(self) -> bool:
+        """Carry out the request; return whether to run the service again."""
+        ending, name, data = await self._store.apply_request(self.taken)
         if ending == "lost":
             self._stop_for(_LOST)
         if ending != "reload":
             return False
         taken = self.taken
         self.taken = Taken(taken.id, taken.token, name, data, taken.local)
-        self._obeyed_at = time.monotonic()
-        self._why = self._loop.create_future()
+        self._applied_at = time.monotonic()
+        self._stop_reason = self._loop.create_future()
         self._stopping = Stopping()
         if self._final is not None:
             self._stopping.flag.set()
-            self._why.set_result(self._final)
+            self._stop_reason.set_result(self._final)
         return True
 
-    def _want(self, asked: float) -> None:
-        if asked < self._obeyed_at:
-            # It may be what was done by now; if not, it is said again.
-            self._desk.ask(self.taken.id)
+    def _on_request(self, asked: float) -> None:
+        if asked < self._applied_at:
+            # It may be the request that was just carried out; if not, the check returns it again.
+            self._store.check_soon(self.taken.id)
         else:
-            self._stop_for(_WANTED)
+            self._stop_for(_REQUESTED)
 
-    def _stop_for(self, why: _Why) -> None:
-        if why is not _WANTED:
-            self._final = self._final or why
-        if not self._why.done():
-            self._why.set_result(why)
+    def _stop_for(self, reason: _StopReason) -> None:
+        if reason is not _REQUESTED:
+            self._final = self._final or reason
+        if not self._stop_reason.done():
+            self._stop_reason.set_result(reason)

@@ -1,7 +1,7 @@
-"""The threads that renew the leases of a worker, hear what is wanted, and give up in time.
+"""The threads that renew a worker's leases, receive requests, and give up leases in time.
 
-They are threads so that a service which computes for long does not lose its lease for that. The
-one that gives up never speaks to Redis: no answer that hangs makes it late.
+They are threads so that a CPU-bound service does not lose its lease. The thread that gives up
+leases never calls Redis, so that a missing reply cannot delay it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chancy.plugins.redis.services.leases import Leases
 
 logger = logging.getLogger("chancy.redis.services")
 
-#: Seconds that a read of nudges waits; the end of the worker waits for it.
+#: Seconds that a read of notifications blocks; the shutdown of the worker waits for it.
 _BLOCK_S = 0.25
 
 
@@ -26,33 +26,33 @@ _BLOCK_S = 0.25
 class HeldLease:
     """A lease of this worker.
 
-    :ivar until: by `time.monotonic`, when it ends unless it is renewed.
-    :ivar want: told what is wanted, with the time at which that was asked for.
-    :ivar lose: told that the lease may be another's.
+    :ivar until: its end by `time.monotonic` unless it is renewed.
+    :ivar request: called with a requested action and the time at which Redis was queried.
+    :ivar lose: called when another worker may have the lease.
     """
 
     id: str
     token: str
     until: float
-    want: Callable[[str, float], None]
+    request: Callable[[str, float], None]
     lose: Callable[[], None]
 
 
 class LeaseRenewal:
-    """Renews leases five times in each, all in one script.
+    """Renews all leases in one script, five times per lease.
 
-    Of a lease that could not be renewed the last fifth is left to its copy for stopping, whatever
-    the renewal waits for by then.
+    If a lease cannot be renewed, its instance is stopped when a fifth of it is left, even while a
+    renewal waits for its reply.
 
-    :param ledger: with a link that waits for an answer no longer than `patience_s`.
+    :param leases: with a client that waits for a reply no longer than `patience_s`.
     """
 
-    def __init__(self, ledger: Leases) -> None:
-        self._ledger = ledger
-        self._every_s = ledger.lease_s / 5
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._every_s = leases.lease_s / 5
         self._held: dict[str, HeldLease] = {}
         self._asked: set[str] = set()
-        #: Guards what is held and asked for; notified of a lease that may be the first to end.
+        #: Guards `_held` and `_asked`; notified of a lease that may be the first to end.
         self._lock = threading.Condition()
         self._closing = threading.Event()
         self._threads = (
@@ -64,7 +64,7 @@ class LeaseRenewal:
 
     @staticmethod
     def patience_s(lease_s: float) -> float:
-        """Seconds for an answer: beyond the lease it comes too late."""
+        """Return the timeout of a call in seconds: a reply after the lease would be too late."""
         return lease_s / 5
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class LeaseRenewal:
             thread.start()
 
     def close(self) -> None:
-        """End the threads; blocks for a quarter of a second, or for as long as an answer takes."""
+        """Stop the threads; block for a quarter of a second, or until a pending reply."""
         self._closing.set()
         with self._lock:
             self._lock.notify()
@@ -80,28 +80,28 @@ class LeaseRenewal:
             thread.join()
 
     def hold(self, held: HeldLease) -> None:
-        """Renew a lease from now on; whoever held one of the same id has lost it."""
+        """Renew a lease from now on; an older lease of the same id is lost."""
         with self._lock:
             before = self._held.get(held.id)
             self._held[held.id] = held
             self._lock.notify()
         if before is not None:
-            # A server that took over without its last words gives out what runs here.
+            # A failover that lost the last writes can grant a lease that is still held here.
             before.lose()
 
     def drop(self, id: str, token: str) -> None:
-        """Renew it no more."""
+        """Stop renewing a lease."""
         with self._lock:
             held = self._held.get(id)
             if held is not None and held.token == token:
                 del self._held[id]
 
-    def ask(self, id: str) -> None:
-        """Ask soon what is wanted of one, as if it had been nudged."""
+    def check_soon(self, id: str) -> None:
+        """Check soon for a request, as after a notification."""
         with self._lock:
             self._asked.add(id)
 
-    # The thread that speaks to Redis
+    # The thread that calls Redis
 
     def _serve(self) -> None:
         due = time.monotonic() + self._every_s
@@ -115,8 +115,8 @@ class LeaseRenewal:
                 elif named:
                     self._renew(named)
             except BrokerError as error:
-                self._tell_away(error)
-                # The next try is one that Redis answers: without leases a read of nudges.
+                self._log_unavailable(error)
+                # Retry with a call that Redis answers at once; without leases, read notifications.
                 wait_s = backoff.next_s()
                 if self._held:
                     due, wait_s = 0.0, min(wait_s, self._every_s / 2)
@@ -124,24 +124,24 @@ class LeaseRenewal:
                     due = time.monotonic() + self._every_s
                 self._closing.wait(wait_s)
             except Exception:
-                logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
+                logger.exception("service_renewal_failed owner=%s", self._leases.owner)
                 self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
-                self._tell_back()
+                self._log_recovered()
 
     def _listen(self, due: float) -> set[str]:
-        """Wait for nudges, until the next renewal at most; the ids that were named."""
+        """Wait for notifications until the next renewal; return the ids that they name."""
         if self._last is None:
-            # What was wanted before is told by the first renewal.
-            self._last = self._ledger.last_nudge()
+            # The first renewal returns the requests made before.
+            self._last = self._leases.last_nudge()
         left_s = min(due - time.monotonic(), _BLOCK_S, self._every_s / 2)
         if self._asked:
             left_s = 0.0
         named: set[str] = set()
         # BLOCK 0 would be for ever.
         if left_s >= 0.001:
-            self._last, named = self._ledger.nudges(self._last, int(left_s * 1000))
+            self._last, named = self._leases.nudges(self._last, int(left_s * 1000))
         with self._lock:
             named |= self._asked
             self._asked.clear()
@@ -149,52 +149,52 @@ class LeaseRenewal:
 
     def _renew(self, named: set[str] | None) -> None:
         with self._lock:
-            held = [one for one in self._held.values() if named is None or one.id in named]
+            held = [lease for lease in self._held.values() if named is None or lease.id in named]
         if not held:
             return
         asked = time.monotonic()
-        answers = self._ledger.renew([(one.id, one.token) for one in held])
-        for one, answer in zip(held, answers, strict=True):
+        answers = self._leases.renew([(lease.id, lease.token) for lease in held])
+        for lease, answer in zip(held, answers, strict=True):
             if answer == "lost":
-                self._lose(one)
+                self._lose(lease)
             else:
-                one.until = asked + self._ledger.lease_s
+                lease.until = asked + self._leases.lease_s
                 if answer:
-                    one.want(answer, asked)
+                    lease.request(answer, asked)
 
     def _lose(self, held: HeldLease) -> None:
         self.drop(held.id, held.token)
         held.lose()
 
-    def _tell_away(self, error: BrokerError) -> None:
+    def _log_unavailable(self, error: BrokerError) -> None:
         if not self._away:
             self._away = True
-            logger.warning("service_leases_not_renewed owner=%s: %s", self._ledger.owner, error)
+            logger.warning("service_leases_not_renewed owner=%s: %s", self._leases.owner, error)
 
-    def _tell_back(self) -> None:
+    def _log_recovered(self) -> None:
         if self._away:
             self._away = False
-            logger.info("service_leases_renewed_again owner=%s", self._ledger.owner)
+            logger.info("service_leases_renewed_again owner=%s", self._leases.owner)
 
-    # The thread that does not
+    # The thread that does not call Redis
 
     def _watch(self) -> None:
-        """Give up what could not be renewed, before another may have it."""
+        """Give up leases that could not be renewed, before another worker can claim them."""
         while not self._closing.is_set():
-            for one in self._over():
+            for lease in self._over():
                 try:
-                    self._lose(one)
+                    self._lose(lease)
                 except Exception:
-                    # Of the others, too, it is to be told.
-                    logger.exception("service_renewal_failed owner=%s", self._ledger.owner)
+                    # Continue with the other leases.
+                    logger.exception("service_renewal_failed owner=%s", self._leases.owner)
 
     def _over(self) -> list[HeldLease]:
-        """Wait for the next lease that comes to its last fifth; those that have."""
+        """Wait until a lease reaches its last fifth; return those that have."""
         with self._lock:
             edge = time.monotonic() + self._every_s
-            over = [one for one in self._held.values() if one.until <= edge]
+            over = [lease for lease in self._held.values() if lease.until <= edge]
             if not over and not self._closing.is_set():
-                # A renewal meanwhile only makes it look once too often.
-                first = min((one.until for one in self._held.values()), default=None)
+                # A renewal in between only causes one needless check.
+                first = min((lease.until for lease in self._held.values()), default=None)
                 self._lock.wait(None if first is None else first - edge)
             return over

@@ -1,4 +1,4 @@
-"""One run of a service: as a task of the loop, or in a thread."""
+"""One run of a service: as a task of the event loop, or in a thread."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How ``start`` ended: with a value, or an error."""
+    """The result of ``start``: a value or an error."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class ServiceRun(Protocol):
-    """A service that runs."""
+    """A running service."""
 
-    def begin(self) -> asyncio.Future[Result]:
-        """Begin it; done at its end. It is never cancelled."""
+    def start(self) -> asyncio.Future[Result]:
+        """Start it; return a future that is done at its end and never cancelled."""
         ...
 
     async def stop(self) -> None:
-        """Call its ``stop``; raises what that raises."""
+        """Call its ``stop``; raise what that raises."""
         ...
 
     def interrupt(self) -> None:
-        """Break ``start`` off; it may need more than one try."""
+        """Interrupt ``start``; more than one attempt may be needed."""
         ...
 
 
 def is_async(kind: type[Service]) -> bool:
-    """Whether a service runs in the loop."""
+    """Return whether a service runs in the event loop."""
     return inspect.iscoroutinefunction(kind.start)
 
 
@@ -61,7 +61,7 @@ class ServiceLoopRun:
         self._service: Any = None
         self._task: asyncio.Task[Result] | None = None
 
-    def begin(self) -> asyncio.Future[Result]:
+    def start(self) -> asyncio.Future[Result]:
         self._task = asyncio.create_task(self._whole(), name=f"service {self._ctx.id}")
         return self._task
 
@@ -82,12 +82,12 @@ class ServiceLoopRun:
             async with _entered(self._kind):
                 return Result(await self._service.start(self._ctx))
         except BaseException as error:
-            # SystemExit, too, is the end of this service and not of the worker.
+            # Includes SystemExit, which must end the service and not the worker.
             return Result(error=error)
 
 
 class ServiceThreadRun:
-    """A service with a plain ``start``, in a thread of its own."""
+    """A service with a plain ``start``, in a separate thread."""
 
     def __init__(self, kind: type[Service], ctx: BlockingContext) -> None:
         self._kind = kind
@@ -97,7 +97,7 @@ class ServiceThreadRun:
         self._over = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> asyncio.Future[Result]:
+    def start(self) -> asyncio.Future[Result]:
         self._thread = threading.Thread(
             target=self._whole, name=f"service {self._ctx.id}", daemon=True
         )
@@ -114,7 +114,7 @@ class ServiceThreadRun:
             await in_thread(self._stop, f"stop of service {self._ctx.id}")
 
     def interrupt(self) -> None:
-        # Under the lock the thread is within the service, or has not left it yet.
+        # Under the lock, the thread cannot have left the service yet.
         with self._over:
             thread = self._thread
             if thread is not None and thread.ident is not None and not self._result.done():
@@ -137,7 +137,7 @@ class ServiceThreadRun:
                 result = Result(error=error)
             self._end(result)
         except Interrupted as error:
-            # It came between the end of the service and here.
+            # The interruption came after the end of the service.
             if not self._result.done():
                 self._end(Result(error=error))
 
@@ -147,7 +147,7 @@ class ServiceThreadRun:
 
 
 async def in_thread(work: Callable[[], T], name: str) -> T:
-    """Run it in a thread of its own, which a cancellation leaves behind."""
+    """Run a function in a new thread, which continues after a cancellation."""
     found: Future[T] = Future()
 
     def whole() -> None:
@@ -157,7 +157,7 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
             found.set_exception(error)
 
     threading.Thread(target=whole, name=name, daemon=True).start()
-    # Shielded: a cancelled Future could not be set by the thread any more.
+    # Shielded: the thread could not set the result of a cancelled future.
     return await asyncio.shield(asyncio.wrap_future(found))
 
 

@@ -1,4 +1,4 @@
-"""The worker of services: what runs here, and what it says to Redis."""
+"""The service worker: runs instances in one process and makes their calls to Redis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from chancy.plugins.redis.services.instance import Instance
 from chancy.plugins.redis.services.lease_renewal import HeldLease, LeaseRenewal
 from chancy.plugins.redis.services.leases import Ending, Leases, Taken
 from chancy.plugins.redis.services.run import in_thread
-from chancy.plugins.redis.services.settings import Local, OnException, ServiceSettings, tell
+from chancy.plugins.redis.services.settings import (
+    Local,
+    OnException,
+    ServiceSettings,
+    notify_handlers,
+)
 from chancy.plugins.redis.services.supervision import Cleaner, Supervision
 from chancy.plugins.redis.services.values import message
 from chancy.plugins.redis.transport.sync_client import SyncRedisClient
@@ -29,16 +34,16 @@ logger = logging.getLogger("chancy.redis.services")
 
 T = TypeVar("T")
 
-#: Threads that speak to Redis for the copies.
-_CLERKS = 4
-#: Seconds for an answer to what is not urgent.
+#: Threads that call Redis for the instances.
+_THREADS = 4
+#: Timeout in seconds of calls that are not urgent.
 _PATIENCE_S = 5.0
-#: Between two tries to say something while Redis is away.
+#: Maximum seconds between two attempts while Redis is unavailable.
 _AGAIN_S = 1.0
 
 
 class ServiceRuntime:
-    """Runs services in this process until it is closed. One for each event loop.
+    """Runs services in this process until it is cancelled. One for each event loop.
 
     :param kinds: the classes by name.
     :param handlers: called with each unexpected exception.
@@ -48,52 +53,52 @@ class ServiceRuntime:
         self,
         link: SyncRedisClient,
         kinds: Mapping[str, type[Service]],
-        terms: ServiceSettings,
+        settings: ServiceSettings,
         handlers: Sequence[OnException],
         locals_: Sequence[Local] = (),
     ) -> None:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._kinds = kinds
-        self._terms = terms
+        self._settings = settings
         self._handlers = handlers
-        self._brisk = link.within(LeaseRenewal.patience_s(terms.lease_s))
-        self._patient = link.within(_PATIENCE_S)
-        self._ledger = Leases(self._patient, self.owner, terms.lease_s)
-        # Events wait for each other, and hold up nothing else.
-        self._loud = link.within(_PATIENCE_S)
-        self._events = Leases(self._loud, self.owner, terms.lease_s)
-        self._keeper = LeaseRenewal(Leases(self._brisk, self.owner, terms.lease_s))
-        self._attendant = Supervision(
-            self._ledger,
+        self._renewal_link = link.within(LeaseRenewal.patience_s(settings.lease_s))
+        self._store_link = link.within(_PATIENCE_S)
+        self._leases = Leases(self._store_link, self.owner, settings.lease_s)
+        # Events have separate connections, so that they do not delay other calls.
+        self._event_link = link.within(_PATIENCE_S)
+        self._event_leases = Leases(self._event_link, self.owner, settings.lease_s)
+        self._renewal = LeaseRenewal(Leases(self._renewal_link, self.owner, settings.lease_s))
+        self._supervision = Supervision(
+            self._leases,
             room=self._room,
             take=self._take,
             restore=self._restore,
-            sweep=terms.monitor,
-            keep_s=terms.keep_s,
+            sweep=settings.monitor,
+            keep_s=settings.keep_s,
         )
         self._cleaner = (
-            Cleaner(self._ledger, terms.handler, self.failed, lease_s=terms.handler_s)
-            if terms.cleanup
+            Cleaner(self._leases, settings.handler, self.failed, lease_s=settings.handler_s)
+            if settings.cleanup
             else None
         )
-        self._clerks = ThreadPoolExecutor(_CLERKS, thread_name_prefix="service clerk")
-        self._speakers = ThreadPoolExecutor(_CLERKS, thread_name_prefix="service events")
+        self._store_threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="service clerk")
+        self._event_threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="service events")
         self._lock = threading.Lock()
-        #: Local services that are to run and do not.
+        #: Local services that should run but do not.
         self._missing = list(locals_)
         self._taken = 0
-        self._copies: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._live: set[Instance] = set()
         self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    # Its course
+    # Lifecycle
 
     async def serve(self) -> None:
-        """Run services until cancelled; then stop them and give them back."""
+        """Run services until cancelled; then stop and release them."""
         self._loop = asyncio.get_running_loop()
-        self._keeper.start()
-        self._attendant.start()
+        self._renewal.start()
+        self._supervision.start()
         if self._cleaner is not None:
             self._cleaner.start()
         try:
@@ -102,7 +107,7 @@ class ServiceRuntime:
             await self._close()
 
     def add_local(self, local: Local) -> None:
-        """Run one more service that is for this worker only."""
+        """Add a service that runs in this worker only."""
         with self._lock:
             self._missing.append(local)
 
@@ -110,45 +115,45 @@ class ServiceRuntime:
         self._closing = True
         if self._cleaner is not None:
             self._cleaner.stop()
-        self._attendant.stop()
-        for copy in list(self._live):
-            copy.close()
-        # Whoever is taken until the thread has ended is given back with the others. Those that it
-        # hands over are in the loop's line before its end is.
-        await _unbroken(in_thread(self._attendant.close, "services end"))
-        if self._copies:
-            # Stop, interruption, and the word to Redis.
-            patience_s = 2 * self._terms.grace_s + 2 * _AGAIN_S
-            await _unbroken(asyncio.wait(list(self._copies.values()), timeout=patience_s))
-        for copy in self._live:
+        self._supervision.stop()
+        for instance in list(self._live):
+            instance.close()
+        # Services claimed before the thread ends are released with the others: their callbacks are
+        # scheduled in the loop before the end of the thread is.
+        await _uninterrupted(in_thread(self._supervision.close, "services end"))
+        if self._tasks:
+            # Time for ``stop``, an interruption and the call to Redis.
+            patience_s = 2 * self._settings.grace_s + 2 * _AGAIN_S
+            await _uninterrupted(asyncio.wait(list(self._tasks.values()), timeout=patience_s))
+        for instance in self._live:
             logger.error(
                 "service_left_running service=%s: its lease ends with this process",
-                copy.taken.id,
+                instance.taken.id,
             )
-        await _unbroken(in_thread(self._end_threads, "services end"))
-        for pool in (self._clerks, self._speakers):
+        await _uninterrupted(in_thread(self._end_threads, "services end"))
+        for pool in (self._store_threads, self._event_threads):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _end_threads(self) -> None:
-        self._keeper.close()
+        self._renewal.close()
         if self._cleaner is not None:
-            self._cleaner.close(self._terms.grace_s)
-        for link in (self._brisk, self._patient, self._loud):
+            self._cleaner.close(self._settings.grace_s)
+        for link in (self._renewal_link, self._store_link, self._event_link):
             link.close()
 
-    # Copies: called by the attendant, in its thread
+    # Called by `Supervision`, in its thread
 
     def _room(self) -> int:
         with self._lock:
-            return self._terms.concurrency - self._taken
+            return self._settings.concurrency - self._taken
 
     def _take(self, taken: Taken, asked: float) -> None:
         loop = self._loop
         assert loop is not None
         with self._lock:
             self._taken += 1
-        until = asked + self._terms.lease_s
-        loop.call_soon_threadsafe(self._begin, taken, until)
+        until = asked + self._settings.lease_s
+        loop.call_soon_threadsafe(self._start, taken, until)
 
     def _restore(self) -> None:
         with self._lock:
@@ -156,7 +161,7 @@ class ServiceRuntime:
         for at, local in enumerate(missing):
             try:
                 asked = time.monotonic()
-                taken = self._ledger.claim_local(local.id, local.name, local.data)
+                taken = self._leases.claim_local(local.id, local.name, local.data)
             except BrokerError:
                 with self._lock:
                     self._missing += missing[at:]
@@ -166,96 +171,98 @@ class ServiceRuntime:
             else:
                 self._take(taken, asked)
 
-    # Copies: in the loop
+    # In the loop
 
-    def _begin(self, taken: Taken, until: float) -> None:
-        copy = Instance(taken, self._kinds, self, grace_s=self._terms.grace_s)
-        self._live.add(copy)
-        self._keeper.hold(HeldLease(taken.id, taken.token, until, copy.want, copy.lose))
-        before = self._copies.get(taken.id)
-        task = asyncio.create_task(self._live_out(copy, before), name=f"copy {taken.id}")
-        self._copies[taken.id] = task
+    def _start(self, taken: Taken, until: float) -> None:
+        instance = Instance(taken, self._kinds, self, grace_s=self._settings.grace_s)
+        self._live.add(instance)
+        self._renewal.hold(HeldLease(taken.id, taken.token, until, instance.request, instance.lose))
+        before = self._tasks.get(taken.id)
+        task = asyncio.create_task(
+            self._run_instance(instance, before), name=f"instance {taken.id}"
+        )
+        self._tasks[taken.id] = task
         if self._closing:
-            copy.close()
+            instance.close()
         elif time.monotonic() >= until:
-            # The loop was busy for so long that another may have it.
-            copy.give_up()
+            # The loop was blocked for so long that another worker may have the lease.
+            instance.give_up()
 
-    async def _live_out(self, copy: Instance, before: asyncio.Task[None] | None) -> None:
+    async def _run_instance(self, instance: Instance, before: asyncio.Task[None] | None) -> None:
         try:
             if before is not None:
-                # The copy of a lease that was lost may still be about to stop.
+                # The instance of an older, lost lease may still be stopping.
                 await asyncio.wait([before])
-            await copy.live()
+            await instance.serve()
         except Exception:
-            logger.exception("service_copy_failed service=%s", copy.taken.id)
+            logger.exception("service_copy_failed service=%s", instance.taken.id)
         finally:
-            self._over(copy)
+            self._ended(instance)
 
-    def _over(self, copy: Instance) -> None:
-        taken = copy.taken
-        self._keeper.drop(taken.id, taken.token)
-        self._live.discard(copy)
-        if self._copies.get(taken.id) is asyncio.current_task():
-            del self._copies[taken.id]
+    def _ended(self, instance: Instance) -> None:
+        taken = instance.taken
+        self._renewal.drop(taken.id, taken.token)
+        self._live.discard(instance)
+        if self._tasks.get(taken.id) is asyncio.current_task():
+            del self._tasks[taken.id]
         with self._lock:
             self._taken -= 1
-            if taken.local and copy.was_lost and not self._closing:
+            if taken.local and instance.was_lost and not self._closing:
                 self._missing.append(Local(taken.id, taken.name, taken.data))
-        self._attendant.freed.set()
+        self._supervision.freed.set()
 
-    # What copies say to Redis
+    # `InstanceStore`
 
-    async def obey(self, taken: Taken) -> tuple[Ending, str, str]:
-        found = await self._say(lambda: self._ledger.obey(taken.id, taken.token))
+    async def apply_request(self, taken: Taken) -> tuple[Ending, str, str]:
+        found = await self._retry(lambda: self._leases.apply_request(taken.id, taken.token))
         return found or ("lost", "", "")
 
     async def finish(
         self, taken: Taken, state: ServiceState, output: str, event: str, *, patient: bool
     ) -> bool | None:
         def work() -> bool:
-            return self._ledger.finish(taken.id, taken.token, state.value, output, event)
+            return self._leases.finish(taken.id, taken.token, state.value, output, event)
 
-        return await self._say(work, patient=patient)
+        return await self._retry(work, patient=patient)
 
     async def release(self, taken: Taken, *, patient: bool) -> str:
         def work() -> str:
-            return self._ledger.release(taken.id, taken.token)
+            return self._leases.release(taken.id, taken.token)
 
-        # If nobody hears it, whoever sweeps finds it.
-        return await self._say(work, patient=patient) or "lost"
+        # If this fails, a sweep finds the service when its lease ends.
+        return await self._retry(work, patient=patient) or "lost"
 
     async def emit(self, taken: Taken, event: str, data: object) -> None:
         text = message(event, data)
 
         def work() -> bool:
-            return self._events.emit(taken.id, taken.token, text)
+            return self._event_leases.emit(taken.id, taken.token, text)
 
-        _check(taken, await asyncio.get_running_loop().run_in_executor(self._speakers, work))
+        _check(taken, await asyncio.get_running_loop().run_in_executor(self._event_threads, work))
 
     def emit_now(self, taken: Taken, event: str, data: object) -> None:
-        _check(taken, self._events.emit(taken.id, taken.token, message(event, data)))
+        _check(taken, self._event_leases.emit(taken.id, taken.token, message(event, data)))
 
-    def ask(self, id: str) -> None:
-        self._keeper.ask(id)
+    def check_soon(self, id: str) -> None:
+        self._renewal.check_soon(id)
 
     def failed(self, error: BaseException) -> None:
-        tell(self._handlers, error)
+        notify_handlers(self._handlers, error)
 
-    async def _say(self, work: Callable[[], T], *, patient: bool = True) -> T | None:
-        """Say it until it is heard; None if the worker ends before, or at once if it cannot be."""
+    async def _retry(self, work: Callable[[], T], *, patient: bool = True) -> T | None:
+        """Retry a call until Redis answers; return None if the worker stops, or not patient."""
         backoff = Backoff(base_s=0.1, cap_s=_AGAIN_S)
         till: float | None = None
         while True:
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._clerks, work)
+                return await asyncio.get_running_loop().run_in_executor(self._store_threads, work)
             except BrokerError as error:
                 if isinstance(error, StatementFailed) and not error.retryable:
                     raise
                 if not patient:
                     return None
                 if self._closing:
-                    till = till or time.monotonic() + self._terms.grace_s
+                    till = till or time.monotonic() + self._settings.grace_s
                     if time.monotonic() > till:
                         return None
                 await asyncio.sleep(backoff.next_s())
@@ -263,11 +270,11 @@ class ServiceRuntime:
 
 def _check(taken: Taken, ours: bool) -> None:
     if not ours:
-        raise LeaseLost(f"the service {taken.id} is no longer run by this worker: let it end")
+        raise LeaseLost(f"this worker no longer has the lease of the service {taken.id}: end it")
 
 
-async def _unbroken(work: Coroutine[Any, Any, T]) -> None:
-    """Wait for it, also if the worker is cancelled a second time: its end is bounded."""
+async def _uninterrupted(work: Coroutine[Any, Any, T]) -> None:
+    """Await bounded work even if the worker is cancelled a second time."""
     future = asyncio.ensure_future(work)
     while not future.done():
         try:

@@ -1,4 +1,4 @@
-"""The services of an application, and their run beside a worker."""
+"""The services of an application, and their execution beside a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from chancy.plugins.redis.services.base import Listing, Service, ServiceReport, 
 from chancy.plugins.redis.services.client import ServiceStore
 from chancy.plugins.redis.services.leases import Leases
 from chancy.plugins.redis.services.runtime import ServiceRuntime
-from chancy.plugins.redis.services.settings import Local, OnException, ServiceSettings, tell
+from chancy.plugins.redis.services.settings import (
+    Local,
+    OnException,
+    ServiceSettings,
+    notify_handlers,
+)
 from chancy.plugins.redis.services.supervision import Cleaner, Handler, handler_at, sweep
 from chancy.plugins.redis.services.values import as_json, check_name
 from chancy.plugins.redis.settings import RedisSettings
@@ -29,16 +34,16 @@ S = TypeVar("S", bound=type[Service])
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Threads for the calls of one program; more calls at once wait.
+#: Threads for the calls of one process; further concurrent calls wait.
 _CALLS = 4
 
 
 class Services:
-    """Declares services, commands them, and runs them beside a worker.
+    """Declares services, sends commands to them, and runs them beside a worker.
 
-    :param settings: where Redis is; or a client of redis-py, whose server is used by connections
-        of our own.
-    :param keys: other names of keys than ``{PREFIXservices}:…``.
+    :param settings: the settings of Redis; or a redis-py client, whose server is used through
+        separate connections.
+    :param keys: key names other than ``{PREFIXservices}:…``.
     :ivar blocking: the same commands for threads.
     """
 
@@ -54,47 +59,47 @@ class Services:
         )
         self.blocking = ServiceStore(self.link)
         self._kinds: dict[str, type[Service]] = {}
-        self._terms = ServiceSettings()
+        self._settings = ServiceSettings()
         self._handlers: list[OnException] = []
         self._locals: list[Local] = []
         self._runtimes: list[ServiceRuntime] = []
         self._threads: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
-        self._ledger: Leases | None = None
+        self._leases: Leases | None = None
         self._sweeping = threading.Lock()
 
     # Declarations
 
     @property
     def keys(self) -> ServiceKeys:
-        """Where they are kept."""
+        """The Redis keys."""
         return self.link.keys
 
     @property
     def terms(self) -> ServiceSettings:
-        """How they are run."""
-        return self._terms
+        """The settings of workers."""
+        return self._settings
 
     @property
     def kinds(self) -> Mapping[str, type[Service]]:
-        """The classes that are declared, by name."""
+        """The declared classes, by name."""
         return dict(self._kinds)
 
     def service(self, kind: S) -> S:
-        """Declare a class of services, by its ``name``; for use as a decorator too.
+        """Declare a service class under its ``name``; also usable as a decorator.
 
-        :raises ConfigurationError: there is one of this name, or it is no service.
+        :raises ConfigurationError: the name is taken, or the class is not a valid service.
         """
         if not (isinstance(kind, type) and issubclass(kind, Service)):
-            raise ConfigurationError(f"{shown(kind)} is no class of Service")
+            raise ConfigurationError(f"{shown(kind)} is not a subclass of Service")
         name = kind.name
         if not name:
-            raise ConfigurationError(f'{kind.__name__} has no name: give it name = "…"')
+            raise ConfigurationError(f'{kind.__name__} has no name: define name = "…"')
         check_name(name)
         if kind.start is Service.start:
-            raise ConfigurationError(f"{kind.__name__} has no start: say there what it is for")
+            raise ConfigurationError(f"{kind.__name__} does not define start: implement it")
         if name in self._kinds:
-            raise ConfigurationError(f"there are two services {name!r}: rename one")
+            raise ConfigurationError(f"the service {name!r} is declared twice: rename one")
         self._kinds[name] = kind
         return kind
 
@@ -111,25 +116,26 @@ class Services:
         keep_s: float | None = None,
         replicas: int | None = None,
     ) -> None:
-        """Say how workers run services; what is left out stays as it is.
+        """Configure how workers run services; omitted settings keep their values.
 
-        :param lease_s: for which one runs without a word from its worker, before another takes
-            it: 10 unless said, at least 1.
-        :param concurrency: services at once in each process: 1,000 unless said.
-        :param grace_s: for ``stop``, and for ``start`` to return after it: 10 unless said.
-        :param monitor: whether workers look for services that nobody runs any more.
-        :param cleanup: whether they forget services that have ended.
-        :param handler: called with the id and the fields of each before that, in a thread; or
-            its ``module:attribute``.
-        :param handler_s: for it, before another worker may call it for the same: 60 unless said.
-        :param keep_s: seconds for which one is kept that was started with ``cleanup=False``, after
-            its end: 30 days unless said.
-        :param replicas: of the server that must have heard of a renewal, a claim or a command
-            before it counts: none unless said. Then an old primary that its replicas have left
-            gives out no leases any more; and where too few are reached nothing runs.
-        :raises ConfigurationError: one of them cannot be.
+        :param lease_s: seconds without a renewal after which another worker may run a service:
+            default 10, at least 1.
+        :param concurrency: maximum services in each process: default 1,000.
+        :param grace_s: seconds for ``stop``, and then for ``start`` to return: default 10.
+        :param monitor: whether workers sweep for services whose lease has ended.
+        :param cleanup: whether workers remove services that have ended.
+        :param handler: called in a thread with the id and the fields of each service before its
+            removal; a callable or its ``module:attribute``.
+        :param handler_s: seconds until another worker may call the handler for the same service:
+            default 60.
+        :param keep_s: seconds for which an ended service started with ``cleanup=False`` is kept:
+            default 30 days.
+        :param replicas: replicas that must acknowledge a renewal, a claim or a command: default
+            none. With it, an old primary without replicas can grant no leases; if too few replicas
+            are reachable, no service runs.
+        :raises ConfigurationError: a value is not valid.
         """
-        given = {
+        settings = {
             "lease_s": _within("lease_s", lease_s, 1.0, 3600.0),
             "concurrency": _within("concurrency", concurrency, 1, 100_000),
             "grace_s": _within("grace_s", grace_s, 0.0, 3600.0),
@@ -141,24 +147,26 @@ class Services:
         }
         if isinstance(_within("replicas", replicas, 0, 100), float):
             raise ConfigurationError(f"services: replicas={shown(replicas)} must be a whole number")
-        changed: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
-        self._terms = replace(self._terms, **changed)
+        changed: dict[str, Any] = {
+            name: value for name, value in settings.items() if value is not None
+        }
+        self._settings = replace(self._settings, **changed)
         if replicas is not None:
             self.link.replicas = replicas
 
     def on_exception(self, handler: OnException) -> OnException:
         """Declare a function that is called with each exception that ends a service as EXCEPTION.
 
-        What ``stop`` or the cleanup handler raises is told to it too.
+        It is also called with exceptions of ``stop`` and of the cleanup handler.
         """
         self._handlers.append(handler)
         return handler
 
     def start_local(self, name: str, /, **data: Any) -> str:
-        """Run a service in each worker process of this program, for that one only; gives its id.
+        """Run a service in each worker process of this program, local to it; return its id.
 
-        It is never taken by another worker: it is removed at the end of this one, and made again
-        when Redis has been away.
+        It never moves to another worker: it is removed when its worker stops, and recreated after
+        an outage of Redis.
         """
         local = Local(
             str(uuid.uuid4()),
@@ -212,60 +220,60 @@ class Services:
 
     async def _call(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         if self._threads is None or self._pid != os.getpid():
-            # The threads of a process do not live on in one that was forked from it.
+            # Threads do not survive a fork.
             self._pid = os.getpid()
             self._threads = ThreadPoolExecutor(_CALLS, thread_name_prefix="service calls")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: work(*args, **options))
 
     def close(self) -> None:
-        """Close the connections of the commands; the next one makes new ones."""
+        """Close the connections of the commands; the next command opens new ones."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False)
         self.link.close()
 
-    # Duties of a worker, for who does them at a time of its own
+    # Maintenance, for applications that schedule it themselves
 
     def sweep(self, *, timeout_s: float = 0.0) -> None:
-        """Let services wait that nobody runs any more, up to 10,000 of them.
+        """Requeue up to 10,000 services whose lease has ended.
 
-        :param timeout_s: since the last renewal; the end of the lease if that is later.
+        :param timeout_s: seconds since the last renewal, or the end of the lease if that is later.
         """
         with self._sweeping:
-            sweep(self._own_ledger, keep_s=self._terms.keep_s, timeout_s=timeout_s)
+            sweep(self._own_leases, keep_s=self._settings.keep_s, timeout_s=timeout_s)
 
     def cleaner(self, handler: str | Handler | None = None) -> Cleaner:
-        """What forgets services that have ended; its ``serve`` does until its ``stop``."""
+        """Return a cleaner of ended services; its ``serve`` runs until its ``stop``."""
         return Cleaner(
-            self._own_ledger, handler_at(handler), self._failed, lease_s=self._terms.handler_s
+            self._own_leases, handler_at(handler), self._failed, lease_s=self._settings.handler_s
         )
 
     @property
-    def _own_ledger(self) -> Leases:
-        # Kept, for where in the set of known ones the last sweep ended.
-        if self._ledger is None or self._ledger.lease_s != self._terms.lease_s:
-            self._ledger = Leases(self.link, "", self._terms.lease_s)
-        return self._ledger
+    def _own_leases(self) -> Leases:
+        # Kept because it stores where the last sweep ended in the set of known services.
+        if self._leases is None or self._leases.lease_s != self._settings.lease_s:
+            self._leases = Leases(self.link, "", self._settings.lease_s)
+        return self._leases
 
     def _failed(self, error: BaseException) -> None:
-        tell(self._handlers, error)
+        notify_handlers(self._handlers, error)
 
     # Beside a worker
 
     async def serve(self) -> None:
-        """Run services until cancelled; then stop them, and give them back as WAIT.
+        """Run services until cancelled; then stop them and release them as WAIT.
 
-        Without a declared service this returns at once.
+        Returns at once if no service is declared.
         """
         if not self._kinds:
             return
         runtime = ServiceRuntime(
             self.link,
             self._kinds,
-            self._terms,
+            self._settings,
             self._handlers,
-            [one.of_this_process() for one in self._locals],
+            [local.of_this_process() for local in self._locals],
         )
         self._runtimes.append(runtime)
         try:

@@ -1,4 +1,4 @@
-"""How a worker runs services, and what it is told."""
+"""Settings of the service worker, local services and exception handlers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from chancy.plugins.redis.services.supervision import Handler
 
 logger = logging.getLogger("chancy.redis.services")
 
-#: Hears of an exception that nobody expected.
+#: Called with each unexpected exception.
 OnException = Callable[[BaseException], object]
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """How a worker runs services; see `Services.configure`."""
+    """Settings of a worker; see `Services.configure`."""
 
     lease_s: float = 10.0
     concurrency: int = 1000
@@ -32,7 +32,7 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A service that each worker has for itself."""
+    """A service that runs in each worker separately."""
 
     id: str
     name: str
@@ -40,14 +40,14 @@ class Local:
     pid: int = field(default_factory=os.getpid)
 
     def of_this_process(self) -> Local:
-        """The same, with an id of its own in a process that was forked from the one it is of."""
+        """Return itself, or, in a forked process, the same service with a new id."""
         if self.pid == os.getpid():
             return self
         return Local(str(uuid.uuid4()), self.name, self.data)
 
 
-def tell(handlers: Sequence[OnException], error: BaseException) -> None:
-    """Tell the handlers of an unexpected exception, all of them."""
+def notify_handlers(handlers: Sequence[OnException], error: BaseException) -> None:
+    """Call all handlers with an unexpected exception."""
     for handler in handlers:
         try:
             handler(error)

@@ -1,4 +1,4 @@
-"""Running services in a process that has no worker, and so needs no database."""
+"""Runs services in a process without a worker, so without a database."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import time
 from chancy.plugins.redis.services.services import Services
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: A terminal and whoever started the program may each send it the same signal.
+#: A terminal and the parent process may each send the same signal.
 _SAME_S = 1.0
 
 
 async def serve(services: Services) -> None:
-    """Run services until cancelled; then stop them and give them back."""
+    """Run services until cancelled; then stop and release them."""
     await services.serve()
-    # Nothing to do is no end: a process that is started again and again helps nobody.
+    # Without work, wait: a process that exits would be restarted again and again.
     await asyncio.Event().wait()
 
 
 def run(services: Services) -> None:
-    """`serve` as the main program: until SIGINT or SIGTERM, which let it end in order.
+    """Run `serve` as the main program until SIGINT or SIGTERM, then shut down gracefully.
 
-    Another signal a second later or more ends it at once; the leases of what still runs end by
-    themselves then.
+    Another signal at least a second later ends the process at once; the leases of services that
+    still run then expire.
     """
 
     async def main() -> None:
@@ -51,13 +51,13 @@ def run(services: Services) -> None:
 
 
 def _end_at_the_next(loop: asyncio.AbstractEventLoop) -> None:
-    told = time.monotonic()
+    first = time.monotonic()
 
     def end(number: int, frame: object) -> None:
-        if time.monotonic() - told >= _SAME_S:
+        if time.monotonic() - first >= _SAME_S:
             os._exit(128 + number)
 
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
-        # Not of the loop, which a service may keep busy.
+        # Not a handler of the loop, which a service may block.
         signal.signal(number, end)

@@ -1,4 +1,4 @@
-"""The threads that take services from the line, find those nobody runs, and clean up."""
+"""The threads that claim queued services, sweep for ended leases, and clean up."""
 
 from __future__ import annotations
 
@@ -19,33 +19,32 @@ logger = logging.getLogger("chancy.redis.services")
 #: Called with the id of a service that has ended and the fields of its hash.
 Handler = Callable[[str, dict[str, str]], object]
 
-#: Seconds that a wait for the line takes; the end of the worker waits for it.
+#: Seconds that a wait for queued services blocks; the shutdown of the worker waits for it.
 _RING_S = 0.25
-#: Of one script.
+#: Maximum services of one script.
 _CLAIMED_AT_ONCE = 50
 _FORGOTTEN_AT_ONCE = 50
-#: Sweeps in a row: 10,000 services, before the line is looked at again.
+#: Maximum sweeps in a row, so 10,000 services, before services are claimed again.
 _SWEEPS = 100
-#: Seconds between two looks for what has ended.
+#: Seconds between two checks for ended services.
 _TIDY_EVERY_S = 0.25
-#: Times that a handler may fail, before its service is forgotten without it.
+#: Failures of a handler after which its service is removed anyway.
 _TIDY_TRIES = 5
-#: Until something that runs without a lease is taken for dead.
+#: Seconds until a service RUNNING without a lease is presumed dead.
 ADOPT_S = 60.0
 
 
 class Supervision:
-    """Takes what waits while there is room, and sweeps five times in each lease.
+    """Claims queued services while there is room, and sweeps five times per lease.
 
-    :param room: how many more may run here now.
-    :param take: is given each service that was taken, with the time it was asked for; called in
-        the thread.
-    :param restore: called after each success, to make local services again.
+    :param room: returns how many more services may run here now.
+    :param take: called in the thread with each claimed service and the time of the request.
+    :param restore: called before each claim, to recreate local services.
     """
 
     def __init__(
         self,
-        ledger: Leases,
+        leases: Leases,
         *,
         room: Callable[[], int],
         take: Callable[[Taken, float], None],
@@ -53,7 +52,7 @@ class Supervision:
         sweep: bool,
         keep_s: float,
     ) -> None:
-        self._ledger = ledger
+        self._leases = leases
         self._room = room
         self._take = take
         self._restore = restore
@@ -61,7 +60,7 @@ class Supervision:
         self._keep_s = keep_s
         self._due = 0.0
         self._closing = threading.Event()
-        #: Set by whoever makes room.
+        #: Set when an instance ends.
         self.freed = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="service claims", daemon=True)
 
@@ -69,12 +68,12 @@ class Supervision:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more than is on its way."""
+        """Claim no more services; a claim in flight is completed."""
         self._closing.set()
         self.freed.set()
 
     def close(self) -> None:
-        """`stop`; blocks until the thread has ended, a quarter of a second or two answers."""
+        """`stop`, then block until the thread ends: a quarter of a second or two replies."""
         self.stop()
         self._thread.join()
 
@@ -84,22 +83,22 @@ class Supervision:
             try:
                 self._restore()
                 self._sweep()
-                # After a failure one: what was taken and not heard of waits for its lease to end.
+                # After a failure claim one: services of a lost reply wait for their leases to end.
                 self._claim(1 if backoff.failures else _CLAIMED_AT_ONCE)
             except BrokerError as error:
                 if not backoff.failures:
-                    logger.warning("services_not_taken owner=%s: %s", self._ledger.owner, error)
+                    logger.warning("services_not_taken owner=%s: %s", self._leases.owner, error)
                 self._closing.wait(backoff.next_s())
             except Exception:
-                logger.exception("service_claim_failed owner=%s", self._ledger.owner)
+                logger.exception("service_claim_failed owner=%s", self._leases.owner)
                 self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
         try:
-            # What this thread has moved aside goes back into the line.
-            self._ledger.claim(0)
+            # Move the services that `ring` has moved aside back into the queue.
+            self._leases.claim(0)
         except BrokerError:
-            logger.debug("service_line_not_ordered owner=%s", self._ledger.owner)
+            logger.debug("service_line_not_ordered owner=%s", self._leases.owner)
 
     def _claim(self, most: int) -> None:
         room = self._room()
@@ -108,30 +107,30 @@ class Supervision:
             self.freed.clear()
             return
         asked = time.monotonic()
-        found = self._ledger.claim(min(room, most))
-        for one in found:
-            match one:
+        found = self._leases.claim(min(room, most))
+        for service in found:
+            match service:
                 case Taken():
-                    self._take(one, asked)
+                    self._take(service, asked)
                 case Passed(why="missing"):
-                    logger.warning("service_without_record service=%s", one.id)
+                    logger.warning("service_without_record service=%s", service.id)
                 case Passed():
-                    logger.info("service_passed service=%s why=%s", one.id, one.why)
+                    logger.info("service_passed service=%s why=%s", service.id, service.why)
         if not found:
-            self._ledger.ring(_RING_S)
+            self._leases.ring(_RING_S)
 
     def _sweep(self) -> None:
         if self._sweeps and time.monotonic() >= self._due:
-            sweep(self._ledger, keep_s=self._keep_s)
-            self._due = time.monotonic() + self._ledger.lease_s / 5
+            sweep(self._leases, keep_s=self._keep_s)
+            self._due = time.monotonic() + self._leases.lease_s / 5
 
 
-def sweep(ledger: Leases, *, keep_s: float, timeout_s: float = 0.0) -> None:
-    """`Leases.sweep` until less is found than it looks for; say what was found."""
+def sweep(leases: Leases, *, keep_s: float, timeout_s: float = 0.0) -> None:
+    """Repeat `Leases.sweep` until it finds less than its limit; log the results."""
     for _ in range(_SWEEPS):
-        swept = ledger.sweep(keep_s=keep_s, adopt_s=ADOPT_S, timeout_s=timeout_s)
-        for id, what in swept.over:
-            logger.warning("service_found_dead service=%s now=%s", id, what)
+        swept = leases.sweep(keep_s=keep_s, adopt_s=ADOPT_S, timeout_s=timeout_s)
+        for id, state in swept.over:
+            logger.warning("service_found_dead service=%s now=%s", id, state)
         for id in swept.ghosts:
             logger.warning("service_without_record service=%s", id)
         if len(swept.over) < SWEPT_AT_ONCE:
@@ -139,25 +138,25 @@ def sweep(ledger: Leases, *, keep_s: float, timeout_s: float = 0.0) -> None:
 
 
 class Cleaner:
-    """Forgets services that have ended, after their handler was called.
+    """Removes ended services after calling their handler.
 
-    It is called at least once for each: again if the worker dies within it, and up to five times
-    if it raises. After that its service is forgotten all the same.
+    The handler is called at least once for each service: again if the worker dies during the call,
+    and up to five times if it raises. After that the service is removed anyway.
 
-    :param handler: called in the thread; None: there is nothing to call.
-    :param failed: told of what the handler raises.
-    :param lease_s: for the handler, before another worker may call it.
+    :param handler: called in the thread; None: no handler.
+    :param failed: called with exceptions of the handler.
+    :param lease_s: seconds before another worker may call the handler.
     """
 
     def __init__(
         self,
-        ledger: Leases,
+        leases: Leases,
         handler: Handler | None,
         failed: Callable[[BaseException], None],
         *,
         lease_s: float,
     ) -> None:
-        self._ledger = ledger
+        self._leases = leases
         self._handler = handler
         self._failed = failed
         self._lease_s = lease_s
@@ -168,30 +167,30 @@ class Cleaner:
         self._thread.start()
 
     def close(self, patience_s: float) -> None:
-        """Take no more; blocks while the handler works on one, but no longer than that."""
+        """Stop; block until a running handler ends, at most ``patience_s`` seconds."""
         self._closing.set()
         self._thread.join(patience_s)
 
     def stop(self) -> None:
-        """Have `serve` return."""
+        """Make `serve` return."""
         self._closing.set()
 
     def serve(self) -> None:
-        """Work in this thread, until stopped."""
+        """Run in the current thread until stopped."""
         backoff = Backoff(base_s=0.05, cap_s=1.0)
         while not self._closing.is_set():
             try:
-                # With a handler one by one: the lease is for each.
+                # With a handler, one at a time: the lease covers one call.
                 alone = self._handler is None
                 most = _FORGOTTEN_AT_ONCE if alone else 1
-                found = self._ledger.tidy(most, self._lease_s, drop=alone)
+                found = self._leases.tidy(most, self._lease_s, drop=alone)
                 if self._handler is not None:
                     self._call(found, self._handler)
             except BrokerError as error:
-                logger.debug("service_cleanup_waits owner=%s: %s", self._ledger.owner, error)
+                logger.debug("service_cleanup_waits owner=%s: %s", self._leases.owner, error)
                 self._closing.wait(backoff.next_s())
             except Exception:
-                logger.exception("service_cleanup_failed owner=%s", self._ledger.owner)
+                logger.exception("service_cleanup_failed owner=%s", self._leases.owner)
                 self._closing.wait(backoff.next_s())
             else:
                 backoff.reset()
@@ -199,35 +198,39 @@ class Cleaner:
                     self._closing.wait(_TIDY_EVERY_S)
 
     def _call(self, found: Sequence[EndedService], handler: Handler) -> None:
-        for one in found:
-            fields = {name: value for name, value in one.fields.items() if name != "cleanups"}
+        for service in found:
+            fields = {name: value for name, value in service.fields.items() if name != "cleanups"}
             try:
-                handler(one.id, fields)
+                handler(service.id, fields)
             except (Exception, SystemExit) as error:
-                logger.exception("service_handler_failed service=%s try=%d", one.id, one.times)
+                logger.exception(
+                    "service_handler_failed service=%s try=%d", service.id, service.times
+                )
                 self._failed(error)
-                if one.times < _TIDY_TRIES:
+                if service.times < _TIDY_TRIES:
                     continue
-            self._ledger.clean(one)
+            self._leases.clean(service)
 
 
-def handler_at(given: str | Handler | None) -> Handler | None:
-    """The handler itself, or the one at ``module:attribute``.
+def handler_at(reference: str | Handler | None) -> Handler | None:
+    """Return the handler itself, or the one at ``module:attribute``.
 
-    :raises ConfigurationError: there is none.
+    :raises ConfigurationError: it cannot be imported or called.
     """
-    if not isinstance(given, str):
-        return given
-    module, _, attribute = given.replace(":", ".").rpartition(".")
+    if not isinstance(reference, str):
+        return reference
+    module, _, attribute = reference.replace(":", ".").rpartition(".")
     if not module:
-        raise ConfigurationError(f"the handler {shown(given)} is no module:attribute")
+        raise ConfigurationError(
+            f"the handler {shown(reference)} is not of the form module:attribute"
+        )
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
-            f"the handler {shown(given)} cannot be imported: {error}"
+            f"the handler {shown(reference)} cannot be imported: {error}"
         ) from None
     if not callable(found):
-        raise ConfigurationError(f"the handler {shown(given)} cannot be called")
+        raise ConfigurationError(f"the handler {shown(reference)} is not callable")
     handler: Handler = found
     return handler

@@ -1,4 +1,4 @@
-"""Ordered, partitioned streams of events, and the processors that work through them."""
+"""Ordered, partitioned streams of events, and the processors that consume them."""
 
 from __future__ import annotations
 

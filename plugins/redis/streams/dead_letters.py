@@ -1,4 +1,4 @@
-"""The dead letters of policies, for people to read."""
+"""Reads the dead letters that policies have written."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from chancy.plugins.redis.streams.producing.stream import Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDeadLetter:
-    """An event that its processor gave up, by ``Ignore(keep=True)`` or `Retry`.
+    """An event that its processor dead-lettered, by ``Ignore(keep=True)`` or `RetryInPlace`.
 
-    :ivar id: the id that the event had in its partition.
+    :ivar id: the id of the event in its partition.
     :ivar failed_at: on the clock of the server, in ISO 8601 and UTC.
-    :ivar record: as JSON would have it; its stored fields as text if it cannot be read.
+    :ivar record: the record as JSON; if it cannot be decoded, its stored fields as strings.
     """
 
     partition: int
@@ -30,19 +30,21 @@ class StreamDeadLetter:
     record: Any
 
 
-async def letters(
+async def read_dead_letters(
     stream: Stream[Any], processor: str, most: int, only: Collection[int] | None = None
 ) -> Sequence[StreamDeadLetter]:
-    """The newest dead letters of a processor, at most so many, partition by partition.
+    """Return the newest dead letters of a processor, at most ``most``, partition by partition.
 
-    :param only: of these partitions; None: of all.
+    Those of one partition are in the order in which they were written.
+
+    :param only: the partitions to read; None: all.
     :raises ConfigurationError: the stream has no such partition.
-    :raises BrokerError: Redis is away or refuses.
+    :raises BrokerError: Redis is unavailable or refuses the command.
     """
     if only and not 0 <= min(only) <= max(only) < stream.partitions:
         raise ConfigurationError(
-            f"the stream {stream.name} has the partitions 0 to {stream.partitions - 1}, "
-            f"and not all of {', '.join(map(str, sorted(set(only))))}"
+            f"the stream {stream.name} has partitions 0 to {stream.partitions - 1}, "
+            f"not all of {', '.join(map(str, sorted(set(only))))}"
         )
     found: list[StreamDeadLetter] = []
     for number in range(stream.partitions) if only is None else sorted(set(only)):
@@ -63,13 +65,13 @@ def _read(stream: Stream[Any], number: int, fields: Mapping[bytes, bytes]) -> St
         made = stream.coding.decode([part for pair in kept.items() for part in pair])
         record = json.loads(made.model_dump_json()) if isinstance(made, BaseModel) else str(made)
     except Exception:
-        # Perhaps that is why it is dead: whatever its codec raises.
+        # A codec may raise anything, and that may be why the event is dead.
         record = {_text(name): _text(value) for name, value in kept.items()}
-    moment = datetime.fromtimestamp(int(at or 0) / 1000, UTC)
+    failed_at = datetime.fromtimestamp(int(at or 0) / 1000, UTC)
     return StreamDeadLetter(
         partition=number,
         id=_text(xid),
-        failed_at=moment.isoformat(timespec="milliseconds"),
+        failed_at=failed_at.isoformat(timespec="milliseconds"),
         error=_text(error),
         record=record,
     )

@@ -1,4 +1,4 @@
-"""What a stream and its processors are at, and what a person may do about it."""
+"""Inspection of a stream's processors: progress, members, resume, reset and removal."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.producing.stream import Stream, check_name
 from chancy.plugins.redis.transport.script_client import Reply, StreamCall
 
-#: Entries that are counted one by one where the server does not say how many are left to read.
+#: Entries counted one by one where the server does not report how many are left to read.
 MOST_COUNTED = 10_000
-#: Partitions that are asked about in one round trip.
+#: Partitions queried in one round trip.
 _AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """How far a processor is with a partition.
+    """The progress of a processor in one partition.
 
-    :ivar length: events that are kept.
-    :ivar lag: those that the processor has not read yet; -1 if it never began.
-    :ivar pending: those that it has read and not acknowledged.
-    :ivar first_pending: the id of the oldest of these.
-    :ivar idle_s: seconds since that one was given to its owner.
-    :ivar owner: the member that has the partition; None if nobody does.
-    :ivar lease_s: seconds for which it does, unless it extends that.
-    :ivar epoch: how often the partition has had a new owner.
-    :ivar parked: why it is in quarantine; None if it is not.
+    :ivar length: events stored in the partition.
+    :ivar lag: events that the processor has not read yet; -1 if it never started.
+    :ivar pending: events that were read and not acknowledged.
+    :ivar first_pending: the id of the oldest pending event.
+    :ivar idle_s: seconds since the oldest pending event was delivered to its owner.
+    :ivar owner: the member that owns the partition; None if it has no owner.
+    :ivar lease_s: seconds until the owner's lease ends unless it is extended.
+    :ivar epoch: how often the partition has changed owners.
+    :ivar parked: the error that quarantined the partition; None if it is not quarantined.
     :ivar parked_id: the event that failed.
-    :ivar halted: why its owner works on nothing of it (`Halt`); None if it does.
-    :ivar dead: dead letters of ``Ignore(keep=True)`` and `Retry`.
+    :ivar halted: the error by which the owner halted the partition (`Halt`); None if it runs.
+    :ivar dead: dead letters of ``Ignore(keep=True)`` and `RetryInPlace`.
     :ivar dropped: events that senders dropped from the full partition, for all processors.
-    :ivar lost: events that were dropped while the processor was at them.
-    :ivar dead_dropped: dead letters that made room for others.
-    :ivar fenced: exchanges that were refused, as another owned the partition by then.
+    :ivar lost: events that were dropped after this processor had read them.
+    :ivar dead_dropped: dead letters dropped to make room for newer ones.
+    :ivar fenced: exchanges refused because another member owned the partition.
     """
 
     stream: str
@@ -61,12 +61,13 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """A worker that shares the partitions of a processor.
+    """A worker in the group of a processor.
 
-    :ivar lease_s: seconds until the others take it for dead; below 0 if they have not noticed yet.
-    :ivar assigned: the partitions that the plan gives it.
-    :ivar owned: those that it has now.
-    :ivar rebalances: how often the partitions have been dealt anew among all of them, so far.
+    :ivar lease_s: seconds until the member is presumed dead; below 0 if its lease has ended and
+        no other member has noticed yet.
+    :ivar assigned: the partitions that the plan assigns to it.
+    :ivar owned: the partitions that it owns now.
+    :ivar rebalances: how often the partitions of the group have been reassigned so far.
     """
 
     member: str
@@ -78,7 +79,7 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True)
 class BusyPartition:
-    """A partition that was not reset, because somebody owns it."""
+    """A partition that was not reset because a member owns it."""
 
     partition: int
     owner: str
@@ -87,10 +88,10 @@ class BusyPartition:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was forgotten of a processor.
+    """What was removed of a processor.
 
-    :ivar partitions: those that had something of it.
-    :ivar pending: events that it had read and not acknowledged.
+    :ivar partitions: number of partitions that held state of the processor.
+    :ivar pending: events that were read and not acknowledged.
     :ivar letters: dead letters.
     """
 
@@ -100,9 +101,9 @@ class Forgotten:
 
 
 class Inspection:
-    """Looks at one processor of a stream. The processor need not be declared here.
+    """Inspects and administers one processor of a stream, declared in this process or not.
 
-    Each method raises `BrokerError` when Redis is away or refuses.
+    Each method raises `BrokerError` when Redis is unavailable or refuses the command.
     """
 
     def __init__(self, stream: Stream[Any], processor: str) -> None:
@@ -111,9 +112,9 @@ class Inspection:
         self._processor = processor
 
     async def report(self) -> Sequence[PartitionReport]:
-        """How far it is, partition by partition."""
+        """Return the progress of the processor in each partition, in order."""
         keys, name = self._stream.keys, self._processor
-        replies = await self._ask(
+        replies = await self._call_each(
             range(self._stream.partitions),
             "report",
             lambda number: (
@@ -128,7 +129,7 @@ class Inspection:
         return [self._read(number, reply) for number, reply in replies.items()]
 
     async def members(self) -> Sequence[MemberReport]:
-        """The workers that share it, as they have joined."""
+        """Return the members of the processor's group, in the order in which they joined."""
         stream, name = self._stream, self._processor
         link, keys = stream.link, stream.keys
         alive = await link.command("ZRANGE", keys.members(name), 0, -1, "WITHSCORES")
@@ -139,9 +140,9 @@ class Inspection:
         joined = _text(order).split(",") if order else []
         places = [int(place) - 1 for place in _text(assigned).split(",")] if assigned else []
         owned: dict[str, list[int]] = {}
-        for one in await self.report():
-            if one.owner is not None and one.lease_s > 0:
-                owned.setdefault(one.owner, []).append(one.partition)
+        for report in await self.report():
+            if report.owner is not None and report.lease_s > 0:
+                owned.setdefault(report.owner, []).append(report.partition)
         leases = {_text(member): (float(end) - now_ms) / 1000 for member, end in _pairs(alive)}
         return [
             MemberReport(
@@ -157,44 +158,44 @@ class Inspection:
             )
             for member, lease_s in sorted(
                 leases.items(),
-                key=lambda one: joined.index(one[0]) if one[0] in joined else len(joined),
+                key=lambda lease: joined.index(lease[0]) if lease[0] in joined else len(joined),
             )
         ]
 
     async def resume(self, partitions: Iterable[int] | None = None) -> Mapping[int, str]:
-        """Let parked and halted partitions go on; gives the errors by which they were stopped.
+        """Resume parked and halted partitions; return the error that stopped each of them.
 
-        The event that failed comes first again. Its workers begin at once. A worker that could not
-        tell Redis of a halt yet goes on, too, and is not among those given.
+        Processing continues at once, with the event that failed. A partition whose worker has not
+        reported its halt to Redis yet is resumed too, but is not in the result.
 
-        :param partitions: only of these; of all unless given.
+        :param partitions: the partitions to resume; all unless given.
         """
         stream, name = self._stream, self._processor
         wanted = range(stream.partitions) if partitions is None else sorted(set(partitions))
         for number in wanted:
             if not 0 <= number < stream.partitions:
                 raise ConfigurationError(
-                    f"the stream {stream.name} has the partitions 0 to {stream.partitions - 1}, "
-                    f"and no {number}"
+                    f"the stream {stream.name} has partitions 0 to {stream.partitions - 1}, "
+                    f"not {number}"
                 )
-        replies = await self._ask(
+        replies = await self._call_each(
             wanted,
             "resume",
             lambda number: (stream.keys.park(number, name), stream.keys.own(number, name)),
             (),
         )
         lifted = {number: _text(reply[0]) for number, reply in replies.items() if reply is not None}
-        await self._tell("resume", () if partitions is None else wanted)
+        await self._notify("resume", () if partitions is None else wanted)
         return lifted
 
     async def reset(self, start: str = "0") -> tuple[int, Sequence[BusyPartition]]:
-        """Let it begin anew; gives how many pending events were forgotten, and what was busy.
+        """Restart the processor at an id; return the discarded pending events and busy partitions.
 
-        :param start: ``0`` for all that is kept, ``$`` for what comes, or the id of an event: it
-            begins behind that one.
+        :param start: ``0`` for all stored events, ``$`` for new events only, or the id of an
+            event: the processor starts after it.
         """
         keys, name = self._stream.keys, self._processor
-        replies = await self._ask(
+        replies = await self._call_each(
             range(self._stream.partitions),
             "reset",
             lambda number: (keys.log(number), keys.own(number, name), keys.park(number, name)),
@@ -206,15 +207,18 @@ class Inspection:
             for number, reply in replies.items()
             if reply[0] == 0
         ]
-        await self._tell("plan")
+        await self._notify("plan")
         return forgotten, busy
 
     async def forget(self) -> Forgotten:
-        """Forget its groups, quarantines, letters and members. Workers that have it begin anew."""
+        """Remove its groups, quarantines, dead letters and members.
+
+        Workers that still run the processor start it anew.
+        """
         keys, name, link = self._stream.keys, self._processor, self._stream.link
         for key in (keys.members(name), keys.plan(name), keys.ctl(name)):
             await link.command("DEL", key)
-        replies = await self._ask(
+        replies = await self._call_each(
             range(self._stream.partitions),
             "forget",
             lambda number: (
@@ -228,14 +232,14 @@ class Inspection:
         )
         return Forgotten(*(sum(counts) for counts in zip(*replies.values(), strict=True)))
 
-    async def _tell(self, reason: str, partitions: Iterable[int] = ()) -> None:
-        """Tell the workers; of no partitions in particular, of all."""
+    async def _notify(self, reason: str, partitions: Iterable[int] = ()) -> None:
+        """Notify the workers about some partitions; without any, about all."""
         ctl = self._stream.keys.ctl(self._processor)
         only = ",".join(map(str, partitions))
         fields = ("reason", reason, *(("partitions", only) if only else ()))
         await self._stream.link.command("XADD", ctl, "MAXLEN", "~", 256, "*", *fields)
 
-    async def _ask(
+    async def _call_each(
         self, numbers: Iterable[int], script: str, keys: Any, args: Sequence[Any]
     ) -> Mapping[int, Reply]:
         found: dict[int, Reply] = {}
@@ -276,9 +280,9 @@ class Inspection:
 
 
 async def processors(stream: Stream[Any]) -> Sequence[str]:
-    """The processors that have begun a partition of a stream, wherever they run.
+    """Return the names of all processors that have started on a stream, on any worker.
 
-    :raises BrokerError: Redis is away or refuses.
+    :raises BrokerError: Redis is unavailable or refuses the command.
     """
     calls = [
         StreamCall("groups", (stream.keys.log(number),)) for number in range(stream.partitions)
@@ -293,7 +297,7 @@ async def processors(stream: Stream[Any]) -> Sequence[str]:
 
 def _pairs(found: Sequence[Any]) -> Sequence[tuple[bytes, Any]]:
     if found and isinstance(found[0], list | tuple):
-        return [(one[0], one[1]) for one in found]
+        return [(pair[0], pair[1]) for pair in found]
     return list(zip(found[::2], found[1::2], strict=True))
 
 

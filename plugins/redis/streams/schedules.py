@@ -1,4 +1,4 @@
-"""The timers, crontabs and startup tasks of an application, as they are declared."""
+"""Declarations of the timers, crontabs and startup tasks of an application."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.producing.stream import check_name
 from chancy.plugins.redis.streams.timers import (
     Crontab,
-    Duty,
+    ScheduledTask,
     StartupTask,
     Timer,
     Work,
@@ -18,28 +18,28 @@ from chancy.plugins.redis.streams.timers import (
 
 
 class Schedules:
-    """Declares what runs beside the processors."""
+    """Declares functions that run in a worker beside its processors."""
 
     def __init__(self) -> None:
-        self._duties: dict[str, Duty] = {}
+        self._scheduled: dict[str, ScheduledTask] = {}
 
     @property
-    def duties(self) -> Sequence[Duty]:
-        """Those that are declared, in the order of their declarations."""
-        return list(self._duties.values())
+    def scheduled(self) -> Sequence[ScheduledTask]:
+        """The declared functions, in the order of declaration."""
+        return list(self._scheduled.values())
 
     def timer(
         self, *, every_s: float, on_leader: bool = False, name: str | None = None
     ) -> Callable[[Work], Work]:
-        """Declare an async function that runs every so many seconds in each worker.
+        """Declare an async function that runs at a fixed interval in each worker.
 
-        The first run comes after the first interval. One that takes longer than the interval puts
-        off the next; one that fails is logged.
+        The first run starts after one interval. A run that takes longer than the interval delays
+        the next one; a failure is logged.
 
-        :param on_leader: only in the worker that leads.
+        :param on_leader: run only on the worker that is the leader.
         """
         check_interval(every_s)
-        return self._duty(name, lambda name, work: Timer(name, work, every_s, on_leader))
+        return self._declare(name, lambda name, work: Timer(name, work, every_s, on_leader))
 
     def crontab(
         self,
@@ -51,28 +51,30 @@ class Schedules:
     ) -> Callable[[Work], Work]:
         """Declare an async function that runs at the ticks of a cron expression.
 
-        What is due while no worker runs is left out; the cron plugin pushes jobs for it.
+        Ticks while no worker runs are skipped; use the cron plugin if they must not be lost.
 
-        :param on_leader: once in the fleet, by the worker that leads; otherwise in each worker.
+        :param on_leader: run once in the fleet, on the leader; otherwise in each worker.
         """
         schedule = schedule_of(expression, zone)
-        return self._duty(name, lambda name, work: Crontab(name, work, schedule, on_leader))
+        return self._declare(name, lambda name, work: Crontab(name, work, schedule, on_leader))
 
     def task(self, *, on_leader: bool = False, name: str | None = None) -> Callable[[Work], Work]:
-        """Declare an async function that runs at the start of each worker; again if it fails.
+        """Declare an async function that runs when a worker starts, retried until it succeeds.
 
-        :param on_leader: once for the fleet, from its first worker to its last. If the leader dies
-            within it, the next one begins it anew.
+        :param on_leader: run once for the fleet, which lasts from the start of its first worker to
+            the end of its last. If the leader dies during the run, the next leader starts it anew.
         """
-        return self._duty(name, lambda name, work: StartupTask(name, work, on_leader))
+        return self._declare(name, lambda name, work: StartupTask(name, work, on_leader))
 
-    def _duty(self, name: str | None, make: Callable[[str, Work], Duty]) -> Callable[[Work], Work]:
+    def _declare(
+        self, name: str | None, make: Callable[[str, Work], ScheduledTask]
+    ) -> Callable[[Work], Work]:
         def declare(work: Work) -> Work:
             called = name or str(getattr(work, "__name__", ""))
             check_name("task", called)
-            if called in self._duties:
+            if called in self._scheduled:
                 raise ConfigurationError(f"there are two tasks or timers {called!r}: rename one")
-            self._duties[called] = make(called, work)
+            self._scheduled[called] = make(called, work)
             return work
 
         return declare

@@ -1,4 +1,4 @@
-"""Serving streams in a process that has no worker, and so needs no database."""
+"""Runs streams in a process without a worker, so without a database."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 async def serve(
     streams: Streams, only: Iterable[str] | None = None, *, lease_s: float = 16.0
 ) -> None:
-    """Run processors and timers until cancelled; then hand over what is owned.
+    """Run processors and timers until cancelled; then release the owned partitions.
 
     :param only: names of the processors to run; all unless given.
-    :param lease_s: of the lead, for what is done ``on_leader``.
-    :raises ConfigurationError: there is none of a name.
+    :param lease_s: seconds of the leader's lease, for functions that run ``on_leader``.
+    :raises ConfigurationError: a name is not declared.
     """
     link = streams.link.another()
     gate = RedisGate(link, lease_s=lease_s)
     leading = asyncio.create_task(gate.serve(), name="leadership")
     try:
         await streams.serve(only, leader=gate)
-        # Nothing to do is no end: a process that is started again and again helps nobody.
+        # Without work, wait: a process that exits would be restarted again and again.
         await asyncio.Event().wait()
     finally:
         leading.cancel()
@@ -36,11 +36,11 @@ async def serve(
 
 
 def run(streams: Streams, only: Iterable[str] | None = None, *, lease_s: float = 16.0) -> None:
-    """`serve` as the main program: until SIGINT or SIGTERM, which let it end in order.
+    """Run `serve` as the main program until SIGINT or SIGTERM, then shut down gracefully.
 
-    A second signal ends it at once. If `Halt` ends it, the process exits with 5.
+    A second signal ends the process at once. If `Halt` ends it, the exit code is 5.
 
-    :raises ConfigurationError: there is none of a name.
+    :raises ConfigurationError: a name is not declared.
     """
 
     async def main() -> None:

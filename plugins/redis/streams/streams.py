@@ -1,4 +1,4 @@
-"""The streams and processors of an application, and their service beside a worker."""
+"""The streams and processors of an application, and their execution beside a worker."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.encoding.codecs import Codec, RecordT
 from chancy.plugins.redis.streams.encoding.compression import Compressor
-from chancy.plugins.redis.streams.encoding.hashing import GivenHasher, Key, route_of
+from chancy.plugins.redis.streams.encoding.hashing import HasherOption, Key, route_of
 from chancy.plugins.redis.streams.encoding.record_coding import coding_of
 from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.group.halts import Exit
 from chancy.plugins.redis.streams.model.record import is_primitive
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
-from chancy.plugins.redis.streams.processing.cancellation import end
+from chancy.plugins.redis.streams.processing.cancellation import cancel_all
 from chancy.plugins.redis.streams.processing.child import locate
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.processor import (
@@ -39,7 +39,7 @@ from chancy.plugins.redis.transport.script_client import ScriptClient
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 logger = logging.getLogger("chancy.redis.streams")
-# Whatever handler gets them: lines of this library say where they come from.
+# On the logger, so that every handler gets the context of the lines of this library.
 logger.addFilter(LogContext())
 
 R = TypeVar("R")
@@ -63,28 +63,28 @@ class Streams(Schedules):
     def __init__(self, settings: RedisSettings) -> None:
         super().__init__()
         self.link = ScriptClient(settings)
-        #: Where events wait that are sent inside transactions.
-        self.deposits = EventOutboxWriter()
+        #: Stores events that are sent inside Postgres transactions.
+        self.outbox = EventOutboxWriter()
         self._streams: dict[str, Stream[Any]] = {}
         self._processors: dict[str, Processor[Any]] = {}
         self._executors: dict[str, StreamExecutor] = {}
         self._defaults = Defaults()
-        #: How the process is to end, if `Halt` ends it.
+        #: The exit that `Halt` may request.
         self.exit = Exit()
 
     def defaults(self, **choices: Unpack[AllChoices]) -> None:
-        """Say what streams and processors are like that do not say otherwise. Call it first.
+        """Set the default options of streams and processors. Call it before declaring any.
 
-        Over the environment, where ``CHANCY_STREAMS_LEASE_S=10`` stands for ``lease_s=10``. Zero
-        and False are values.
+        These override the environment, where ``CHANCY_STREAMS_LEASE_S=10`` sets ``lease_s=10``.
+        Zero and False are values.
 
-        :raises ConfigurationError: there are streams already, or none has such a setting.
+        :raises ConfigurationError: a stream is already declared, or a setting does not exist.
         """
         if self._streams:
             raise ConfigurationError(
-                f"the stream {min(self._streams)} is declared already: call defaults() before"
+                f"the stream {min(self._streams)} is already declared: call defaults() before it"
             )
-        self._defaults.give(choices)
+        self._defaults.update(choices)
 
     def stream(
         self,
@@ -98,19 +98,20 @@ class Streams(Schedules):
         codec: str | Codec | None = None,
         compressor: str | Compressor | None = None,
         reads: Iterable[Codec | Compressor] = (),
-        hasher: GivenHasher = None,
+        hasher: HasherOption = None,
         max_bytes: int = DEFAULT_MAX_PAYLOAD,
     ) -> Stream[RecordT]:
-        """Declare a stream: partitions of ordered events of one type of record.
+        """Declare a stream: partitions of ordered events with one type of record.
 
-        What is None is as `defaults` says; without that 16 partitions of 50,000 events, which
-        block when they are full, of JSON, uncompressed, by the hasher crc32.
+        An option that is None is taken from `defaults`; without a default, a stream has 16
+        partitions of 50,000 events that block when full, uncompressed JSON and the hasher crc32.
 
-        :param partition_by: what has an order among itself: a field, or a function of the record.
-        :raises ConfigurationError: there is one of this name, or something cannot be.
+        :param partition_by: the key, a field or a function of the record; events with the same key
+            keep their order.
+        :raises ConfigurationError: the name is taken, or an option is not valid.
         """
         if name in self._streams:
-            raise ConfigurationError(f"there are two streams {name!r}: rename one")
+            raise ConfigurationError(f"the stream {name!r} is declared twice: rename one")
         like = self._defaults.of_stream(
             {
                 "partitions": partitions,
@@ -130,9 +131,7 @@ class Streams(Schedules):
             max_bytes=max_bytes,
         )
         route = route_of(record, partition_by, like.pop("hasher", None))
-        made = Stream(
-            name, link=self.link, coding=coding, route=route, deposits=self.deposits, **like
-        )
+        made = Stream(name, link=self.link, coding=coding, route=route, outbox=self.outbox, **like)
         self._streams[name] = made
         return made
 
@@ -162,16 +161,17 @@ class Streams(Schedules):
         mode: Literal["async", "thread", "process"] = "async",
         **choices: Unpack[Choices],
     ) -> Callable[[Any], Processor[R]]:
-        """Declare a function that works through a stream, once for each partition owned.
+        """Declare a function that consumes a stream, called once for each owned partition.
 
-        :param name: the group of the processor; the name of the function unless given.
-        :param mode: ``async`` for async functions; plain ones run in a ``thread`` or a ``process``
-            for each partition.
+        :param name: the name of the processor's group; the function's name unless given.
+        :param mode: ``async`` for async functions; plain functions run in a ``thread`` or a
+            ``process`` for each partition.
         :param choices: see `Options`.
-        :raises ConfigurationError: the stream has a processor of this name, or something cannot be.
+        :raises ConfigurationError: the stream has a processor of this name, or an option is not
+            valid.
         """
         if not isinstance(stream, Stream):
-            raise ConfigurationError(f"{stream!r} is no stream: give what stream() has made")
+            raise ConfigurationError(f"{stream!r} is not a stream: pass the result of stream()")
         options = Options(mode=mode, **self._defaults.of_processor(choices))
 
         def declare(function: Any) -> Processor[R]:
@@ -191,17 +191,17 @@ class Streams(Schedules):
 
     @property
     def streams(self) -> Sequence[Stream[Any]]:
-        """Those that are declared, by name."""
+        """The declared streams, by name."""
         return [self._streams[name] for name in sorted(self._streams)]
 
     @property
     def processors(self) -> Sequence[Processor[Any]]:
-        """Those that are declared, by stream and name."""
+        """The declared processors, by stream and name."""
         return [self._processors[id] for id in sorted(self._processors)]
 
     @property
     def executors(self) -> Sequence[StreamExecutor]:
-        """Those that run in this process now."""
+        """The executors that run in this process now."""
         return [self._executors[id] for id in sorted(self._executors)]
 
     # Beside a worker
@@ -213,58 +213,64 @@ class Streams(Schedules):
         leader: LeaderGate | None = None,
         ending: asyncio.Event | None = None,
     ) -> None:
-        """Run processors and timers until cancelled; then hand over what is owned.
+        """Run processors and timers until cancelled; then release the owned partitions.
 
         :param only: names of the processors to run; all unless given.
-        :param leader: whether this worker leads; every one does unless given.
-        :param ending: hand over when this is set, and return.
-        :raises ConfigurationError: there is none of a name.
+        :param leader: reports whether this worker is the leader; without it, every worker is.
+        :param ending: when set, release the partitions and return.
+        :raises ConfigurationError: a name is not declared.
         """
-        wanted = self._wanted(only)
+        wanted = self._selected(only)
         own = uuid.uuid4()
-        # Beside a worker the lines of the log say its id.
+        # Beside a worker, log lines carry the id of the worker.
         before = ORIGIN.set(ORIGIN.get(Origin(lambda: own)))
         running = [
             asyncio.create_task(self._run(processor), name=f"executor {processor.id}")
             for processor in wanted
         ]
-        if self.duties:
-            timers = Timers(self.link, self.duties, leader or Unelected(), SystemClock())
+        if self.scheduled:
+            timers = Timers(self.link, self.scheduled, leader or Unelected(), SystemClock())
             running.append(asyncio.create_task(timers.serve(), name="timers"))
         ORIGIN.reset(before)
         if not running:
             return
-        told = asyncio.create_task((ending or asyncio.Event()).wait(), name="ending")
-        left = {told, *running}
+        stopping = asyncio.create_task((ending or asyncio.Event()).wait(), name="ending")
+        left = {stopping, *running}
         try:
-            # Startup tasks end, and the processors go on without them.
-            while left != {told} and not told.done():
+            # Startup tasks end, and the processors continue without them.
+            while left != {stopping} and not stopping.done():
                 done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
                 if any(task.cancelled() or task.exception() for task in done):
                     break
         finally:
             try:
-                await end(running, early=told.done())
+                await cancel_all(running, early=stopping.done())
             finally:
-                told.cancel()
+                stopping.cancel()
                 await self.link.close()
         for task in running:
             if not task.cancelled():
                 task.result()
 
-    def _wanted(self, only: Iterable[str] | None) -> Sequence[Processor[Any]]:
+    def _selected(self, only: Iterable[str] | None) -> Sequence[Processor[Any]]:
         if only is None:
             return self.processors
         names = set(only)
         unknown = (
-            names - {one.name for one in self.processors} - {one.id for one in self.processors}
+            names
+            - {processor.name for processor in self.processors}
+            - {processor.id for processor in self.processors}
         )
         if unknown:
             raise ConfigurationError(
-                f"there is no processor {', '.join(sorted(unknown))}: there are "
-                f"{', '.join(one.id for one in self.processors) or 'none'}"
+                f"there is no processor {', '.join(sorted(unknown))}; declared are "
+                f"{', '.join(processor.id for processor in self.processors) or 'none'}"
             )
-        return [one for one in self.processors if one.name in names or one.id in names]
+        return [
+            processor
+            for processor in self.processors
+            if processor.name in names or processor.id in names
+        ]
 
     async def _run(self, processor: Processor[Any]) -> None:
         """Keep the executor of a processor running, as a new member after each failure."""

@@ -1,7 +1,7 @@
-"""Timers, crontabs and startup tasks: async functions that run in a worker, beside its processors.
+"""Timers, crontabs and startup tasks: async functions that run in a worker beside its processors.
 
-What must not be lost, or takes long, is a job: see the cron plugin. These are for the small
-things around a stream, and nothing is kept of them.
+They are for small chores around a stream, and are not stored. Use a job for work that takes long or
+must not be lost; see the cron plugin.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ logger = logging.getLogger("chancy.redis.streams")
 
 Work = Callable[[], Awaitable[None]]
 
-#: Seconds for which a worker that says nothing belongs to its fleet.
+#: Seconds without a heartbeat after which a worker no longer belongs to its fleet.
 _ALIVE_S = 15.0
-#: Milliseconds for which it is remembered that a tick was fired.
+#: Milliseconds for which a fired tick is remembered.
 _TICK_MS = 3_600_000
-#: Seconds for which a tick on the leader waits for Redis.
+#: Seconds that a tick on the leader waits for Redis.
 _PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A function that runs every so many seconds, from the beginning of one run to that of the
-    next; a run that takes longer puts off the next."""
+    """A function that runs at a fixed interval, measured from start to start.
+
+    A run that takes longer than the interval delays the next one.
+    """
 
     name: str
     work: Work
@@ -49,7 +51,7 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Crontab:
-    """A function that runs at the ticks of a schedule; ticks that are missed are left out."""
+    """A function that runs at the ticks of a schedule; missed ticks are skipped."""
 
     name: str
     work: Work
@@ -59,20 +61,20 @@ class Crontab:
 
 @dataclass(frozen=True, slots=True)
 class StartupTask:
-    """A function that runs at the start: of each worker, or of the fleet."""
+    """A function that runs when each worker starts, or once when the fleet starts."""
 
     name: str
     work: Work
     on_leader: bool
 
 
-Duty = Timer | Crontab | StartupTask
+ScheduledTask = Timer | Crontab | StartupTask
 
 
 def schedule_of(expression: str, zone: str) -> Schedule:
-    """The schedule of a cron expression.
+    """Parse a cron expression.
 
-    :raises ConfigurationError: it cannot be read, or the zone is unknown.
+    :raises ConfigurationError: the expression is not valid, or the zone is unknown.
     """
     from chancy.schedule import Schedule
 
@@ -80,7 +82,7 @@ def schedule_of(expression: str, zone: str) -> Schedule:
 
 
 def check_interval(every_s: float) -> None:
-    """Raise `ConfigurationError` unless a timer can have this interval."""
+    """Raise `ConfigurationError` unless the interval is valid for a timer."""
     if not 0.01 <= every_s <= 30 * 86_400:
         raise ConfigurationError(f"every_s={every_s:g} must be from 0.01 s to 30 days")
 
@@ -88,15 +90,19 @@ def check_interval(every_s: float) -> None:
 class Timers:
     """Runs the timers, crontabs and startup tasks of a worker.
 
-    :param leader: whether this worker leads.
-    :param clock: of the timers. Crontabs go by the time of this machine.
+    :param leader: reports whether this worker is the leader.
+    :param clock: the clock of the timers. Crontabs use the time of this machine.
     """
 
     def __init__(
-        self, link: ScriptClient, duties: Sequence[Duty], leader: LeaderGate, clock: Clock
+        self,
+        link: ScriptClient,
+        scheduled: Sequence[ScheduledTask],
+        leader: LeaderGate,
+        clock: Clock,
     ) -> None:
         self._link = link
-        self._duties = duties
+        self._scheduled = scheduled
         self._leader = leader
         self._clock = clock
         self._worker = uuid.uuid4().hex
@@ -106,22 +112,22 @@ class Timers:
         self._calls: set[asyncio.Task[int]] = set()
 
     async def serve(self) -> None:
-        """Run them until cancelled. What fails is logged, and nothing else stops."""
-        if not self._duties:
+        """Run them until cancelled. A failure is logged and does not affect the others."""
+        if not self._scheduled:
             return
-        once = any(isinstance(duty, StartupTask) and duty.on_leader for duty in self._duties)
+        once = any(isinstance(task, StartupTask) and task.on_leader for task in self._scheduled)
         try:
             async with asyncio.TaskGroup() as group:
                 if once:
-                    group.create_task(self._stay(), name="stay")
-                for duty in self._duties:
-                    match duty:
+                    group.create_task(self._keep_alive(), name="stay")
+                for task in self._scheduled:
+                    match task:
                         case Timer():
-                            group.create_task(self._repeat(duty), name=duty.name)
+                            group.create_task(self._repeat(task), name=task.name)
                         case Crontab():
-                            group.create_task(self._tick(duty), name=duty.name)
+                            group.create_task(self._tick(task), name=task.name)
                         case StartupTask():
-                            group.create_task(self._begin(duty), name=duty.name)
+                            group.create_task(self._run_at_start(task), name=task.name)
         finally:
             if once:
                 await self._leave()
@@ -132,7 +138,7 @@ class Timers:
             await self._clock.sleep(due - self._clock.monotonic())
             if self._leader.leading or not timer.on_leader:
                 await self._run(timer)
-            # Runs that were missed meanwhile are not made up for.
+            # Missed runs are not made up for.
             due = max(due + timer.every_s, self._clock.monotonic())
 
     async def _tick(self, crontab: Crontab) -> None:
@@ -145,34 +151,34 @@ class Timers:
                 await self._run(crontab)
 
     async def _first(self, crontab: Crontab, due: datetime) -> bool:
-        """Whether nobody has fired this tick: the leader may have changed within it."""
+        """Return whether this worker is the first to fire the tick: the leader may have changed."""
         key = f"{self._tag}:tick:{crontab.name}:{due.timestamp():.0f}"
         backoff = Backoff(base_s=0.1, cap_s=1.0)
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                return await self._ours(key)
+                return await self._claim_tick(key)
             except BrokerError as error:
                 if time.monotonic() >= until:
                     logger.warning("crontab_not_fired name=%s error=%s", crontab.name, error)
                     return False
             await asyncio.sleep(backoff.next_s())
 
-    async def _ours(self, key: str) -> bool:
+    async def _claim_tick(self, key: str) -> bool:
         if await self._link.command("SET", key, self._worker, "NX", "PX", _TICK_MS):
             return True
-        # Or by a try whose answer was lost.
+        # An earlier attempt whose answer was lost may have set it.
         return bool(await self._link.command("GET", key) == self._worker.encode())
 
-    async def _begin(self, task: StartupTask) -> None:
+    async def _run_at_start(self, task: StartupTask) -> None:
         backoff = Backoff(base_s=0.5, cap_s=30.0)
         while True:
-            if await self._begun(task):
+            if await self._try_once(task):
                 return
             await asyncio.sleep(backoff.next_s())
 
-    async def _begun(self, task: StartupTask) -> bool:
-        """Try once; False if it is to be tried again."""
+    async def _try_once(self, task: StartupTask) -> bool:
+        """Try once; return False if the task must be retried."""
         if not task.on_leader:
             return await self._run(task)
         await self._leader.wait()
@@ -189,7 +195,7 @@ class Timers:
         return done or claim == 2
 
     async def _finish(self, task: StartupTask) -> None:
-        """Say that it is done, until Redis has heard it: nobody runs it meanwhile, nor again."""
+        """Record the completion in Redis, retrying until it is stored: the task must not rerun."""
         backoff = Backoff(base_s=0.2, cap_s=5.0)
         while True:
             try:
@@ -200,21 +206,21 @@ class Timers:
             else:
                 return
 
-    async def _run(self, duty: Duty) -> bool:
-        """Run it once; False if it failed, which is logged."""
+    async def _run(self, task: ScheduledTask) -> bool:
+        """Run it once; a failure is logged and returns False."""
         try:
-            await duty.work()
+            await task.work()
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            kind = type(duty).__name__.lower()
-            logger.exception("stream_duty_failed kind=%s name=%s", kind, duty.name)
+            kind = type(task).__name__.lower()
+            logger.exception("stream_duty_failed kind=%s name=%s", kind, task.name)
             return False
         return True
 
     # The fleet
 
-    async def _stay(self) -> None:
+    async def _keep_alive(self) -> None:
         while True:
             try:
                 await self._once("beat", "")
@@ -224,7 +230,7 @@ class Timers:
 
     async def _leave(self) -> None:
         if self._calls:
-            # The server may do what was cancelled yet: behind the leave it would join again.
+            # The server may still execute a cancelled call: after the leave it would join again.
             await asyncio.wait(self._calls)
         try:
             await self._once("leave", "")
@@ -232,7 +238,7 @@ class Timers:
             logger.warning("stream_fleet_not_left error=%s", error)
 
     async def _once(self, action: str, name: str) -> int:
-        call = asyncio.create_task(self._ask(action, name), name=f"once {action}")
+        call = asyncio.create_task(self._call(action, name), name=f"once {action}")
         self._calls.add(call)
         call.add_done_callback(self._answered)
         return await asyncio.shield(call)
@@ -240,15 +246,15 @@ class Timers:
     def _answered(self, call: asyncio.Task[int]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # somebody may have been cancelled who would have heard of it
+            call.exception()  # its caller may have been cancelled: mark the error as retrieved
 
-    async def _ask(self, action: str, name: str) -> int:
+    async def _call(self, action: str, name: str) -> int:
         args = (action, self._worker, round(_ALIVE_S * 1000), name)
         return int(await self._link.call("once", self._keys, args))
 
 
 async def _until(due: datetime) -> None:
-    """Wait for a moment. A sleep may end early, and a clock be set."""
+    """Wait until a datetime. A sleep may end early, and the clock may be set."""
     while True:
         left_s = (due - datetime.now(UTC)).total_seconds()
         if left_s <= 0:

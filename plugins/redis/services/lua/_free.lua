@@ -1,4 +1,4 @@
--- A script that has not written yet is refused by a server that is full; one that has goes on.
--- This deletes nothing. Only what starts services does without it: what runs must be able to go on,
--- and to end.
+-- Make sure that a full server does not refuse the script: it refuses only scripts that have not
+-- written yet, and this deletes nothing. Scripts that start services omit it: services that run must
+-- be able to continue and to end.
 redis.call('DEL', waiting .. ':full')

@@ -1,5 +1,5 @@
--- What every script here is given: KEYS waiting ended known; ARGV[1] what the hashes begin with.
--- The other keys begin with the first one. All of them share a slot of a cluster.
+-- Arguments of every script here: KEYS waiting ended known; ARGV[1] prefix of the hashes.
+-- The other keys start with the first one. All keys share a cluster slot.
 local waiting, ended, known, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local leases, rung, control = waiting .. ':leases', waiting .. ':rung', waiting .. ':control'
 local cleaning, kept = waiting .. ':cleaning', waiting .. ':kept'
@@ -7,24 +7,24 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local OVER = {SUCCESS = true, ERROR = true, EXCEPTION = true}
 
--- Whether somebody runs it, as far as its lease tells.
+-- Whether a worker has a valid lease of the service.
 local function runs(id)
   local till = redis.call('ZSCORE', leases, id)
   return till and tonumber(till) > now and redis.call('HGET', prefix .. id, 'state') == 'RUNNING'
 end
 
--- Whether the lease of this token is the one that counts.
+-- Whether this token is the current one.
 local function owns(id, token)
   local found = redis.call('HMGET', prefix .. id, 'state', 'token')
   return found[1] == 'RUNNING' and found[2] == token
 end
 
--- Whether it is for one worker only, which alone may run it.
+-- Whether the service belongs to one worker only.
 local function is_local(id)
   return redis.call('HGET', prefix .. id, 'local') == 'true'
 end
 
--- Forget whose it was and where it had ended. A token that is gone fits nobody.
+-- Remove owner, token and outcome. Without a token in the hash, no old token matches.
 local function free(id, state)
   redis.call('ZREM', leases, id)
   redis.call('HDEL', prefix .. id, 'token', 'owner', 'wanted')
@@ -43,8 +43,8 @@ local function stopped(id)
   redis.call('PUBLISH', prefix .. id, '{"event":"stop","data":null}')
 end
 
--- Forget it. Not one that waits to be cleaned up after: its list is not looked through, of which
--- each removal would read all.
+-- Remove the service. Does not remove it from the list of ended services, which would read all of
+-- that list.
 local function remove(id)
   redis.call('ZREM', leases, id)
   redis.call('ZREM', cleaning, id)
@@ -53,7 +53,7 @@ local function remove(id)
   redis.call('SREM', known, id)
 end
 
--- Let it wait for a worker: the last in the line, or the first.
+-- Queue the service for a worker: at the end of the queue, or at its front.
 local function wait(id, side)
   free(id)
   redis.call('HSET', prefix .. id, 'state', 'WAIT')
@@ -61,17 +61,17 @@ local function wait(id, side)
   redis.call(side or 'LPUSH', waiting, id)
 end
 
--- Whether it is in the line. Reads all of the line: only for what people ask.
+-- Whether the service is queued. Reads the whole queue: for commands only.
 local function waits(id)
   return redis.call('LPOS', waiting, id) or redis.call('LPOS', rung, id)
 end
 
--- Tell the owner to look at what is wanted now, not only at its next renewal.
+-- Notify the owner of a request now, before its next renewal.
 local function nudge(id)
   redis.call('XADD', control, 'MAXLEN', '~', 1000, '*', 'id', id)
 end
 
--- Do with a service that nobody runs any more what was wanted meanwhile.
+-- Carry out the last request for a service that no longer runs; queue it if there is none.
 local function settle(id, wanted, side)
   if wanted == 'remove' or is_local(id) then
     remove(id)

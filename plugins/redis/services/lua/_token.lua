@@ -1,4 +1,4 @@
--- A number above every one before it, also after all data was lost: microseconds by the clock.
+-- Return a token above all earlier ones, even after a loss of all data: the time in microseconds.
 local function next_token()
   local last = tonumber(redis.call('GET', waiting .. ':token') or '0')
   local made = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
@@ -7,7 +7,7 @@ local function next_token()
   return text
 end
 
--- Give it to a worker. 'wanted' of a time before is not for this run.
+-- Grant the lease to a worker. An older request in 'wanted' does not apply to this run.
 local function give(id, owner, lease_ms)
   local token = next_token()
   redis.call('HDEL', prefix .. id, 'output', 'wanted', 'cleanups')

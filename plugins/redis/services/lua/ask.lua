@@ -1,5 +1,5 @@
--- Ask for stop, reload or remove. Safe to repeat; the last one counts.
--- ARGV prefix id wanted; the state in which it was, nothing if it is not there.
+-- Request stop, reload or remove. Safe to repeat; the last request wins.
+-- ARGV prefix id wanted; returns the previous state, nil if there is no such service.
 --@include _keys
 --@include _free
 local id, wanted = ARGV[2], ARGV[3]

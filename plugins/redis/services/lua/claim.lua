@@ -1,12 +1,13 @@
--- Take what waits, oldest first: the id leaves the line and becomes RUNNING with a lease at once.
--- If the answer is lost the lease ends, and it waits again. ARGV prefix owner lease_ms most
+-- Claim queued services, oldest first: each leaves the queue and becomes RUNNING with a lease,
+-- atomically. If the reply is lost, the lease ends and it is queued again.
+-- ARGV prefix owner lease_ms most
 -- For each id {id, 'run', token, name, data}, {id, 'missing'}, {id, 'running'}, or {id, 'stopped'}.
 --@include _keys
 --@include _free
 --@include _token
 local owner, lease_ms, most = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
--- What the bell of a worker has moved is older than the rest, the last moved the youngest of it.
--- As many as workers are waiting, each of them rings once.
+-- Ids that blocking waits of workers have moved are older than the rest; the last one moved is the
+-- newest of them. There are at most as many as waiting workers.
 while redis.call('LMOVE', rung, waiting, 'LEFT', 'RIGHT') do end
 local found = {}
 for _ = 1, most do

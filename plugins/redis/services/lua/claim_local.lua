@@ -1,5 +1,6 @@
--- Make a service that is for one worker only, and give it to that one; not if it runs elsewhere.
--- One of ours has ended by now. ARGV prefix owner lease_ms id name data; the token, or nothing.
+-- Create a service for one worker only and grant its lease, unless another worker runs the id. An
+-- earlier instance of this worker has ended by now.
+-- ARGV prefix owner lease_ms id name data; returns the token, or nil.
 --@include _keys
 --@include _token
 local owner, lease_ms, id = ARGV[2], tonumber(ARGV[3]), ARGV[4]

@@ -1,5 +1,5 @@
--- Forget what has ended, after its handler; not if it was begun anew or taken by another meanwhile.
--- ARGV prefix id times; 1 if it was forgotten.
+-- Remove an ended service after its handler, unless it was restarted or claimed by another worker.
+-- ARGV prefix id times; returns 1 if it was removed.
 --@include _keys
 --@include _free
 local id = ARGV[2]

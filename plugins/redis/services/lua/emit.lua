@@ -1,4 +1,5 @@
--- Publish an event of the one that runs. ARGV prefix id token message; 0 if the lease was lost.
+-- Publish an event of a running service. ARGV prefix id token message; returns 0 if the lease is
+-- lost.
 --@include _keys
 if not owns(ARGV[2], ARGV[3]) then
   return 0

@@ -1,5 +1,5 @@
--- A service has ended by itself. ARGV prefix id token state output event
--- 1, or 0 if the lease was lost: then it has changed nothing. A repetition is lost too.
+-- Record that a service ended by itself. ARGV prefix id token state output event
+-- Returns 1, or 0 without any change if the lease is lost, as it is when this is repeated.
 --@include _keys
 --@include _free
 local id, token, state = ARGV[2], ARGV[3], ARGV[4]

@@ -1,5 +1,5 @@
--- The owner has stopped its copy, for what was wanted; the last wish counts. ARGV prefix id token
--- {'lost'}, {'reload', name, data}: run it again with these, or {what has become of it}.
+-- Carry out the last request after the owner has stopped its instance. ARGV prefix id token
+-- Returns {'lost'}, {'reload', name, data} to run it again with these, or {new state}.
 --@include _keys
 --@include _free
 local id, token = ARGV[2], ARGV[3]

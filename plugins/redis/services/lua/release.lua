@@ -1,5 +1,5 @@
--- The owner has stopped its copy because it ends: it is the next to be taken. One that is local is
--- removed. ARGV prefix id token; what has become of it, or 'lost'.
+-- Release a service after its stopping owner has stopped the instance: it goes to the front of the
+-- queue; a local one is removed. ARGV prefix id token; returns the new state, or 'lost'.
 --@include _keys
 --@include _free
 local id, token = ARGV[2], ARGV[3]

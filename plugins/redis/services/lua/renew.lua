@@ -1,5 +1,5 @@
 -- Extend leases. Safe to repeat. ARGV prefix lease_ms, then id and token of each
--- For each 'lost', or what is wanted: stop, reload, restart, remove, or ''.
+-- Returns for each 'lost', or the requested action: stop, reload, restart, remove, or ''.
 --@include _keys
 --@include _free
 local lease_ms = tonumber(ARGV[2])

@@ -1,6 +1,7 @@
--- Let a service run again, by whoever is free. Safe to repeat. ARGV prefix id, then the states in
--- which it may; any if there are none. {whether it will, the state it had}; nothing if it is not
--- there, or was for a worker that runs it no more. One that runs is stopped by its owner first.
+-- Run a service again, in any worker; if it runs, its owner stops it first. Safe to repeat.
+-- ARGV prefix id, then the states from which it may restart; any state if there are none.
+-- Returns {whether it restarts, the previous state}; nil if there is no such service, or it was
+-- local to a worker that no longer runs it.
 --@include _keys
 local id = ARGV[2]
 local key = prefix .. id

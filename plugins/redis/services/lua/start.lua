@@ -1,5 +1,5 @@
--- Let a service wait for a worker, unless it runs. Safe to repeat: it waits once.
--- ARGV prefix id name data cleanup; the state that it has now: WAIT, or RUNNING if it runs.
+-- Queue a service for a worker, unless it runs. Safe to repeat: it is queued once.
+-- ARGV prefix id name data cleanup; returns the new state, WAIT, or RUNNING if it runs.
 --@include _keys
 local id, name, data, cleanup = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if runs(id) then
@@ -8,7 +8,7 @@ end
 local key = prefix .. id
 local queued = redis.call('EXISTS', key) == 1 and waits(id)
 local was = redis.call('HGET', key, 'state')
--- First of all what a server that is full refuses.
+-- First the write that a server without memory refuses.
 redis.call('HSET', key, 'task', name, 'data', data, 'state', 'WAIT')
 free(id, was)
 redis.call('HDEL', key, 'local', 'cleanup')

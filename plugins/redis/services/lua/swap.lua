@@ -1,4 +1,4 @@
--- Set the data if they are what they were. ARGV prefix id old new; nothing if it is not there.
+-- Set the data if it is unchanged. ARGV prefix id old new; returns nil if there is no such service.
 --@include _keys
 local key = prefix .. ARGV[2]
 if redis.call('EXISTS', key) == 0 then

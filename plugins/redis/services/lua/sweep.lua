@@ -1,6 +1,6 @@
--- Find what nobody runs any more, at most so many of each kind. Atomic: of many workers that sweep
--- one finds each. ARGV prefix most extra_ms keep_ms adopt_ms cursor
--- {{id, what has become of it}…, ids without a hash…, the next cursor}
+-- Handle services whose lease has ended, at most so many of each kind. Atomic: if many workers
+-- sweep, each service is found once. ARGV prefix most extra_ms keep_ms adopt_ms cursor
+-- Returns {{id, new state}…, ids without a hash…, the next cursor}
 --@include _keys
 --@include _free
 local most, extra, keep = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -8,7 +8,7 @@ local found, ghosts = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - extra, 'LIMIT', 0, most)) do
   local fields = redis.call('HMGET', prefix .. id, 'state', 'wanted')
   if fields[1] == 'RUNNING' then
-    -- To the end of the line: one that kills its workers keeps up nobody.
+    -- To the end of the queue: a service that kills its workers must not delay the others.
     table.insert(found, {id, settle(id, fields[2], 'LPUSH')})
   else
     redis.call('ZREM', leases, id)
@@ -21,7 +21,7 @@ end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', kept, '-inf', now - keep, 'LIMIT', 0, most)) do
   remove(id)
 end
--- Whatever says that it runs without a lease was written by another program: it gets one.
+-- A service RUNNING without a lease was written by another program: grant a lease.
 local page = redis.call('SSCAN', known, ARGV[6], 'COUNT', most)
 for _, id in ipairs(page[2]) do
   local state = redis.call('HGET', prefix .. id, 'state')

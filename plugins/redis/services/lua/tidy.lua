@@ -1,6 +1,6 @@
--- Take what has ended, oldest first, to clean up after it. If that is not said to be done in time,
--- a sweep puts it back. ARGV prefix lease_ms most drop; with drop 1 all is forgotten here and now.
--- For each {id, how many times it was taken, fields and values…}
+-- Claim ended services for their cleanup, oldest first. If a cleanup is not confirmed in time, a
+-- sweep puts the service back. ARGV prefix lease_ms most drop; with drop 1, remove all at once.
+-- Returns for each {id, number of claims, fields and values…}
 --@include _keys
 --@include _free
 local lease_ms, most = tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -12,7 +12,7 @@ import click
 
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import CommandLine
-from chancy.plugins.redis.streams.cli.shared import (
+from chancy.plugins.redis.streams.cli.arguments import (
     PROCESSOR,
     STREAM,
     STREAMS,
@@ -34,7 +34,7 @@ from chancy.text import shown
     default="0",
     show_default=True,
     metavar="ID",
-    help="0: all that is kept; $: what comes; or the id of an event, to begin behind it.",
+    help="0: all stored events; $: new events only; or the id of an event, to start after it.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json
@@ -42,55 +42,57 @@ from chancy.text import shown
 def reset(
     line: CommandLine, stream: str, processor: str, start: str, yes: bool, json_: bool
 ) -> None:
-    """Let a processor work through a stream anew. Its workers must be stopped.
+    """Restart a processor from a position in the stream. Its workers must be stopped.
 
-    What it had read and not acknowledged is forgotten, or comes again with what follows the start.
-    Quarantines are lifted. Exits 1 if workers have the processor.
+    Pending events are discarded; those after the new position are delivered again. Quarantines are
+    lifted. Exits 1 if workers run the processor.
 
     \b
     Example:
       chancy redis stream reset orders bill --start 0
     """
     target = declared(stream)
-    look = run(target, lambda: inspected(target, processor))
+    inspection = run(target, lambda: inspected(target, processor))
     if not re.fullmatch(r"\$|\d{1,20}(-\d{1,20})?", start):
-        raise click.UsageError(f"--start {shown(start)}: give 0, $, or the id of an event")
-    alive = [one for one in run(target, look.members) if one.lease_s > 0]
+        raise click.UsageError(f"--start {shown(start)}: pass 0, $, or the id of an event")
+    alive = [member for member in run(target, inspection.members) if member.lease_s > 0]
     if alive:
         refuse(
-            f"{len(alive)} workers have the processor {processor} of {stream}: stop them, or wait "
-            f"{max(one.lease_s for one in alive):.0f} s if they were killed"
+            f"{len(alive)} workers run the processor {processor} of {stream}: stop them, or wait "
+            f"{max(member.lease_s for member in alive):.0f} s if they were killed"
         )
     if not yes:
-        reports = run(target, look.report)
+        reports = run(target, inspection.report)
         click.confirm(
-            f"the processor {processor} begins {stream} anew at {start}; "
-            f"{sum(one.pending for one in reports):,} pending events are forgotten. Go on?",
+            f"Restart the processor {processor} of {stream} at {start} and discard "
+            f"{sum(report.pending for report in reports):,} pending events?",
             abort=True,
             err=True,
         )
-    forgotten, busy = run(target, lambda: look.reset(start))
+    forgotten, busy = run(target, lambda: inspection.reset(start))
     if json_:
-        line.script({"forgotten": forgotten, "busy": [one.partition for one in busy]})
+        line.script({"forgotten": forgotten, "busy": [each.partition for each in busy]})
     else:
-        line.line(f"{target.partitions - len(busy)} partitions reset, {forgotten:,} forgotten")
+        line.line(
+            f"{target.partitions - len(busy)} partitions reset, {forgotten:,} events discarded"
+        )
     if busy:
-        numbers = ", ".join(str(one.partition) for one in busy)
-        refuse(f"partitions that a worker has were left as they are: {numbers}")
+        numbers = ", ".join(str(each.partition) for each in busy)
+        refuse(f"partitions owned by a worker were not reset: {numbers}")
 
 
 @click.command()
 @click.argument("stream", required=False)
 @click.argument("processor", required=False)
-@click.option("--partitions", "each", is_flag=True, help="One line for each partition.")
+@click.option("--partitions", "each", is_flag=True, help="Show one line per partition.")
 @as_json
 @click.pass_obj
 def lag(
     line: CommandLine, stream: str | None, processor: str | None, each: bool, json_: bool
 ) -> None:
-    """Show how far processors are: what they have not read, and not acknowledged.
+    """Show the unread and unacknowledged events of processors.
 
-    Of all streams and processors unless they are named. Without workers too.
+    Without arguments, shows all streams and processors. Works without running workers.
 
     \b
     Example:
@@ -103,22 +105,22 @@ def lag(
     for target in wanted:
         found += run(target, partial(_reports, target, processor))
     if json_:
-        line.script([asdict(one) for one in found])
+        line.script([asdict(report) for report in found])
     elif each:
-        line.table(_EACH, [_row(one) for one in found])
+        line.table(_EACH, [_row(report) for report in found])
     else:
         line.table(_SUMMED, _sums(found))
-    for one in found:
-        if one.parked is not None:
+    for report in found:
+        if report.parked is not None:
             click.echo(
-                f"chancy: {one.stream} {one.processor}: partition {one.partition} is parked at "
-                f"{one.parked_id}: {shown(one.parked)}",
+                f"chancy: {report.stream} {report.processor}: partition {report.partition} is "
+                f"parked at {report.parked_id}: {shown(report.parked)}",
                 err=True,
             )
-        if one.halted is not None:
+        if report.halted is not None:
             click.echo(
-                f"chancy: {one.stream} {one.processor}: partition {one.partition} is halted by its "
-                f"worker: {shown(one.halted)}",
+                f"chancy: {report.stream} {report.processor}: partition {report.partition} is "
+                f"halted by its worker: {shown(report.halted)}",
                 err=True,
             )
 
@@ -127,7 +129,9 @@ async def _reports(stream: Stream[Any], processor: str | None) -> list[Partition
     if processor is not None:
         return list(await (await inspected(stream, processor)).report())
     return [
-        one for name in await processors(stream) for one in await Inspection(stream, name).report()
+        report
+        for name in await processors(stream)
+        for report in await Inspection(stream, name).report()
     ]
 
 
@@ -162,42 +166,44 @@ _EACH = (
 )
 
 
-def _row(one: PartitionReport) -> Sequence[object]:
+def _row(report: PartitionReport) -> Sequence[object]:
     return (
-        one.stream,
-        one.processor,
-        one.partition,
-        "parked" if one.parked is not None else one.owner,
-        one.epoch,
-        one.length,
-        one.lag if one.lag >= 0 else "not begun",
-        one.pending,
-        one.first_pending,
-        f"{one.idle_s:.1f}" if one.pending else None,
-        one.dead,
-        one.dropped,
-        one.lost,
+        report.stream,
+        report.processor,
+        report.partition,
+        "parked" if report.parked is not None else report.owner,
+        report.epoch,
+        report.length,
+        report.lag if report.lag >= 0 else "not started",
+        report.pending,
+        report.first_pending,
+        f"{report.idle_s:.1f}" if report.pending else None,
+        report.dead,
+        report.dropped,
+        report.lost,
     )
 
 
 def _sums(found: Sequence[PartitionReport]) -> list[Sequence[object]]:
     groups: dict[tuple[str, str], list[PartitionReport]] = {}
-    for one in found:
-        groups.setdefault((one.stream, one.processor), []).append(one)
+    for report in found:
+        groups.setdefault((report.stream, report.processor), []).append(report)
     return [
         (
             stream,
             processor,
             len(parts),
-            sum(one.owner is not None for one in parts),
-            sum(one.parked is not None for one in parts),
-            sum(one.halted is not None for one in parts),
-            sum(one.length if one.lag < 0 else one.lag for one in parts),
-            sum(one.pending for one in parts),
-            f"{max(one.idle_s for one in parts):.1f}" if any(p.pending for p in parts) else None,
-            sum(one.dead for one in parts),
-            sum(one.dropped for one in parts),
-            sum(one.lost for one in parts),
+            sum(report.owner is not None for report in parts),
+            sum(report.parked is not None for report in parts),
+            sum(report.halted is not None for report in parts),
+            sum(report.length if report.lag < 0 else report.lag for report in parts),
+            sum(report.pending for report in parts),
+            f"{max(report.idle_s for report in parts):.1f}"
+            if any(p.pending for p in parts)
+            else None,
+            sum(report.dead for report in parts),
+            sum(report.dropped for report in parts),
+            sum(report.lost for report in parts),
         )
         for (stream, processor), parts in groups.items()
     ]
@@ -209,29 +215,34 @@ def _sums(found: Sequence[PartitionReport]) -> list[Sequence[object]]:
 @as_json
 @click.pass_obj
 def members(line: CommandLine, stream: str, processor: str, json_: bool) -> None:
-    """Show the workers of a processor, what they are to have, and what they have.
+    """Show the workers of a processor, with their assigned and owned partitions.
 
     \b
     Example:
       chancy redis stream members orders bill
     """
     target = declared(stream)
-    look = run(target, lambda: inspected(target, processor))
-    found = run(target, look.members)
+    inspection = run(target, lambda: inspected(target, processor))
+    found = run(target, inspection.members)
     if json_:
-        line.script([asdict(one) for one in found])
+        line.script([asdict(member) for member in found])
         return
     line.table(
         ("member", "lease s", "assigned", "owned"),
         [
-            (one.member, f"{one.lease_s:.1f}", _numbers(one.assigned), _numbers(one.owned))
-            for one in found
+            (
+                member.member,
+                f"{member.lease_s:.1f}",
+                _numbers(member.assigned),
+                _numbers(member.owned),
+            )
+            for member in found
         ],
     )
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """Partitions as people write them: 0-3 7."""
+    """Format partition numbers as ranges: 0-3 7."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][-1] == number - 1:
@@ -245,16 +256,20 @@ def _numbers(numbers: Sequence[int]) -> str:
 @STREAM
 @PROCESSOR
 @click.option(
-    "--partition", "only", type=click.IntRange(0), multiple=True, help="Only this; repeatable."
+    "--partition",
+    "only",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; repeatable.",
 )
 @as_json
 @click.pass_obj
 def resume(
     line: CommandLine, stream: str, processor: str, only: tuple[int, ...], json_: bool
 ) -> None:
-    """Let parked and halted partitions go on. The event that failed comes first again.
+    """Resume parked and halted partitions, starting with the event that failed.
 
-    Exits 1 if there were none.
+    Exits 1 if no partition was parked or halted.
 
     \b
     Example:
@@ -267,6 +282,6 @@ def resume(
     if json_:
         line.script({str(number): error for number, error in lifted.items()})
     else:
-        line.table(("partition", "was stopped by"), list(lifted.items()))
+        line.table(("partition", "stopped by"), list(lifted.items()))
     if not lifted:
         refuse(f"no partition of {stream} is parked or halted for {processor}")

@@ -1,4 +1,4 @@
-"""``chancy redis stream``."""
+"""``chancy redis stream``, and its commands ``send`` and ``sendmany``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from chancy.errors import ChancyError, ConfigurationError, InvalidArguments
 from chancy.plugin.commands import Seconds, as_json
 from chancy.plugin.runtime import CommandLine
 from chancy.plugins.redis.streams.cli.administration import lag, members, reset, resume
+from chancy.plugins.redis.streams.cli.arguments import STREAM, STREAMS, declared, run
 from chancy.plugins.redis.streams.cli.jsonl import Lines
 from chancy.plugins.redis.streams.cli.progress import Bar
 from chancy.plugins.redis.streams.cli.removal import dead, forget
-from chancy.plugins.redis.streams.cli.shared import STREAM, STREAMS, declared, run
 from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.producing.sender import PATIENCE_S
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -23,14 +23,14 @@ from chancy.plugins.redis.streams.streams import Streams
 
 
 def stream_commands(streams: Streams) -> click.Group:
-    """The group ``stream`` over the streams that an application declares."""
+    """Return the command group ``stream`` for the streams that an application declares."""
 
     @click.group("stream")
     @click.pass_context
     def group(context: click.Context) -> None:
-        """Send to streams, see how far their processors are, and help them on.
+        """Send to streams, and inspect and administer their processors.
 
-        They are those that the application declares, so give its --app. Only Redis is spoken to.
+        Pass the --app that declares the streams. These commands use only Redis.
 
         \b
         Example:
@@ -38,17 +38,17 @@ def stream_commands(streams: Streams) -> click.Group:
         """
         context.meta[STREAMS] = streams
 
-    for one in (send, sendmany, reset, lag, members, resume, dead, forget):
-        group.add_command(one)
+    for command in (send, sendmany, reset, lag, members, resume, dead, forget):
+        group.add_command(command)
     return group
 
 
 def _maker(stream: Stream[Any]) -> Callable[[bytes], Any]:
-    """Makes records of JSON, and looks whether they could be sent."""
+    """Return a parser of records in JSON that also checks that they can be sent."""
     coding = stream.coding
     if not isinstance(coding, RecordCoding):
         raise ConfigurationError(
-            f"the stream {stream.name} has a coding of its own, which does not read JSON"
+            f"the stream {stream.name} has a custom coding, which does not read JSON"
         )
 
     def make(text: bytes) -> Any:
@@ -65,10 +65,10 @@ def _maker(stream: Stream[Any]) -> Callable[[bytes], Any]:
 @as_json
 @click.pass_obj
 def send(line: CommandLine, stream: str, value: tuple[str, ...], json_: bool) -> None:
-    """Send records, each a JSON object. Prints their ids.
+    """Send records, each a JSON object, and print their ids.
 
-    Those of one partition are sent together or not at all. A record that does not fit is named,
-    and nothing is sent.
+    The records of one partition are sent together or not at all. If a record is not valid, nothing
+    is sent and the error names it.
 
     \b
     Example:
@@ -99,7 +99,7 @@ def send(line: CommandLine, stream: str, value: tuple[str, ...], json_: bool) ->
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Leave out the lines before this one.",
+    help="Skip the lines before this one.",
 )
 @click.option(
     "--timeout",
@@ -107,9 +107,9 @@ def send(line: CommandLine, stream: str, value: tuple[str, ...], json_: bool) ->
     default=PATIENCE_S,
     show_default=True,
     metavar="SECONDS",
-    help="Wait so long for room in a full partition.",
+    help="How long to wait for room in a full partition.",
 )
-@click.option("--no-check", is_flag=True, help="Do not read the whole file before sending any.")
+@click.option("--no-check", is_flag=True, help="Send without checking the whole file first.")
 @as_json
 @click.pass_obj
 def sendmany(
@@ -122,10 +122,10 @@ def sendmany(
     no_check: bool,
     json_: bool,
 ) -> None:
-    """Send the records of a file, one JSON object a line; - is the standard input.
+    """Send the records of a file with one JSON object per line; - is the standard input.
 
-    A file is checked to its end first, so that a line that does not fit is named before anything
-    is sent; the standard input cannot be. If sending fails, the line to go on from is said.
+    A file is checked completely before anything is sent; the standard input cannot be. If sending
+    fails, the output names the line to continue from.
 
     \b
     Example:
@@ -153,7 +153,7 @@ def sendmany(
             following = lines.line_of(sent + 1)
             click.echo(
                 f"chancy: {sent:,} records were sent"
-                + (f"; go on with --from-line {following}" if following else ""),
+                + (f"; continue with --from-line {following}" if following else ""),
                 err=True,
             )
             raise

@@ -10,19 +10,19 @@ from chancy.errors import InvalidArguments
 
 R = TypeVar("R")
 
-#: Bytes of a line: a file without line ends must not fill the memory.
+#: Maximum bytes of a line: a file without line ends must not fill the memory.
 MAX_LINE = 16 * 1024 * 1024
-#: Records whose lines are remembered, more than are on their way at any time.
+#: Records whose line numbers are remembered; more than are in flight at any time.
 _REMEMBERED = 10_000
 
 
 class Lines(Generic[R]):
-    """Iterates over the records of a file, and knows where it is.
+    """Iterates over the records of a file and tracks their line numbers.
 
-    :param name: of the file, for errors.
-    :param make: a record of a line; raises `InvalidArguments`.
-    :param first: the first line that counts, from 1.
-    :ivar read: bytes so far.
+    :param name: the name of the file, for errors.
+    :param make: parses a line into a record; raises `InvalidArguments`.
+    :param first: the first line to use, from 1.
+    :ivar read: bytes read so far.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Lines(Generic[R]):
         self.read = 0
 
     def __iter__(self) -> Iterator[R]:
-        """:raises InvalidArguments: a line is no record; names it."""
+        """:raises InvalidArguments: a line is not a valid record; the message names the line."""
         number = 0
         while line := self._file.readline(MAX_LINE + 1):
             number += 1
@@ -45,7 +45,7 @@ class Lines(Generic[R]):
             if len(line) > MAX_LINE:
                 raise InvalidArguments(
                     f"{self._name}:{number}: the line has more than {MAX_LINE:,} bytes: write one "
-                    "JSON object a line"
+                    "JSON object per line"
                 )
             if number < self._first or not line.strip():
                 continue
@@ -58,7 +58,7 @@ class Lines(Generic[R]):
             yield record
 
     def line_of(self, record: int) -> int | None:
-        """The line of a record by its number, from 1; None if it was not read, or long ago."""
+        """Return the line of a record by its number from 1; None if it is unread or forgotten."""
         back = self._made - record
         if record > self._made or back >= len(self._numbers):
             return None

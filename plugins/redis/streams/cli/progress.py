@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for people."""
+"""A progress bar on stderr."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from types import TracebackType
 
 
 class Bar:
-    """Shows how far a file is; nothing where stderr is no terminal.
+    """Shows the progress of reading a file; shows nothing if stderr is not a terminal.
 
-    :param size: bytes of the file; None: not known.
+    :param size: size of the file in bytes; None: unknown.
     """
 
     def __init__(self, size: int | None) -> None:
-        # Only here: it takes 50 ms to import.
+        # Imported here because it takes 50 ms.
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -28,9 +28,9 @@ class Bar:
         )
         self._task = self._progress.add_task("", total=size)
 
-    def advance(self, read: int, said: str) -> None:
-        """So many bytes are read by now, and so it is said."""
-        self._progress.update(self._task, completed=read, description=said)
+    def advance(self, read: int, description: str) -> None:
+        """Show the number of bytes read so far, with a description."""
+        self._progress.update(self._task, completed=read, description=description)
 
     def __enter__(self) -> Bar:
         self._progress.start()

@@ -1,7 +1,7 @@
-"""What makes bytes of a record: a codec, and perhaps a compressor.
+"""Codecs, which encode records as bytes, with an optional compressor.
 
-The name of the entry's field says which: ``data.json``, ``data.msgpack.zstd``. So a stream may
-change its codec at any time: what is there already is read by the one that wrote it.
+The name of an entry's field identifies them: ``data.json``, ``data.msgpack.zstd``. So a stream may
+change its codec at any time: stored events are read with the codec that wrote them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from chancy.plugins.redis.streams.encoding.compression import Compressor, find_c
 from chancy.plugins.redis.streams.encoding.optional import imported
 from chancy.text import shown
 
-#: The codec of streams that name none.
+#: The default codec.
 DEFAULT_CODEC = "json"
-#: Before the name of an encoding. No attribute of a record can be called so.
+#: Prefix of the name of an encoding. No attribute of a record can have such a name.
 PREFIX = b"data."
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
@@ -29,35 +29,35 @@ _NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
 
 class UnreadableRecord(ChancyError):
-    """A stored event cannot be made a record. It stays where it is, and its policy decides."""
+    """A stored event cannot be decoded. It stays in the stream, and the policy applies."""
 
 
 @runtime_checkable
 class Codec(Protocol):
-    """Writes records as bytes, and reads them. Called by any thread."""
+    """Encodes records as bytes and decodes them. Must be thread-safe."""
 
     @property
     def name(self) -> str:
-        """1 to 32 of ``a-z 0-9 _ -``; kept with every event that it wrote."""
+        """The name, 1 to 32 of ``a-z 0-9 _ -``; stored with every event that it encoded."""
         ...
 
     def encode(self, record: BaseModel) -> bytes:
-        """Raises whatever it likes for what it cannot write."""
+        """Encode a record; raise any exception if that is not possible."""
         ...
 
     def decode(self, data: bytes, model: type[RecordT]) -> RecordT:
-        """Raises whatever it likes for what it cannot read."""
+        """Decode a record; raise any exception if that is not possible."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class JsonCodec:
-    """Compact JSON as pydantic writes it: times in ISO 8601, no blanks."""
+    """Compact JSON as pydantic writes it: times in ISO 8601, no whitespace."""
 
     name: str = DEFAULT_CODEC
 
     def encode(self, record: BaseModel) -> bytes:
-        # The method of the model makes a text of it first: 1.2 µs instead of 0.3.
+        # The method of the model creates a string first: 1.2 µs instead of 0.3.
         return record.__pydantic_serializer__.to_json(record, by_alias=True, warnings="error")
 
     def decode(self, data: bytes, model: type[RecordT]) -> RecordT:
@@ -66,7 +66,7 @@ class JsonCodec:
 
 @dataclass(frozen=True, slots=True)
 class ValuesCodec:
-    """A codec made of two functions: of the values that ``model_dump()`` gives, and of bytes."""
+    """A codec made from two functions: of the values of ``model_dump()``, and of bytes."""
 
     name: str
     dumps: Callable[[Any], bytes]
@@ -76,7 +76,7 @@ class ValuesCodec:
         return self.dumps(record.model_dump(by_alias=True, warnings="error"))
 
     def decode(self, data: bytes, model: type[RecordT]) -> RecordT:
-        # A strict model, too: what the format has no type for was written as text.
+        # Not strict, even for a strict model: types that the format lacks are stored as strings.
         return model.model_validate(self.loads(data), strict=False)
 
 
@@ -84,7 +84,7 @@ def _msgpack() -> Codec:
     msgpack = imported("msgpack", what="the codec 'msgpack'")
 
     def dumps(value: Any) -> bytes:
-        # What MessagePack has no type for is written as JSON would have it.
+        # Types that MessagePack lacks are written as in JSON.
         return cast(bytes, msgpack.packb(value, default=to_jsonable_python))
 
     def loads(data: bytes) -> Any:
@@ -96,34 +96,34 @@ def _msgpack() -> Codec:
 _CODECS: Mapping[str, Callable[[], Codec]] = {"json": JsonCodec, "msgpack": _msgpack}
 
 
-def find_codec(given: str | Codec | None) -> Codec:
-    """The codec of a name, or an own one.
+def find_codec(codec: str | Codec | None) -> Codec:
+    """Return the codec of a name, or a custom codec.
 
-    :raises ConfigurationError: there is none of this name, its library is missing, or what was
-        given is none.
+    :raises ConfigurationError: the name is unknown, its library is missing, or the object is not a
+        codec.
     """
-    match given:
+    match codec:
         case None:
             return JsonCodec()
         case str():
-            if given not in _CODECS:
+            if codec not in _CODECS:
                 raise ConfigurationError(
-                    f"there is no codec {shown(given)}: use {', '.join(_CODECS)}, or an object "
+                    f"there is no codec {shown(codec)}: use {', '.join(_CODECS)} or an object "
                     "with a name and the methods encode(record) and decode(data, model)"
                 )
-            return _CODECS[given]()
+            return _CODECS[codec]()
         case Codec():
-            return given
+            return codec
         case _:
             raise ConfigurationError(
-                f"{shown(given)} is no codec: give a name, or an object with a name and the "
+                f"{shown(codec)} is not a codec: pass a name, or an object with a name and the "
                 "methods encode(record) and decode(data, model)"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A codec with its compressor, and the name of the field that they write."""
+    """A codec with its compressor, and the name of their field."""
 
     codec: Codec
     compressor: Compressor | None = None
@@ -140,22 +140,22 @@ class Encoding:
         object.__setattr__(self, "field", PREFIX + ".".join(names).encode())
 
     def encode(self, record: BaseModel) -> bytes:
-        """The bytes of a record."""
+        """Encode a record."""
         data = self.codec.encode(record)
         return self.compressor.compress(data) if self.compressor else data
 
     def decode(self, data: bytes, model: type[RecordT]) -> RecordT:
-        """The record of these bytes."""
+        """Decode a record."""
         plain = self.compressor.decompress(data) if self.compressor else data
         return self.codec.decode(plain, model)
 
 
 class Encodings:
-    """What a stream writes, and everything that it can read.
+    """The encoding that a stream writes, and all that it can read.
 
-    :param codec: and ``compressor``: by name, or own ones.
-    :param reads: own codecs and compressors that wrote what may still be there.
-    :raises ConfigurationError: one of them cannot be.
+    :param codec: by name, or a custom codec; the same for ``compressor``.
+    :param reads: custom codecs and compressors that wrote events which may still be stored.
+    :raises ConfigurationError: one of them is not valid.
     """
 
     def __init__(
@@ -178,13 +178,13 @@ class Encodings:
         self._codecs[self.written.codec.name] = self.written.codec
         if self.written.compressor:
             self._compressors[self.written.compressor.name] = self.written.compressor
-        # Grows by what is found readable, so by no more than there are codecs.
+        # Holds readable encodings only, so its size is bounded by the known codecs.
         self._known = {self.written.field: self.written}
 
     def of(self, field: bytes) -> Encoding:
-        """The encoding that wrote a field of this name.
+        """Return the encoding that wrote a field of this name.
 
-        :raises UnreadableRecord: this process does not have it.
+        :raises UnreadableRecord: this process does not have the encoding.
         """
         found = self._known.get(field)
         if found is None:
@@ -203,6 +203,6 @@ class Encodings:
             )
         except ConfigurationError as error:
             raise UnreadableRecord(
-                f"an event was written as {shown(name)}, which this process cannot read: {error}; "
-                "what once was an own codec or compressor of the stream goes into its reads="
+                f"an event was encoded as {shown(name)}, which this process cannot read: {error}; "
+                "pass former custom codecs and compressors of the stream in reads="
             ) from None

@@ -11,7 +11,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.encoding.optional import imported
 from chancy.text import shown
 
-#: Bytes that an event may have once it is decompressed: a few stored ones can become any number.
+#: Maximum bytes of a decompressed event: a few stored bytes can expand to any number.
 MAX_DECOMPRESSED = 64 * 1024 * 1024
 
 _GZIP_BITS = 31
@@ -19,17 +19,17 @@ _GZIP_BITS = 31
 
 @runtime_checkable
 class Compressor(Protocol):
-    """Makes bytes fewer, and what they were. Called by any thread."""
+    """Compresses bytes and decompresses them. Must be thread-safe."""
 
     @property
     def name(self) -> str:
-        """1 to 32 of ``a-z 0-9 _ -``; kept with every event that it wrote."""
+        """The name, 1 to 32 of ``a-z 0-9 _ -``; stored with every event that it compressed."""
         ...
 
     def compress(self, data: bytes) -> bytes: ...
 
     def decompress(self, data: bytes) -> bytes:
-        """Raises whatever it likes for what is no work of its."""
+        """Decompress; raise any exception for bytes that it did not compress."""
         ...
 
 
@@ -38,9 +38,9 @@ def _too_large(name: str) -> ValueError:
 
 
 class Gzip:
-    """Gzip, of the standard library.
+    """Gzip, from the standard library.
 
-    :param level: 1, fastest, to 9, smallest.
+    :param level: 1 (fastest) to 9 (smallest).
     """
 
     name = "gzip"
@@ -65,7 +65,7 @@ class Gzip:
 
 
 class Lz4:
-    """LZ4 frames, of the library lz4: little smaller, very fast."""
+    """LZ4 frames, from the library lz4: low compression, very fast."""
 
     name = "lz4"
 
@@ -86,9 +86,9 @@ class Lz4:
 
 
 class Zstd:
-    """Zstandard, of the library zstandard: about as small as gzip, several times as fast.
+    """Zstandard, from the library zstandard: about as small as gzip, several times as fast.
 
-    :param level: 1, fastest, to 22, smallest.
+    :param level: 1 (fastest) to 22 (smallest).
     """
 
     name = "zstd"
@@ -98,7 +98,7 @@ class Zstd:
         if not 1 <= level <= 22:
             raise ConfigurationError(f"level={shown(level)} of zstd must be from 1 to 22")
         self.level = level
-        # The library's objects are for one thread each, and cost more than a small record.
+        # The library's objects are not thread-safe, and cost more than a small record to create.
         self._own = threading.local()
 
     def compress(self, data: bytes) -> bytes:
@@ -108,7 +108,7 @@ class Zstd:
         return cast(bytes, work.compress(data))
 
     def decompress(self, data: bytes) -> bytes:
-        # It takes the size that a frame promises, whatever limit it is given.
+        # The library allocates the size that a frame declares, whatever the limit.
         promised = self._library.get_frame_parameters(data).content_size
         if MAX_DECOMPRESSED < promised < self._library.CONTENTSIZE_UNKNOWN:
             raise _too_large(self.name)
@@ -121,23 +121,23 @@ class Zstd:
 _COMPRESSORS: Mapping[str, Callable[[], Compressor]] = {"gzip": Gzip, "lz4": Lz4, "zstd": Zstd}
 
 
-def find_compressor(given: str | Compressor) -> Compressor:
-    """The compressor of a name, or an own one.
+def find_compressor(compressor: str | Compressor) -> Compressor:
+    """Return the compressor of a name, or a custom compressor.
 
-    :raises ConfigurationError: there is none of this name, its library is missing, or what was
-        given is none.
+    :raises ConfigurationError: the name is unknown, its library is missing, or the object is not a
+        compressor.
     """
-    match given:
+    match compressor:
         case str():
-            if given not in _COMPRESSORS:
+            if compressor not in _COMPRESSORS:
                 raise ConfigurationError(
-                    f"there is no compressor {shown(given)}: use {', '.join(_COMPRESSORS)}, or an "
-                    "object with a name and the methods compress(data) and decompress(data)"
+                    f"there is no compressor {shown(compressor)}: use {', '.join(_COMPRESSORS)} or "
+                    "an object with a name and the methods compress(data) and decompress(data)"
                 )
-            return _COMPRESSORS[given]()
+            return _COMPRESSORS[compressor]()
         case Compressor():
-            return given
+            return compressor
     raise ConfigurationError(
-        f"{shown(given)} is no compressor: give a name, or an object with a name and the methods "
-        "compress(data) and decompress(data)"
+        f"{shown(compressor)} is not a compressor: pass a name, or an object with a name and the "
+        "methods compress(data) and decompress(data)"
     )

@@ -1,8 +1,8 @@
-"""Which partition a record belongs to: the same in every process, version and language.
+"""Partitioning of records: the same in every process, version and language.
 
-The partition is ``hash(key) % partitions``. Builtin hashers see a key as bytes: text as UTF-8, a
-whole number as its decimal digits, a UUID as its usual text, bytes as they are. So the whole
-number 7 and the text "7" belong together, as they do for whoever only sees the text.
+The partition is ``hash(key) % partitions``. Builtin hashers use a key as bytes: a string as UTF-8,
+an integer as its decimal digits, a UUID as its usual string, bytes as they are. So the integer 7
+and the string "7" share a partition, as programs that only see strings expect.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from chancy.plugins.redis.streams.encoding.codecs import RecordT
 from chancy.plugins.redis.streams.encoding.optional import imported
 from chancy.text import shown
 
-#: What events are partitioned by.
+#: The key by which events are partitioned.
 Key = str | int | bytes | UUID
 
-#: The name of the hasher of streams that name none.
+#: The name of the default hasher.
 DEFAULT_HASHER = "crc32"
 
 
 @runtime_checkable
 class Hasher(Protocol):
-    """Turns the key of an event into a whole number of any size, always into the same one."""
+    """Maps the key of an event to an integer of any size, always the same for the same key."""
 
     @property
     def name(self) -> str:
-        """What is kept with the stream, so that a worker with another hasher is refused."""
+        """The name, stored with the stream so that a worker with another hasher is refused."""
         ...
 
     def hash(self, key: Any) -> int:
-        """The number of a key, as the record has it."""
+        """Return the integer of a key, which is passed as the record has it."""
         ...
 
 
-#: How a hasher is given: by name, as an own one, as a function of the key; None: by default.
-GivenHasher = str | Hasher | Callable[[Any], int] | None
+#: A hasher by name, a custom hasher, or a function of the key; None: the default.
+HasherOption = str | Hasher | Callable[[Any], int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class BytesHasher:
 
 @dataclass(frozen=True, slots=True)
 class FunctionHasher:
-    """A function of an application as a hasher, known by its module and name."""
+    """A hasher made from an application's function, identified by its module and name."""
 
     name: str
     function: Callable[[Any], int]
@@ -69,11 +69,11 @@ class FunctionHasher:
 
 
 def key_bytes(key: object) -> bytes:
-    """A key as the builtin hashers see it.
+    """Return a key as bytes for the builtin hashers.
 
-    :raises InvalidArguments: it is of a type that has no one way to be written.
+    :raises InvalidArguments: its type has no unique representation.
     """
-    if type(key) is str:  # most are, and the rest takes 0.3 µs
+    if type(key) is str:  # the common case; the rest takes 0.3 µs
         return key.encode("utf-8", "surrogatepass")
     if isinstance(key, Enum):
         key = key.value
@@ -83,7 +83,7 @@ def key_bytes(key: object) -> bytes:
         case bytes():
             return key
         case bool():
-            pass  # an int only by name: two partitions would do all the work
+            pass  # an int only technically: two partitions would get all events
         case int():
             return b"%d" % key
         case UUID():
@@ -91,8 +91,8 @@ def key_bytes(key: object) -> bytes:
         case _:
             pass
     raise InvalidArguments(
-        f"{shown(key)} cannot be the key of an event: it must be text, a whole number, bytes or a "
-        "UUID; give partition_by a function that makes one of these"
+        f"{shown(key)} cannot be the key of an event: it must be a string, an integer, bytes or a "
+        "UUID; pass a function that returns one of these as partition_by"
     )
 
 
@@ -104,8 +104,8 @@ def _xxh64() -> Hasher:
     return BytesHasher("xxh64", imported("xxhash", what="the hasher 'xxh64'").xxh64_intdigest)
 
 
-# crc32 takes 0.1 µs a key, blake2 0.5 µs. Every language has crc32, so every program can find the
-# partition of a key.
+# crc32 takes 0.1 µs per key, blake2 0.5 µs. Every language has crc32, so every program can compute
+# the partition of a key.
 _BUILTIN: Mapping[str, Callable[[], Hasher]] = {
     "crc32": lambda: BytesHasher("crc32", zlib.crc32),
     "blake2": lambda: BytesHasher("blake2", _blake2),
@@ -113,33 +113,33 @@ _BUILTIN: Mapping[str, Callable[[], Hasher]] = {
 }
 
 
-def find_hasher(given: GivenHasher) -> Hasher:
-    """The hasher of a name, an own one, or a function as one.
+def find_hasher(hasher: HasherOption) -> Hasher:
+    """Return the hasher of a name, a custom hasher, or a function as a hasher.
 
-    :raises ConfigurationError: there is none of this name, its library is missing, or what was
-        given is none.
+    :raises ConfigurationError: the name is unknown, its library is missing, or the object is not a
+        hasher.
     """
-    if given is None:
+    if hasher is None:
         return _BUILTIN[DEFAULT_HASHER]()
-    if isinstance(given, str):
-        if given not in _BUILTIN:
+    if isinstance(hasher, str):
+        if hasher not in _BUILTIN:
             raise ConfigurationError(
-                f"there is no hasher {shown(given)}: use {', '.join(_BUILTIN)}, a function of the "
+                f"there is no hasher {shown(hasher)}: use {', '.join(_BUILTIN)}, a function of the "
                 "key, or an object with a name and a method hash(key)"
             )
-        return _BUILTIN[given]()
-    if isinstance(given, Hasher):
-        if not 1 <= len(str(given.name)) <= 255:
+        return _BUILTIN[hasher]()
+    if isinstance(hasher, Hasher):
+        if not 1 <= len(str(hasher.name)) <= 255:
             raise ConfigurationError(
-                f"the name of a hasher is {shown(given.name)}: it must be a text of 1 to 255 "
-                "characters, for it is kept with the stream"
+                f"{shown(hasher.name)} cannot be the name of a hasher: it must be a string of 1 to "
+                "255 characters, which is stored with the stream"
             )
-        return given
-    if callable(given):
-        return FunctionHasher(_path(given), given)
+        return hasher
+    if callable(hasher):
+        return FunctionHasher(_path(hasher), hasher)
     raise ConfigurationError(
-        f"{shown(given)} is no hasher: give a name, a function of a key, or an object with a name "
-        "and a method hash(key)"
+        f"{shown(hasher)} is not a hasher: pass a name, a function of a key, or an object with a "
+        "name and a method hash(key)"
     )
 
 
@@ -148,24 +148,24 @@ def _path(function: Callable[[Any], int]) -> str:
     path = f"{getattr(function, '__module__', type(function).__module__)}.{name}"
     if "<lambda>" in path:
         raise ConfigurationError(
-            f"the hasher {path} has no name that could be kept with the stream: define it by def"
+            f"the hasher {path} has no name that can be stored with the stream: define it with def"
         )
     return path
 
 
 class RecordRoute(Generic[RecordT]):
-    """Finds the partition of a record.
+    """Computes the partition of a record.
 
-    :param by: the name of an attribute, or a function of the record that gives the key.
-    :param hasher: by name, a function of the key, or an own one; None: ``crc32``.
-    :raises ConfigurationError: the record has no such attribute, or the hasher cannot be.
+    :param by: the name of an attribute, or a function of the record that returns the key.
+    :param hasher: by name, a function of the key, or a custom hasher; None: ``crc32``.
+    :raises ConfigurationError: the record has no such attribute, or the hasher is not valid.
     """
 
     def __init__(
         self,
         model: type[RecordT],
         by: str | Callable[[RecordT], Key],
-        hasher: GivenHasher = None,
+        hasher: HasherOption = None,
     ) -> None:
         self._model = model
         self._by = by if isinstance(by, str) else getattr(by, "__qualname__", shown(by))
@@ -188,17 +188,17 @@ class RecordRoute(Generic[RecordT]):
 
     @property
     def name(self) -> str:
-        """The name of the hasher, which is kept with the stream."""
+        """The name of the hasher, which is stored with the stream."""
         return self._hasher.name
 
     def key(self, record: RecordT) -> Any:
-        """The key of a record."""
+        """Return the key of a record."""
         return self._key(record)
 
     def partition(self, record: RecordT, partitions: int) -> int:
-        """The number of the partition of a record, from 0.
+        """Return the number of the partition of a record, from 0.
 
-        :raises InvalidArguments: its key cannot be hashed; names what it is partitioned by.
+        :raises InvalidArguments: its key cannot be hashed; the message names the key.
         """
         try:
             return self._hash(self._key(record)) % partitions
@@ -207,22 +207,22 @@ class RecordRoute(Generic[RecordT]):
                 f"{self._model.__qualname__}, partitioned by {self._by}: {error}"
             ) from None
         except Exception as error:
-            given: object = record
-            if not isinstance(given, self._model):
+            value: object = record
+            if not isinstance(value, self._model):
                 raise InvalidArguments(
-                    f"the events of this stream are of {self._model.__qualname__}, "
-                    f"not {shown(given)}: make one of it"
+                    f"the records of this stream are {self._model.__qualname__}, "
+                    f"not {shown(value)}: create one from it"
                 ) from None
             raise InvalidArguments(
                 f"the partition of a {self._model.__qualname__} by {self._by} with the hasher "
-                f"{self.name} cannot be found: {type(error).__name__}: {error}"
+                f"{self.name} cannot be computed: {type(error).__name__}: {error}"
             ) from error
 
 
 def route_of(
     record: type[RecordT],
     partition_by: str | Callable[[RecordT], Key],
-    hasher: GivenHasher = None,
+    hasher: HasherOption = None,
 ) -> RecordRoute[RecordT]:
-    """The route of a type of record; see `RecordRoute`."""
+    """Return the route of a record type; see `RecordRoute`."""
     return RecordRoute(record, partition_by, hasher)

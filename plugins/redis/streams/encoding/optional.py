@@ -1,4 +1,4 @@
-"""Libraries that not every application needs."""
+"""Import of optional libraries."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from chancy.errors import ConfigurationError
 
-#: What installs them all.
+#: The extra that installs all of them.
 EXTRA = "chancy[codecs]"
 
 
 def imported(module: str, *, what: str) -> Any:
-    """A module of a library that may be missing.
+    """Import a module of an optional library.
 
-    :param what: needs it; how an error names it.
-    :raises ConfigurationError: it is missing; the message names what installs it.
+    :param what: the feature that needs it, for the error.
+    :raises ConfigurationError: the library is missing; the message states how to install it.
     """
     try:
         return importlib.import_module(module)

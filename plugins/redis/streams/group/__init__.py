@@ -1,1 +1,1 @@
-"""A group of processors: who owns which partition, and the fetching of events."""
+"""The group of a processor: membership, partition ownership and the fetching of events."""

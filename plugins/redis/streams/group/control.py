@@ -1,4 +1,4 @@
-"""Control: hears what the members of a processor tell each other."""
+"""Reads the control stream, by which the members of a processor's group notify each other."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ logger = logging.getLogger("chancy.redis.streams")
 _BLOCK_MS = 4_000
 
 
-#: Given the reason of a message, and the partitions that it is about; None: all.
-Heard = Callable[[str, Collection[int] | None], None]
+#: Called with the reason of a message and the partitions that it concerns; None: all.
+OnMessage = Callable[[str, Collection[int] | None], None]
 
 _MOST = 100
 
 
 class Control:
-    """Reads the control stream from where it has left off, so that nothing is missed.
+    """Reads the control stream from its last position, so that no message is missed.
 
-    :param heard: called with the reason of each message: join, leave, dead, plan, released, resume.
+    :param on_message: called with the reason of each message: join, leave, dead, plan, released or
+        resume.
     """
 
-    def __init__(self, link: ScriptClient, processor: Processor[Any], heard: Heard) -> None:
+    def __init__(
+        self, link: ScriptClient, processor: Processor[Any], on_message: OnMessage
+    ) -> None:
         self._reader = link.reader()
         self._processor = processor
         self._ctl = processor.stream.keys.ctl(processor.name)
-        self._heard = heard
+        self._on_message = on_message
 
     async def serve(self, last: str) -> None:
-        """Read until cancelled, beginning behind a message."""
+        """Read until cancelled, starting after a message."""
         backoff = Backoff(base_s=0.1, cap_s=2.0)
         known = (0, 0)
         try:
@@ -64,7 +67,7 @@ class Control:
                         error,
                     )
                     await asyncio.sleep(pause_s)
-                    # Whatever was said meanwhile: the stream may have begun anew, with lower ids.
+                    # Read everything again: the stream may have been recreated, with lower ids.
                     known, last = max(known, _order(last)), "0-0"
                     continue
                 count = 0
@@ -72,19 +75,19 @@ class Control:
                     count = len(messages)
                     for xid, fields in messages:
                         last = xid.decode()
-                        self._hear(fields, again=_order(last) <= known)
+                        self._receive(fields, again=_order(last) <= known)
                 if count < _MOST:
                     known = (0, 0)
         finally:
             await self._reader.close()
 
-    def _hear(self, fields: Mapping[bytes, bytes], *, again: bool) -> None:
+    def _receive(self, fields: Mapping[bytes, bytes], *, again: bool) -> None:
         reason = fields.get(b"reason", b"").decode(errors="replace")
         if again and reason == "resume":
-            return  # what was halted since then must not go on by it
+            return  # it must not resume what was halted since then
         numbers = fields.get(b"partitions", b"").split(b",")
         only = {int(number) for number in numbers if number.isdigit()}
-        self._heard(reason, only or None)
+        self._on_message(reason, only or None)
 
 
 def _order(xid: str) -> tuple[int, int]:

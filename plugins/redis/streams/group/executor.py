@@ -1,4 +1,4 @@
-"""The executor: a processor in one worker, from its join to its leave."""
+"""The executor: runs a processor in one worker, from joining its group to leaving it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from chancy.plugins.redis.transport.script_client import ScriptClient
 logger = logging.getLogger("chancy.redis.streams")
 
 
-#: Seconds between two lines of the log that say what was done.
+#: Seconds between two log lines with the counters.
 _COUNT_S = 60.0
 
 
 class StreamExecutor:
-    """One member of the group of a processor: heartbeat, maintenance, control and runner.
+    """One member of a processor's group: heartbeat, maintenance, control and runner.
 
-    :param link: of the running loop.
-    :param leave: asks for the end of the process.
+    :param link: a client of the running loop.
+    :param leave: requests the exit of the process.
     """
 
     def __init__(self, link: ScriptClient, processor: Processor[Any], leave: Exit) -> None:
@@ -44,39 +44,39 @@ class StreamExecutor:
         self._ownership = Ownership(link, processor, self.member)
         self.runner = PartitionRunner(link, processor, self._ownership, self._membership, leave)
         self._joining = asyncio.Event()
-        # Of the membership: a leave is behind all joins.
+        # Serializes changes of the membership: a leave must follow all joins.
         self._changing = asyncio.Lock()
         self._version = 0
 
     async def serve(self) -> None:
-        """Work until cancelled; then hand everything over, within the grace period.
+        """Run until cancelled; then release all partitions within the grace period.
 
-        :raises ConfigurationError: the stream is kept with another number of partitions or hasher.
+        :raises ConfigurationError: the stream is stored with another partition count or hasher.
         """
         processor = self.processor
         origin = origin_here().narrowed(
             executor=self.member, stream=processor.stream.name, processor=processor.name
         )
         ORIGIN.set(origin)
-        standing = await self._join()
+        status = await self._join()
         logger.info(
             "processor_joined processor=%s member=%s plan=%d",
             self.processor.id,
             self.member,
-            standing.version,
+            status.version,
         )
         heartbeat = MemberHeartbeat(
             self._link,
             self.processor,
             self.member,
             self._ownership,
-            lanes=lambda: self.runner.lanes,
-            heard=self._stands,
+            partitions=lambda: self.runner.partitions,
+            on_status=self._on_status,
         )
         heartbeat.start()
-        services = asyncio.create_task(self._serve(standing.last), name=self.processor.id)
+        services = asyncio.create_task(self._serve(status.last), name=self.processor.id)
         try:
-            # The runner's loops go on when this is cancelled, until everything is given back.
+            # When this is cancelled, the runner continues until all partitions are released.
             await asyncio.wait([services])
             services.result()
         finally:
@@ -89,24 +89,24 @@ class StreamExecutor:
                 await heartbeat.stop()
 
     async def _serve(self, last: str) -> None:
-        control = Control(self._link, self.processor, self._heard)
+        control = Control(self._link, self.processor, self._on_message)
         maintenance = Maintenance(
-            self._link, self.processor, self._membership, lambda: self.runner.lanes
+            self._link, self.processor, self._membership, lambda: self.runner.partitions
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(control.serve(last), name="control")
             group.create_task(maintenance.serve(), name="maintenance")
             group.create_task(self._rejoin(), name="rejoin")
-            group.create_task(self._count(), name="count")
-            # A fleet that starts at once settles with one plan.
+            group.create_task(self._log_counts(), name="count")
+            # Wait for other members, so that a fleet that starts at once settles with one plan.
             await asyncio.sleep(self.processor.options.join_delay_s)
             group.create_task(self.runner.serve(), name="runner")
 
     async def _join(self) -> MembershipStatus:
-        """Join, and ask again until it is answered: the server may have done it, and a share of
-        the partitions would wait for a lease if it were another member that goes on.
+        """Join the group, retrying until the server answers; leave again if cancelled meanwhile.
 
-        If cancelled meanwhile, leave again, for the same reason.
+        An unanswered join may have been executed. Retrying with a new member, or not leaving, would
+        leave partitions assigned to a member that does not exist until its lease ends.
         """
         backoff = Backoff(base_s=0.2, cap_s=10.0)
         joining: asyncio.Task[MembershipStatus] | None = None
@@ -122,71 +122,71 @@ class StreamExecutor:
         except asyncio.CancelledError:
             if joining is not None:
                 await asyncio.wait([joining])
-                joining.exception()  # whatever it was: it may have joined
-                await self._say_so()
+                joining.exception()  # the join may have been executed even if it failed
+                await self._leave_group()
             raise
 
     async def _leave(self) -> None:
-        """Leave the plan first, so that the others are ready for what is given back."""
+        """Leave the group first, so that the others are ready for the released partitions."""
         self.runner.leaving = True
         try:
-            await self._say_so()
+            await self._leave_group()
             await self.runner.release_all()
         except asyncio.CancelledError:
-            # Asked once more: what is at hand is interrupted, and given back all the same.
-            self.runner.look_now()
+            # Cancelled a second time: interrupt the current events, but still release.
+            self.runner.interrupt_now()
             await self.runner.release_all()
             raise
         logger.info(
             "processor_left processor=%s member=%s %s",
             self.processor.id,
             self.member,
-            self.runner.meter,
+            self.runner.counters,
         )
 
-    async def _say_so(self) -> None:
+    async def _leave_group(self) -> None:
         try:
             async with self._changing:
                 await self._membership.change("leave")
         except BrokerError as error:
             logger.warning(
-                "processor_not_left processor=%s error=%s: the others find it gone in %.0f s",
+                "processor_not_left processor=%s error=%s: its membership ends in %.0f s",
                 self.processor.id,
                 error,
                 self.processor.options.lease_s,
             )
 
-    async def _count(self) -> None:
-        """Say once a minute what was done, if there was anything."""
-        said = ""
+    async def _log_counts(self) -> None:
+        """Log the counters once a minute if they have changed."""
+        logged = ""
         while True:
             await asyncio.sleep(_COUNT_S)
             runner = self.runner
-            now = f"halted={len(runner.halted)} parked={len(runner.parked)} {runner.meter}"
-            if now != said:
-                said = now
+            now = f"halted={len(runner.halted)} parked={len(runner.parked)} {runner.counters}"
+            if now != logged:
+                logged = now
                 logger.info(
                     "processor_counts processor=%s partitions=%d %s",
                     self.processor.id,
-                    len(runner.lanes),
+                    len(runner.partitions),
                     now,
                 )
 
-    def _heard(self, reason: str, only: Collection[int] | None) -> None:
+    def _on_message(self, reason: str, only: Collection[int] | None) -> None:
         if reason == "resume":
             self.runner.resume(only)
         else:
             self.runner.changed.set()
 
-    def _stands(self, standing: MembershipStatus) -> None:
-        if not standing.belongs:
+    def _on_status(self, status: MembershipStatus) -> None:
+        if not status.belongs:
             self._joining.set()
-        elif standing.version != self._version:
-            self._version = standing.version
+        elif status.version != self._version:
+            self._version = status.version
             self.runner.changed.set()
 
     async def _rejoin(self) -> None:
-        """Join again when the others have dropped this member, or all data is gone."""
+        """Join again after the others have removed this member, or Redis has lost its data."""
         backoff = Backoff(base_s=0.1, cap_s=5.0)
         while True:
             await self._joining.wait()
@@ -194,10 +194,10 @@ class StreamExecutor:
                 async with self._changing:
                     if self.runner.leaving:
                         return
-                    # What the stream is may be gone, too: nobody may declare it otherwise.
+                    # The stored definition may be lost too: store it before another one is.
                     await agree(self._link, shape_of(self.processor.stream))
                     await self._membership.change("join")
-                self._ownership.begun()
+                self._ownership.mark_started()
                 self._joining.clear()
                 backoff.reset()
                 logger.warning("processor_joined_again processor=%s", self.processor.id)

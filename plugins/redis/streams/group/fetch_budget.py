@@ -1,7 +1,7 @@
-"""Portions: how many events a round trip asks for, by what those that came of late weigh.
+"""The fetch budget: how many events a round trip requests, by the size of recent events.
 
-No read of Redis has a bound in bytes. A round trip has one deadline, and what comes too late for
-it is asked for again: as many again would be too late again, for ever.
+Reads of Redis cannot be limited in bytes. A round trip has one deadline, and events that arrive too
+late are requested again: without a smaller request, they would be too late for ever.
 """
 
 from __future__ import annotations
@@ -11,57 +11,56 @@ from typing import Any
 
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
-#: Bytes that one round trip asks for; one event at least.
+#: Bytes that one round trip requests; at least one event.
 TRIP_BYTES = 8 * 1024 * 1024
-#: Where nothing was read yet: events of a partition that are asked for, and what each may weigh.
+#: Before the first read: events requested of a partition, and the assumed bytes of each.
 _FIRST, _UNKNOWN = 8, 128 * 1024
 _LEAST_BYTES = 1024
 
 
 class FetchBudget:
-    """What the round trips of one processor ask for."""
+    """The number of events that the round trips of one processor request."""
 
     def __init__(self, timeout_s: float) -> None:
         self._soon_s = timeout_s / 4
         self._bytes = TRIP_BYTES
-        # Of all lanes, for those that have read nothing yet.
+        # The mean of all partitions, for those that have read nothing yet.
         self._mean = 0.0
 
-    def share(self, lanes: Sequence[OwnedPartition[Any]]) -> Sequence[int]:
-        """How many events a round trip asks for of each lane; 0 for those that must wait for the
-        next one."""
-        left, given = float(self._bytes), False
+    def share(self, partitions: Sequence[OwnedPartition[Any]]) -> Sequence[int]:
+        """Return how many events to request of each partition; 0: wait for the next round trip."""
+        left, assigned = float(self._bytes), False
         counts = []
-        for lane in lanes:
-            count = lane.room if lane.more and not lane.closing else 0
+        for partition in partitions:
+            count = partition.room if partition.more and not partition.closing else 0
             if count:
-                mean = lane.mean or self._mean
+                mean = partition.mean or self._mean
                 if not mean:
                     count, mean = min(count, _FIRST), _UNKNOWN
-                count = min(count, int(left / mean)) or (0 if given else 1)
-                # The first may weigh more than is left, and a read of less than none has no bound.
+                count = min(count, int(left / mean)) or (0 if assigned else 1)
+                # One event may exceed the budget, and a negative count would read without limit.
                 left = max(0.0, left - count * mean)
-                given = True
+                assigned = True
             counts.append(count)
         return counts
 
     def weigh(
-        self, lane: OwnedPartition[Any], entries: Sequence[tuple[Any, Sequence[bytes]]]
+        self, partition: OwnedPartition[Any], entries: Sequence[tuple[Any, Sequence[bytes]]]
     ) -> None:
-        """Note what has come of a lane."""
-        lane.weigh(sum(sum(map(len, fields)) for _, fields in entries) / len(entries))
-        self._mean = max(lane.mean, self._mean * 0.9)
+        """Update the mean sizes with the entries read from a partition."""
+        partition.weigh(sum(sum(map(len, fields)) for _, fields in entries) / len(entries))
+        self._mean = max(partition.mean, self._mean * 0.9)
 
-    def late(self, lanes: Sequence[OwnedPartition[Any]], counts: Sequence[int]) -> None:
-        """No answer has come to a round trip: ask for less, whatever the reason was."""
+    def late(self, partitions: Sequence[OwnedPartition[Any]], counts: Sequence[int]) -> None:
+        """Reduce the budget after a round trip without a reply, whatever the reason."""
         asked = sum(
-            count * (lane.mean or self._mean or _UNKNOWN)
-            for lane, count in zip(lanes, counts, strict=True)
+            count * (partition.mean or self._mean or _UNKNOWN)
+            for partition, count in zip(partitions, counts, strict=True)
         )
         if asked:
             self._bytes = max(_LEAST_BYTES, min(self._bytes, int(asked)) // 4)
 
     def answered(self, took_s: float) -> None:
-        """One was answered: if that was soon, the next ones may ask for more."""
+        """Raise the budget after a round trip that was answered quickly."""
         if took_s < self._soon_s:
             self._bytes = min(TRIP_BYTES, self._bytes * 2)

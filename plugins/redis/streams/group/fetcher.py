@@ -1,4 +1,4 @@
-"""The fetcher: reads the owned partitions and acknowledges, many of them in one round trip."""
+"""The fetcher: reads and acknowledges events of many owned partitions in one round trip."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from chancy.plugins.redis.streams.group.fetch_budget import FetchBudget
 from chancy.plugins.redis.streams.group.waiter import Waiter
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.processing.counters import Counters
-from chancy.plugins.redis.streams.processing.loss import tell_loss
-from chancy.plugins.redis.streams.processing.partition import OwnedPartition
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Round trips under way at once: while one is answered, what came with another is worked on.
+#: Round trips in flight: while one waits for its reply, the events of another are processed.
 _AT_ONCE = 2
-#: Acknowledgements of one partition in one script.
+#: Maximum acknowledgements of one partition in one script.
 _MOST_ACKS = 2_000
 
 
 class Fetcher:
-    """Keeps the lanes of a processor filled, and passes on what they have acknowledged."""
+    """Fills the buffers of a processor's partitions and sends their acknowledgements."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class Fetcher:
         processor: Processor[Any],
         member: str,
         waiter: Waiter,
-        meter: Counters,
+        counters: Counters,
     ) -> None:
         self._link = link
         self._keys = processor.stream.keys
@@ -45,20 +44,20 @@ class Fetcher:
         self._decode = processor.stream.coding.decode
         self._member = member
         self._waiter = waiter
-        self._meter = meter
+        self._counters = counters
         self._due: dict[OwnedPartition[Any], None] = {}
         self._poked = asyncio.Event()
         self._backoff = Backoff(base_s=0.05, cap_s=2.0)
-        self._portions = FetchBudget(link.settings.timeout_s)
+        self._budget = FetchBudget(link.settings.timeout_s)
 
-    def add(self, lane: OwnedPartition[Any]) -> None:
-        """Begin to fetch for a lane."""
-        lane.poke = self.poke
-        self.poke(lane)
+    def add(self, partition: OwnedPartition[Any]) -> None:
+        """Start fetching for a partition."""
+        partition.poke = self.poke
+        self.poke(partition)
 
-    def poke(self, lane: OwnedPartition[Any]) -> None:
-        """Look at a lane: it wants events, or has acknowledged some."""
-        self._due[lane] = None
+    def poke(self, partition: OwnedPartition[Any]) -> None:
+        """Schedule a partition that needs events or has acknowledged some."""
+        self._due[partition] = None
         self._poked.set()
 
     async def serve(self) -> None:
@@ -67,150 +66,155 @@ class Fetcher:
             for number in range(_AT_ONCE):
                 group.create_task(self._fetch(), name=f"fetch {number}")
 
-    async def drop(self, lane: OwnedPartition[Any]) -> None:
-        """Fetch no more for a lane; returns when no exchange of it is under way."""
-        await lane.hold()
+    async def drop(self, partition: OwnedPartition[Any]) -> None:
+        """Stop fetching for a partition; return when no exchange of it is in flight."""
+        await partition.hold()
 
     async def _fetch(self) -> None:
         while True:
             await self._poked.wait()
-            lanes = [lane for lane in self._due if not lane.fetching and not lane.lost]
-            # A lane that is being fetched for is looked at again when that is done.
+            partitions = [
+                partition
+                for partition in self._due
+                if not partition.fetching and not partition.lost
+            ]
+            # A partition whose exchange is in flight is checked again when that ends.
             self._due.clear()
             self._poked.clear()
-            lanes = [lane for lane in lanes if self._wants(lane)]
-            if lanes:
-                await self._exchange_all(lanes)
+            partitions = [partition for partition in partitions if self._wants(partition)]
+            if partitions:
+                await self._exchange_all(partitions)
             elif not self._due:
-                self._waiter.look()
+                self._waiter.check()
 
-    def _wants(self, lane: OwnedPartition[Any]) -> bool:
-        if lane.flush and lane.acked:
+    def _wants(self, partition: OwnedPartition[Any]) -> bool:
+        if partition.flush and partition.acked:
             return True
-        return lane.more and lane.room > 0 and not lane.closing
+        return partition.more and partition.room > 0 and not partition.closing
 
     async def _exchange_all(self, due: Sequence[OwnedPartition[Any]]) -> None:
-        lanes, counts = self._portioned(due)
+        partitions, counts = self._budgeted(due)
         calls = []
-        for lane, count in zip(lanes, counts, strict=True):
-            lane.begin()
-            lane.flush = False
-            calls.append(self._exchange(lane, count))
+        for partition, count in zip(partitions, counts, strict=True):
+            partition.start_exchange()
+            partition.flush = False
+            calls.append(self._exchange(partition, count))
         began = time.monotonic()
         try:
             replies = await self._link.call_many(calls)
         except BrokerError as error:
-            replies = [error] * len(lanes)
+            replies = [error] * len(partitions)
         except asyncio.CancelledError:
-            for lane, call in zip(lanes, calls, strict=True):
-                self._resume(lane, call)
+            for partition, call in zip(partitions, calls, strict=True):
+                self._resume(partition, call)
             raise
         pause_s = 0.0
-        for lane, call, count, reply in zip(lanes, calls, counts, replies, strict=True):
-            lane.end()
+        for partition, call, count, reply in zip(partitions, calls, counts, replies, strict=True):
+            partition.end_exchange()
             if isinstance(reply, Exception):
-                pause_s = self._failed(lane, call, reply) or pause_s
+                pause_s = self._failed(partition, call, reply) or pause_s
             else:
-                self._apply(lane, call, count, reply)
+                self._apply(partition, call, count, reply)
         if pause_s:
-            self._portions.late(lanes, counts)
+            self._budget.late(partitions, counts)
             await asyncio.sleep(pause_s)
         else:
-            self._portions.answered(time.monotonic() - began)
+            self._budget.answered(time.monotonic() - began)
             self._backoff.reset()
-        for lane in lanes:
-            if self._wants(lane):
-                self.poke(lane)
-        self._waiter.look()
+        for partition in partitions:
+            if self._wants(partition):
+                self.poke(partition)
+        self._waiter.check()
 
-    def _portioned(
+    def _budgeted(
         self, due: Sequence[OwnedPartition[Any]]
     ) -> tuple[list[OwnedPartition[Any]], list[int]]:
-        """The lanes of one round trip, and how many events it asks for of each."""
-        lanes, counts = [], []
-        for lane, count in zip(due, self._portions.share(due), strict=True):
-            if count or (lane.flush and lane.acked):
-                lanes.append(lane)
+        """Return the partitions of one round trip, and how many events to request of each."""
+        partitions, counts = [], []
+        for partition, count in zip(due, self._budget.share(due), strict=True):
+            if count or (partition.flush and partition.acked):
+                partitions.append(partition)
                 counts.append(count)
             else:
-                self.poke(lane)
-        return lanes, counts
+                self.poke(partition)
+        return partitions, counts
 
-    def _exchange(self, lane: OwnedPartition[Any], count: int) -> StreamCall:
+    def _exchange(self, partition: OwnedPartition[Any], count: int) -> StreamCall:
         keys = self._keys
-        ids = [lane.acked.popleft() for _ in range(min(len(lane.acked), _MOST_ACKS))]
-        if lane.acked:
-            lane.flush = True
+        ids = [partition.acked.popleft() for _ in range(min(len(partition.acked), _MOST_ACKS))]
+        if partition.acked:
+            partition.flush = True
         return StreamCall(
             "exchange",
             (
-                keys.own(lane.number, self._group),
-                keys.log(lane.number),
-                keys.stat(lane.number),
+                keys.own(partition.number, self._group),
+                keys.log(partition.number),
+                keys.stat(partition.number),
             ),
-            (self._group, self._member, lane.epoch, count, lane.cursor or ">", *ids),
+            (self._group, self._member, partition.epoch, count, partition.cursor or ">", *ids),
         )
 
-    def _apply(self, lane: OwnedPartition[Any], call: StreamCall, count: int, reply: Reply) -> None:
+    def _apply(
+        self, partition: OwnedPartition[Any], call: StreamCall, count: int, reply: Reply
+    ) -> None:
         if reply[0] != b"ok":
-            self._meter.fenced += 1
-            tell_loss(self._id, lane, "a read or an acknowledgement was refused")
-            lane.lose()
+            self._counters.fenced += 1
+            report_loss(self._id, partition, "a read or an acknowledgement was refused")
+            partition.lose()
             return
-        self._meter.acked += len(call.args) - 5
+        self._counters.acked += len(call.args) - 5
         _, entries, gone = reply
-        self._meter.gone += len(gone)
-        self._meter.read += len(entries)
-        number, decode, recovering = lane.number, self._decode, lane.inherited
+        self._counters.gone += len(gone)
+        self._counters.read += len(entries)
+        number, decode, recovering = partition.number, self._decode, partition.inherited
         if entries:
-            self._portions.weigh(lane, entries)
-            lane.buffer.extend(
+            self._budget.weigh(partition, entries)
+            partition.buffer.extend(
                 [Event(number, xid.decode(), fields, recovering, decode) for xid, fields in entries]
             )
-            lane.last = max(lane.last, entries[-1][0].decode(), key=_order)
+            partition.last = max(partition.last, entries[-1][0].decode(), key=_order)
         if count:
-            self._follow(lane, count, len(entries) + len(gone), entries, gone)
+            self._follow(partition, count, len(entries) + len(gone), entries, gone)
         if entries:
-            lane.arrive()
+            partition.arrive()
 
     def _follow(
-        self, lane: OwnedPartition[Any], count: int, found: int, entries: Reply, gone: Reply
+        self, partition: OwnedPartition[Any], count: int, found: int, entries: Reply, gone: Reply
     ) -> None:
-        """Say where the next read goes on."""
-        if lane.cursor is None:
-            lane.more = found >= count
+        """Set the position of the next read."""
+        if partition.cursor is None:
+            partition.more = found >= count
         elif found < count:
-            # That was all that was pending.
-            lane.cursor, lane.inherited = None, False
+            # All pending entries have been read.
+            partition.cursor, partition.inherited = None, False
         else:
-            lane.cursor = max(
-                (one.decode() for one in (*gone, *(xid for xid, _ in entries[-1:]))), key=_order
+            partition.cursor = max(
+                (xid.decode() for xid in (*gone, *(last for last, _ in entries[-1:]))), key=_order
             )
 
-    def _failed(self, lane: OwnedPartition[Any], call: StreamCall, error: Exception) -> float:
-        """Redis has not answered, or refused. What it delivered, if it did, is pending."""
-        self._resume(lane, call)
+    def _failed(self, partition: OwnedPartition[Any], call: StreamCall, error: Exception) -> float:
+        """Handle a missing reply or an error. Entries that Redis may have delivered are pending."""
+        self._resume(partition, call)
         if not isinstance(error, BrokerUnavailable):
-            # The group may be gone with all data: only a new acquisition makes it anew.
+            # Redis may have lost the group with its data: acquiring the partition recreates it.
             logger.error(
                 "stream_read_refused processor=%s partition=%d error=%s",
                 self._id,
-                lane.number,
+                partition.number,
                 error,
-                extra={"partition": lane.number},
+                extra={"partition": partition.number},
             )
-            lane.lose()
+            partition.lose()
         return self._backoff.next_s()
 
-    def _resume(self, lane: OwnedPartition[Any], call: StreamCall) -> None:
-        """Acknowledge it again, and read what is pending behind the last entry that has come
-        before anything new."""
-        lane.acked.extendleft(reversed([str(one) for one in call.args[5:]]))
-        lane.end()
-        lane.flush = True
-        lane.more = True
-        if lane.cursor is None:
-            lane.cursor = lane.last
+    def _resume(self, partition: OwnedPartition[Any], call: StreamCall) -> None:
+        """Acknowledge again, and read the pending entries after the last received one first."""
+        partition.acked.extendleft(reversed([str(xid) for xid in call.args[5:]]))
+        partition.end_exchange()
+        partition.flush = True
+        partition.more = True
+        if partition.cursor is None:
+            partition.cursor = partition.last
 
 
 def _order(xid: str) -> tuple[int, int]:

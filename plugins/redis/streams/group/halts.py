@@ -1,4 +1,4 @@
-"""The partitions that a policy has halted in this worker, as Redis is told for people to see."""
+"""The partitions that a policy has halted in this worker, reported to Redis for inspection."""
 
 from __future__ import annotations
 
@@ -15,84 +15,86 @@ from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: What the process exits with when a policy has ended it.
+#: The exit code of the process when a policy ends it.
 HALTED = 5
-#: Seconds until Redis is told again when it was away.
+#: Seconds until a report is retried when Redis is unavailable.
 _AGAIN_S = 1.0
 
 
 class Exit:
-    """The end of the process that a policy asks for, of all processors in it.
+    """The exit of the process that a policy requests, shared by all its processors.
 
-    :ivar code: what the process is to exit with.
+    :ivar code: the exit code of the process.
     """
 
     code = 0
 
-    def ask(self, *, ending: bool) -> None:
-        """Let the process end in good order, as SIGTERM does; once: a second one ends it at once.
+    def request(self, *, ending: bool) -> None:
+        """Send SIGTERM to this process, once: a second one would end it immediately.
 
-        :param ending: it ends already.
+        :param ending: the process is already stopping.
         """
         if not self.code and not ending:
-            logger.critical("process_ends exit_code=%d: a policy asks for it", HALTED)
+            logger.critical("process_ends exit_code=%d: requested by a policy", HALTED)
             os.kill(os.getpid(), signal.SIGTERM)
         self.code = HALTED
 
 
 class Halts:
-    """What is halted here. Only this worker decides by it; what Redis knows is for commands."""
+    """The halted partitions of this worker, which alone uses them; Redis has them for commands."""
 
     def __init__(self, ownership: Ownership, leave: Exit) -> None:
         self._exit = leave
         self._ownership = ownership
         self.numbers: set[int] = set()
-        self._telling: set[asyncio.Task[None]] = set()
+        self._reporting: set[asyncio.Task[None]] = set()
 
-    def add(self, lane: OwnedPartition[Any], *, leave: bool, ending: bool) -> None:
-        """A lane is halted, by what its ``halted`` says.
+    def add(self, partition: OwnedPartition[Any], *, leave: bool, ending: bool) -> None:
+        """Add a halted partition, whose ``halted`` has the error.
 
-        :param leave: the process is to end.
-        :param ending: it ends already.
+        :param leave: request the exit of the process.
+        :param ending: the process is already stopping.
         """
-        self.numbers.add(lane.number)
-        self._tell(lane)
+        self.numbers.add(partition.number)
+        self._report(partition)
         if leave:
-            self._exit.ask(ending=ending)
+            self._exit.request(ending=ending)
 
-    def drop(self, lane: OwnedPartition[Any]) -> None:
-        """A lane is given up: its next owner begins."""
-        self.numbers.discard(lane.number)
+    def drop(self, partition: OwnedPartition[Any]) -> None:
+        """Remove a partition that is released: its next owner processes it."""
+        self.numbers.discard(partition.number)
 
     def lift(
-        self, lanes: Mapping[int, OwnedPartition[Any]], only: Collection[int] | None
+        self, partitions: Mapping[int, OwnedPartition[Any]], only: Collection[int] | None
     ) -> Sequence[OwnedPartition[Any]]:
-        """Those that go on now.
+        """Lift halts; return the partitions that continue now.
 
-        :param only: of these numbers; None: all.
+        :param only: the partitions to lift; None: all.
         """
         lifted = []
         for number in sorted(self.numbers if only is None else self.numbers & set(only)):
             self.numbers.discard(number)
-            lane = lanes.get(number)
-            if lane is not None and not lane.over:
-                lifted.append(lane)
-                self._tell(lane)
+            partition = partitions.get(number)
+            if partition is not None and not partition.over:
+                lifted.append(partition)
+                self._report(partition)
         return lifted
 
-    def _tell(self, lane: OwnedPartition[Any]) -> None:
-        task = asyncio.create_task(self._say(lane), name=f"halt {lane.number}")
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def _report(self, partition: OwnedPartition[Any]) -> None:
+        task = asyncio.create_task(
+            self._report_until_current(partition), name=f"halt {partition.number}"
+        )
+        self._reporting.add(task)
+        task.add_done_callback(self._reporting.discard)
 
-    async def _say(self, lane: OwnedPartition[Any]) -> None:
-        """Until Redis knows what holds, which may have changed on the way."""
-        while not lane.over:
-            halted = lane.number in self.numbers
+    async def _report_until_current(self, partition: OwnedPartition[Any]) -> None:
+        """Report until Redis has the current state, which may change meanwhile."""
+        while not partition.over:
+            halted = partition.number in self.numbers
             try:
-                await self._ownership.halt(lane, lane.halted if halted else "")
+                await self._ownership.halt(partition, partition.halted if halted else "")
             except BrokerError:
                 await asyncio.sleep(_AGAIN_S)
                 continue
-            if halted == (lane.number in self.numbers):
+            if halted == (partition.number in self.numbers):
                 return

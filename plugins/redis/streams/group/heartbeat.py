@@ -1,4 +1,4 @@
-"""The heartbeat: extends a member's leases from a thread, whatever its loop is busy with."""
+"""The heartbeat: extends a member's leases from a thread, even while its event loop is blocked."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chancy.plugins.redis.streams.group.membership import Membership, MembershipStatus
-from chancy.plugins.redis.streams.processing.loss import tell_loss
 from chancy.plugins.redis.streams.processing.ownership import Ownership
-from chancy.plugins.redis.streams.processing.partition import OwnedPartition
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Seconds for which the end of the thread is waited for.
+#: Seconds to wait for the end of the thread.
 _PATIENCE_S = 5.0
 
 
 class MemberHeartbeat:
-    """Says that a member lives and extends the leases of its lanes, four times a lease.
+    """Sends a member's heartbeat and extends its partition leases, four times per lease.
 
-    :param lanes: those that are owned now; called in the thread, so it gives a copy.
-    :param heard: called in the worker's loop with the standing of the member after each beat.
+    :param partitions: returns a copy of the owned partitions; called in the thread.
+    :param on_status: called in the worker's loop with the membership status after each heartbeat.
     """
 
     def __init__(
@@ -37,21 +36,21 @@ class MemberHeartbeat:
         member: str,
         ownership: Ownership,
         *,
-        lanes: Callable[[], Sequence[OwnedPartition[Any]]],
-        heard: Callable[[MembershipStatus], None],
+        partitions: Callable[[], Sequence[OwnedPartition[Any]]],
+        on_status: Callable[[MembershipStatus], None],
     ) -> None:
         self._link = link
         self._processor = processor
         self._member = member
         self._ownership = ownership
-        self._lanes = lanes
-        self._heard = heard
+        self._partitions = partitions
+        self._on_status = on_status
         self._every_s = processor.options.lease_s / 4
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._belongs = True
         self._thread = threading.Thread(
-            # Its lines come from the executor's context, too.
+            # Its log lines have the executor's context, too.
             target=contextvars.copy_context().run,
             args=(self._beat_on,),
             name=f"chancy heartbeat {processor.id}",
@@ -62,7 +61,7 @@ class MemberHeartbeat:
         self._thread.start()
 
     def leave(self) -> None:
-        """Extend leases only: the member has left."""
+        """Only extend leases from now on: the member has left the group."""
         self._belongs = False
 
     async def stop(self) -> None:
@@ -76,7 +75,7 @@ class MemberHeartbeat:
     async def _beat_until_stopped(self) -> None:
         settings, changes = self._link.settings, dict[str, float]()
         if settings.cluster:
-            # What one server has must not be lost because another keeps silent.
+            # One server that does not answer must not cost the leases of the others.
             changes = {
                 "timeout_s": min(settings.timeout_s, self._every_s),
                 "connect_timeout_s": min(settings.connect_timeout_s, self._every_s),
@@ -90,7 +89,7 @@ class MemberHeartbeat:
                     async with asyncio.timeout(self._every_s * 2):
                         await self._beat(link, membership)
                 except Exception as error:
-                    # Whatever it is: without a next beat all would be lost, and nobody told.
+                    # Any error: without further heartbeats, all leases would be lost silently.
                     logger.warning(
                         "stream_heartbeat_failed processor=%s error=%s: %s",
                         self._processor.id,
@@ -104,27 +103,27 @@ class MemberHeartbeat:
             await link.close()
 
     async def _beat(self, link: ScriptClient, membership: Membership) -> None:
-        for lane in await self._ownership.extend(self._lanes(), link):
-            self._lose(lane, "another owns it, or the lease had ended")
+        for partition in await self._ownership.extend(self._partitions(), link):
+            self._lose(partition, "another member owns it, or the lease had ended")
         if self._belongs:
-            self._tell(await membership.change("beat"))
+            self._report(await membership.change("beat"))
 
     def _lose_expired(self) -> None:
         now = time.monotonic()
-        for lane in self._lanes():
-            if not lane.lost and not lane.given and now >= lane.deadline:
-                self._lose(lane, "its lease has ended")
+        for partition in self._partitions():
+            if not partition.lost and not partition.releasing and now >= partition.deadline:
+                self._lose(partition, "its lease has ended")
 
-    def _lose(self, lane: OwnedPartition[Any], why: str) -> None:
-        tell_loss(self._processor.id, lane, why)
-        self._call(lane.lose)
+    def _lose(self, partition: OwnedPartition[Any], why: str) -> None:
+        report_loss(self._processor.id, partition, why)
+        self._call(partition.lose)
 
-    def _tell(self, standing: MembershipStatus) -> None:
-        self._call(lambda: self._heard(standing))
+    def _report(self, status: MembershipStatus) -> None:
+        self._call(lambda: self._on_status(status))
 
     def _call(self, work: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
-            # The worker's loop has ended, and with it everything that would have to know.
+            # The worker's loop has ended, with everything that would need the call.
             self._stop.set()

@@ -1,4 +1,4 @@
-"""Leadership in Redis, for processes that serve streams without a database."""
+"""Leader election in Redis, for processes that run streams without a database."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger("chancy.redis.streams")
 
 
 class RedisGate:
-    """A `chancy.plugin.leader.LeaderGate` over a lease in Redis.
+    """A `chancy.plugin.leader.LeaderGate` based on a lease in Redis.
 
-    :param lease_s: seconds after which another may lead if this one is silent. It counts from
-        before it was asked for, so that a leader knows earlier than the others that it is none.
+    :param lease_s: seconds of the lease. Locally it is counted from before the request, so that a
+        leader stops before another one can start.
     """
 
     def __init__(self, link: ScriptClient, *, lease_s: float = 16.0) -> None:
@@ -46,20 +46,20 @@ class RedisGate:
         return self._term
 
     def vacant(self) -> None:
-        """Nobody tells; the next question finds it out."""
+        """Do nothing: the next request detects a vacancy."""
 
     async def serve(self) -> None:
-        """Ask for the lead until cancelled; then give it up, so that another has it soon."""
+        """Request the leadership until cancelled; then release it, so that another can take it."""
         asking: asyncio.Task[None] | None = None
         try:
             while True:
-                asking = asyncio.create_task(self._ask(), name="ask for the lead")
+                asking = asyncio.create_task(self._request(), name="ask for the lead")
                 await asyncio.shield(asking)
-                # Four times a lease, and not all at one moment.
+                # Four times per lease, with jitter.
                 await asyncio.sleep(self._lease_s / 4 * random.uniform(0.8, 1.2))
         finally:
             if asking is not None:
-                # The server may grant it yet: behind the farewell nobody would lead for a lease.
+                # The server may still grant it: after the release, that would leave no leader.
                 await asyncio.wait([asking])
             if self.leading:
                 self._until = 0.0
@@ -67,7 +67,7 @@ class RedisGate:
                     async with asyncio.timeout(2.0):
                         await self._link.call("lead", [self._key], [self._member, 0])
 
-    async def _ask(self) -> None:
+    async def _request(self) -> None:
         led, asked = self.leading, time.monotonic()
         lease_ms = round(self._lease_s * 1000)
         try:

@@ -1,4 +1,4 @@
-"""Maintenance: drops dead members, trims the logs, and measures how far behind a processor is."""
+"""Maintenance of a group: removes dead members and trims the logs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ logger = logging.getLogger("chancy.redis.streams")
 
 
 class Maintenance:
-    """What any member may do for all, at times that differ by chance."""
+    """Maintenance that every member performs for the group, at randomized intervals."""
 
     def __init__(
         self,
         link: ScriptClient,
         processor: Processor[Any],
         membership: Membership,
-        lanes: Callable[[], Sequence[OwnedPartition[Any]]],
+        partitions: Callable[[], Sequence[OwnedPartition[Any]]],
     ) -> None:
         self._link = link
         self._processor = processor
         self._membership = membership
-        self._lanes = lanes
+        self._partitions = partitions
         self._every_s = max(processor.options.check_s, processor.options.lease_s / 8)
 
     async def serve(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(self._every_s * random.uniform(0.5, 1.0))
             try:
@@ -46,16 +46,16 @@ class Maintenance:
                 )
 
     async def _reap(self) -> None:
-        standing = await self._membership.change("reap")
-        for member in standing.dead:
+        status = await self._membership.change("reap")
+        for member in status.dead:
             logger.warning("member_found_dead processor=%s member=%s", self._processor.id, member)
 
     async def _trim(self) -> None:
-        """Trim the partitions that are owned here: each is somebody's."""
+        """Trim the logs of the owned partitions; together, the members cover all."""
         stream = self._processor.stream
         await self._link.call_many(
             [
-                StreamCall("trim", (stream.keys.log(lane.number),), (stream.size,))
-                for lane in self._lanes()
+                StreamCall("trim", (stream.keys.log(partition.number),), (stream.size,))
+                for partition in self._partitions()
             ]
         )

@@ -1,4 +1,4 @@
-"""Membership: which workers share a processor's partitions, and how."""
+"""Membership: the workers that share a processor's partitions, and the assignment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Action = Literal["join", "leave", "reap", "beat"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Which member has which partition.
+    """The assignment of partitions to members.
 
-    :ivar version: each change makes a higher one; 0 if there is none.
-    :ivar order: the members as they have joined.
+    :ivar version: rises with each change; 0 if there is no plan.
+    :ivar order: the members, in the order in which they joined.
     :ivar assigned: the member of each partition, by number; empty without members.
     """
 
@@ -26,18 +26,18 @@ class PartitionPlan:
     assigned: Sequence[str]
 
     def of(self, member: str) -> frozenset[int]:
-        """The partitions of a member."""
-        return frozenset(number for number, one in enumerate(self.assigned) if one == member)
+        """Return the partitions of a member."""
+        return frozenset(number for number, owner in enumerate(self.assigned) if owner == member)
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipStatus:
-    """What a change of the membership has come to.
+    """The result of a membership change.
 
-    :ivar version: of the plan that holds now.
-    :ivar belongs: whether the member who asked is in it.
-    :ivar last: id of the last message of the control stream.
-    :ivar dead: members whose lease had ended, and who are out now.
+    :ivar version: the version of the current plan.
+    :ivar belongs: whether the calling member is in the group.
+    :ivar last: the id of the last message of the control stream.
+    :ivar dead: members that were removed because their lease had ended.
     """
 
     version: int
@@ -47,7 +47,7 @@ class MembershipStatus:
 
 
 class Membership:
-    """The members of a processor, as one of them sees it."""
+    """The group of a processor, used by one of its members."""
 
     def __init__(self, link: ScriptClient, processor: Processor[Any], member: str) -> None:
         keys, name = processor.stream.keys, processor.name
@@ -57,9 +57,9 @@ class Membership:
         self._keys = (keys.members(name), keys.plan(name), keys.ctl(name))
 
     async def change(self, action: Action) -> MembershipStatus:
-        """Join, leave, drop the dead, or say that this member lives.
+        """Join, leave, remove dead members, or send a heartbeat.
 
-        :raises BrokerUnavailable: it may have happened; a repetition does no harm.
+        :raises BrokerUnavailable: the change may have been made; it is safe to retry.
         """
         options = self._processor.options
         reply = await self._link.call(
@@ -75,24 +75,24 @@ class Membership:
         )
         version, belongs, last, *dead = reply
         return MembershipStatus(
-            version, belongs == 1, last.decode(), [one.decode() for one in dead]
+            version, belongs == 1, last.decode(), [name.decode() for name in dead]
         )
 
     async def plan(self) -> PartitionPlan:
-        """The plan as it stands."""
+        """Return the current plan."""
         found = await self._link.command("HMGET", self._keys[1], "version", "order", "assigned")
         return read_plan(found)
 
-    async def tell(self, reason: str) -> None:
-        """Write to the control stream that something has changed."""
+    async def notify(self, reason: str) -> None:
+        """Notify the other members through the control stream."""
         await self._link.command(
             "XADD", self._keys[2], "MAXLEN", "~", 256, "*", "reason", reason, "member", self.member
         )
 
 
 def read_plan(found: Reply) -> PartitionPlan:
-    """A plan of the fields version, order, assigned."""
-    version, order, assigned = (one.decode() if one else "" for one in found)
+    """Return the plan of the fields version, order and assigned."""
+    version, order, assigned = (field.decode() if field else "" for field in found)
     names = order.split(",") if order else []
     places = assigned.split(",") if assigned else []
     return PartitionPlan(int(version or 0), names, [names[int(place) - 1] for place in places])

@@ -1,4 +1,4 @@
-"""The waiter: knows when something has come to partitions that had nothing left to read."""
+"""The waiter: detects new entries in partitions that have been read to their end."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from chancy.plugins.redis.transport.script_client import ScriptClient
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Milliseconds for which a read waits for entries.
+#: Milliseconds that a blocking read waits for entries.
 _BLOCK_MS = 4_000
-#: Seconds between looks of a cluster's waiter while nothing comes, at first and at last.
+#: Seconds between polls in a cluster while nothing arrives, at first and at most.
 _SOON_S, _LATE_S = 0.004, 0.1
 
 
 class Waiter:
-    """Wakes the lanes whose logs have new entries.
+    """Wakes the partitions whose logs have new entries.
 
-    On one server by a read that belongs to no group and blocks on all of them; in a cluster, where
-    no command takes keys of several slots, by looking at them more and more rarely.
+    On a single server it uses one blocking XREAD of all logs, outside any group. In a cluster,
+    where no command takes keys of several slots, it polls them at growing intervals.
     """
 
     def __init__(
         self,
         link: ScriptClient,
         processor: Processor[Any],
-        lanes: Callable[[], Iterable[OwnedPartition[Any]]],
+        partitions: Callable[[], Iterable[OwnedPartition[Any]]],
     ) -> None:
         self._clustered = link.clustered
         self._reader = link.reader()
         self._processor = processor
         self._keys = processor.stream.keys
-        self._lanes = lanes
+        self._partitions = partitions
         self._watched: set[OwnedPartition[Any]] = set()
         self._changed = asyncio.Event()
         self._blocked = False
         self._unblocking: asyncio.Task[None] | None = None
 
-    def look(self) -> None:
-        """A lane may have become idle."""
+    def check(self) -> None:
+        """Check for partitions that have become idle."""
         if not self._blocked:
             self._changed.set()
         elif self._unblocking is None and self._misses():
@@ -57,7 +57,7 @@ class Waiter:
         try:
             while True:
                 try:
-                    await (self._look_around() if self._clustered else self._watch())
+                    await (self._poll() if self._clustered else self._watch())
                     backoff.reset()
                 except BrokerError as error:
                     pause_s = backoff.next_s()
@@ -76,18 +76,18 @@ class Waiter:
 
     def _idle(self) -> list[OwnedPartition[Any]]:
         return [
-            lane
-            for lane in self._lanes()
-            if not lane.more and not lane.fetching and not lane.closing
+            partition
+            for partition in self._partitions()
+            if not partition.more and not partition.fetching and not partition.closing
         ]
 
     def _misses(self) -> bool:
-        """Whether a read is under way, or about to be, that does not wait for all."""
-        return self._blocked and any(lane not in self._watched for lane in self._idle())
+        """Return whether the current blocking read lacks an idle partition."""
+        return self._blocked and any(partition not in self._watched for partition in self._idle())
 
     async def _watch(self) -> None:
         self._changed.clear()
-        idle = {self._keys.log(lane.number).encode(): lane for lane in self._idle()}
+        idle = {self._keys.log(partition.number).encode(): partition for partition in self._idle()}
         if not idle:
             await self._changed.wait()
             return
@@ -102,7 +102,7 @@ class Waiter:
                 _BLOCK_MS,
                 "STREAMS",
                 *idle,
-                *(lane.last for lane in idle.values()),
+                *(partition.last for partition in idle.values()),
                 key=next(iter(idle)),
                 block_ms=_BLOCK_MS,
             )
@@ -111,34 +111,35 @@ class Waiter:
         for log, _ in found or ():
             self._wake(idle[log])
         if found:
-            # Those come back soon, most often idle: waiting for them saves a read.
+            # They mostly become idle again soon: waiting for them saves a read.
             try:
                 async with asyncio.timeout(_SOON_S):
                     await self._changed.wait()
             except TimeoutError:
                 return
 
-    async def _look_around(self) -> None:
+    async def _poll(self) -> None:
         pause_s = _SOON_S
         while True:
-            read = [(lane, lane.last) for lane in self._idle()]
+            read = [(partition, partition.last) for partition in self._idle()]
             await asyncio.sleep(pause_s)
-            for lane, last in read:
-                if lane.last == last:
-                    self._wake(lane)
-            came = any(lane.last != last for lane, last in read)
+            for partition, last in read:
+                if partition.last == last:
+                    self._wake(partition)
+            came = any(partition.last != last for partition, last in read)
             pause_s = _SOON_S if came or not read else min(_LATE_S, pause_s * 1.5)
 
-    def _wake(self, lane: OwnedPartition[Any]) -> None:
-        lane.more = True
-        lane.poke(lane)
+    def _wake(self, partition: OwnedPartition[Any]) -> None:
+        partition.more = True
+        partition.poke(partition)
 
     async def _unblock(self) -> None:
         pause_s = _SOON_S
         try:
             while self._misses():
                 try:
-                    # What has not been sent yet does not block: it would, for four seconds.
+                    # Retried: a read that has not been sent yet cannot be unblocked, and would
+                    # block for four seconds.
                     if await self._reader.unblock():
                         return
                 except BrokerError:

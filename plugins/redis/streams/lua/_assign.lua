@@ -1,6 +1,6 @@
--- Who gets which partition. Every member gets as many as any other, or one less.
+-- Assignment of partitions to members. The members' shares differ by at most one.
 
--- In neighbouring ranges, by the order in which members have joined.
+-- In contiguous ranges, by the order in which members joined.
 local function contiguous(count, order)
   local assigned, next = {}, 0
   local base, extra = math.floor(count / #order), count % #order
@@ -13,8 +13,8 @@ local function contiguous(count, order)
   return assigned
 end
 
--- With the fewest moves: those that have most keep most.
--- before: member at each partition, from 0; nil where nobody.
+-- With the fewest moves: members with the most partitions keep the most.
+-- before: the member of each partition, from 0; nil if it has none.
 local function sticky(count, order, before)
   local place, has = {}, {}
   for at, member in ipairs(order) do

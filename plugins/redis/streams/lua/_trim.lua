@@ -1,5 +1,6 @@
--- Trim a log towards a size without dropping what a group has not acknowledged; gives how many
--- entries went, and the id of the first that must stay. A log without any group keeps everything.
+-- Trim a log towards a size without dropping entries that a group has not acknowledged. Returns the
+-- number of removed entries and the id of the first that must stay. A log without a group is not
+-- trimmed.
 local function trim(log, size)
   local excess = redis.call('XLEN', log) - size
   if excess <= 0 then
@@ -9,7 +10,7 @@ local function trim(log, size)
   if #groups == 0 then
     return 0
   end
-  -- The first entry that must stay: the least of the first pending ones and of those to be read.
+  -- The first entry that must stay: the lowest of all groups' first pending or unread entries.
   local function parts(id)
     local ms, seq = string.match(id, '^(%d+)-(%d+)$')
     return tonumber(ms), tonumber(seq)
@@ -37,7 +38,7 @@ local function trim(log, size)
     end
   end
   if excess >= 200 then
-    -- Whole nodes of a hundred entries or so: removing single ones would rewrite a node each time.
+    -- Whole nodes of about 100 entries: removing single entries would rewrite a node each time.
     return redis.call('XTRIM', log, 'MINID', '~', floor, 'LIMIT', excess), floor
   end
   local oldest = redis.call('XRANGE', log, '-', '+', 'COUNT', excess + 1)
@@ -48,20 +49,20 @@ local function trim(log, size)
   return redis.call('XTRIM', log, 'MINID', floor), floor
 end
 
--- Make room for so many entries in a log that may have no more than so many then; gives whether
--- there is. What every group has acknowledged goes first; then the oldest, if they may be dropped,
--- and only these are counted.
+-- Make room for new entries in a log of limited size; returns whether there is room. Entries that
+-- every group has acknowledged are removed first; then the oldest, if they may be dropped, and only
+-- these are counted.
 local function make_room(log, stat, count, most, full)
   local over = redis.call('XLEN', log) + count - most
   if over <= 0 then
     return true
   end
-  -- More than must go, so that the next ones need not look again.
+  -- Remove some more than needed, so that the next calls need not trim.
   local spare = math.min(1000, math.floor(most / 10))
   local gone, floor = trim(log, math.max(0, most - count - spare))
   over = over - gone
   if over > 0 and floor then
-    -- Of what may go whole nodes went, so there are few left.
+    -- Whole nodes were removed, so few removable entries are left.
     local done = #redis.call('XRANGE', log, '-', '(' .. floor, 'COUNT', over)
     if done > 0 then
       over = over - redis.call('XTRIM', log, 'MAXLEN', redis.call('XLEN', log) - done)

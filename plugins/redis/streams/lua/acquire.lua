@@ -1,5 +1,5 @@
--- Take a partition that is free, whose lease has ended, or that is ours. Safe to repeat: each time
--- begins a new epoch, in which what was pending is ours, in order.
+-- Acquire a partition that is free, expired, or owned by this member. Safe to repeat: each call
+-- starts a new epoch, to which all pending entries are transferred, in order.
 -- KEYS own log park stat; ARGV group member lease_ms start
 -- {'busy', ms left} | {'parked'} | {'owned', epoch, pending, id last delivered}
 --@include _now
@@ -13,7 +13,7 @@ local found = redis.call('HMGET', own, 'owner', 'until')
 if found[1] and found[1] ~= member and tonumber(found[2]) > now then
   return {'busy', tonumber(found[2]) - now}
 end
--- A group that was lost had read some of it: what came meanwhile must not be left out.
+-- A lost group had read some of the log: later entries must not be skipped.
 if start == '$' and redis.call('HEXISTS', own, 'epoch') == 1 then
   start = '0'
 end
@@ -24,7 +24,7 @@ end
 local epoch = redis.call('HINCRBY', own, 'epoch', 1)
 redis.call('HSET', own, 'owner', member, 'until', now + lease_ms)
 redis.call('HDEL', own, 'halted')
--- As many as former owners had in memory, hundreds; the loop ends with them.
+-- Transfers as many entries as former owners had in memory: hundreds.
 local consumer = 'e' .. epoch
 redis.call('XGROUP', 'CREATECONSUMER', log, group, consumer)
 local pending, cursor = 0, '0-0'
@@ -34,7 +34,7 @@ repeat
   cursor = moved[1]
   pending = pending + #moved[2]
   if moved[3] and #moved[3] > 0 then
-    -- Entries that were dropped from the log although somebody had them. Redis 6.2 moves them.
+    -- Pending entries that were dropped from the log. Redis 6.2 transfers them instead.
     redis.call('HINCRBY', stat, 'lost:' .. group, #moved[3])
   end
 until cursor == '0-0'

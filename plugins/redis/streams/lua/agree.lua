@@ -1,13 +1,13 @@
--- Keep what all who use a stream must agree on, if nobody has yet. Safe to repeat.
+-- Store the definition of a stream unless one is stored. Safe to repeat.
 -- KEYS meta; ARGV partitions hasher codec layout
--- {partitions, hasher, codec, layout} as they are kept
+-- Returns {partitions, hasher, codec, layout} as stored
 local meta = KEYS[1]
 redis.call('HSETNX', meta, 'partitions', ARGV[1])
 redis.call('HSETNX', meta, 'hasher', ARGV[2])
 redis.call('HSETNX', meta, 'layout', ARGV[4])
 local kept = redis.call('HMGET', meta, 'partitions', 'hasher', 'codec', 'layout')
 if kept[1] == ARGV[1] and kept[2] == ARGV[2] and kept[4] == ARGV[4] and kept[3] ~= ARGV[3] then
-  -- Every codec may be read, so this one is for people: what is written now.
+  -- For inspection only, since all codecs can be read: the codec that is written now.
   redis.call('HSET', meta, 'codec', ARGV[3])
   kept[3] = ARGV[3]
 end

@@ -1,5 +1,5 @@
--- Write entries to the dead letters and acknowledge them: both, or neither. A repetition after an
--- answer that was lost writes nothing twice, because what is not pending is left out.
+-- Write entries to the dead letters and acknowledge them, atomically. Safe to repeat after a lost
+-- reply: entries that are not pending are skipped.
 -- KEYS own log dead stat; ARGV group member epoch most error id…
 -- {'lost'} | {'ok', written}
 --@include _now

@@ -1,7 +1,7 @@
 -- Acknowledge and read in one step, if the partition is still owned. Safe to repeat with a cursor:
--- what an answer that was lost has delivered is pending, and read behind the cursor.
+-- entries of a lost reply are pending, and are read after the cursor.
 -- KEYS own log stat; ARGV group member epoch count cursor id…
--- cursor: '>' for new entries, or the id behind which pending ones are read
+-- cursor: '>' for new entries, or the id after which pending entries are read
 -- {'lost'} | {'ok', entries, ids of entries that are gone}
 --@include _now
 --@include _mine
@@ -27,7 +27,7 @@ local entries = read[1][2]
 if cursor == '>' then
   return {'ok', entries, {}}
 end
--- Pending entries may have been dropped from the log meanwhile: those are done with.
+-- Pending entries may have been dropped from the log: acknowledge and count them.
 local kept, gone = {}, {}
 for _, entry in ipairs(entries) do
   if entry[2] then

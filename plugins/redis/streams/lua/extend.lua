@@ -1,4 +1,4 @@
--- Extend the lease of a partition; one that has ended is lost. Safe to repeat.
+-- Extend the lease of a partition; returns 0 if it has ended. Safe to repeat.
 -- KEYS own; ARGV member epoch lease_ms
 --@include _now
 --@include _mine

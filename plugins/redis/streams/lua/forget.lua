@@ -1,4 +1,4 @@
--- Forget a processor on a partition: its group, and what is kept of it. Safe to repeat.
+-- Remove a processor from a partition: its group and its stored state. Safe to repeat.
 -- KEYS log own park dead stat; ARGV group
 -- {1 if there was anything, events that were pending, dead letters}
 local log, own, park, dead, stat = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

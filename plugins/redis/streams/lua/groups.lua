@@ -1,4 +1,4 @@
--- Which processors have begun a partition. Writes nothing.
+-- Return the processors that have started on a partition. Writes nothing.
 -- KEYS log
 local names = {}
 if redis.call('EXISTS', KEYS[1]) == 1 then

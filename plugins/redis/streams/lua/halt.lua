@@ -1,6 +1,6 @@
--- Say that the owner of a partition has halted it, or goes on. Only for people: nothing is decided
--- by it, and the next owner forgets it. Safe to repeat.
--- KEYS own; ARGV member epoch error ('': it goes on)
+-- Record that the owner of a partition has halted or resumed it. For inspection only: no decision
+-- depends on it, and the next owner clears it. Safe to repeat.
+-- KEYS own; ARGV member epoch error ('': resumed)
 --@include _now
 --@include _mine
 local own = KEYS[1]

@@ -1,6 +1,6 @@
--- Take, keep or give up the lead. Safe to repeat.
--- KEYS lead; ARGV member lease_ms (0: give it up)
--- the number of the term that is ours | 0
+-- Take, extend or release the leadership. Safe to repeat.
+-- KEYS lead; ARGV member lease_ms (0: release)
+-- Returns the term if this member leads | 0
 --@include _now
 local lead, member, lease_ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local found = redis.call('HMGET', lead, 'member', 'until')

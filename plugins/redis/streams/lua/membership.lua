@@ -1,6 +1,6 @@
--- Change who belongs to a processor: edit the members, drop dead ones, make the plan anew, and tell
--- everybody. One step, so that nobody ever holds a lock. Safe to repeat: what changes nothing tells
--- nothing.
+-- Change the group of a processor: update its members, remove dead ones, make a new plan and notify
+-- all members. Atomic, so no lock is needed. Safe to repeat: a call without effect sends no
+-- notification.
 -- KEYS members plan ctl
 -- ARGV action ('join' | 'leave' | 'reap' | 'beat') member lease_ms partitions strategy
 -- {version, 1 if the member belongs to it, id of the last message, members that were dead…}
@@ -43,7 +43,7 @@ end
 local found = redis.call('HMGET', plan, 'version', 'order', 'assigned', 'strategy')
 local version = tonumber(found[1] or 0)
 local alive = redis.call('ZRANGE', members, 0, -1)
--- A plan of another size or strategy is made anew; so is one that does not fit its members.
+-- A plan with another size or strategy is made anew, as is one that does not match its members.
 local before, known = split(found[2]), split(found[3])
 if action ~= 'beat'
   and (reason or #known ~= (#alive > 0 and count or 0) or (#alive > 0 and found[4] ~= strategy)) then

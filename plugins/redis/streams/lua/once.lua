@@ -1,7 +1,7 @@
--- What a fleet does once at its start. A fleet is there from its first worker to its last: what was
--- done is forgotten when nobody is alive any more. Safe to repeat.
+-- Tasks that a fleet runs once at its start. A fleet lasts from its first worker to its last; the
+-- finished tasks are removed when no worker is alive. Safe to repeat.
 -- KEYS workers done; ARGV action ('beat' | 'leave' | 'claim' | 'finish' | 'fail') worker alive_ms name
--- 'claim': 1 if the worker shall do it, 0 if it is being done, 2 if it is done
+-- 'claim' returns 1 if the worker must run it, 0 if another worker runs it, 2 if it is done
 --@include _now
 local workers, done = KEYS[1], KEYS[2]
 local action, worker, alive_ms, name = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]

@@ -1,4 +1,4 @@
--- Park a partition for a processor, and give it back. What failed stays pending.
+-- Park a partition for a processor and release it. The failed events stay pending.
 -- KEYS own log park; ARGV group member epoch xid error ids-that-are-done…
 --@include _now
 --@include _mine

@@ -1,10 +1,10 @@
--- Append rows of the outbox to a log, each one whole and once, in their order. Safe to repeat.
--- A row whose mark is there was appended before. Marks below the first row are of rows that are
--- deleted: they go. Who has had the turn before is refused: another has gone on.
+-- Append rows of the outbox to a log, each one whole and once, in order. Safe to repeat.
+-- A row whose mark is stored was appended before. Marks below the first row belong to deleted rows
+-- and are removed. A relay with an older term is refused.
 -- KEYS log stat relayed
 -- ARGV term size full ('block' | 'drop_oldest'), then for each row: pos, mark, width (fields of an
 --      event, names and values), events, fields…
--- {rows that are there now, 1 if there was no room for the next} | {'stale', term that is known}
+-- Returns {rows appended, 1 if there was no room for the next} | {'stale', stored term}
 --@include _trim
 local log, stat, relayed = KEYS[1], KEYS[2], KEYS[3]
 local term, size = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -21,7 +21,7 @@ while at <= #ARGV do
   local mark, width, count = ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first, after = at + 4, at + 4 + width * count
   if not redis.call('ZSCORE', relayed, mark) then
-    -- A row that is larger than the stream is now was written when that was larger.
+    -- A row may exceed the size of the stream if that was reduced since.
     if not make_room(log, stat, count, math.max(size, count), ARGV[3]) then
       return {rows, 1}
     end

@@ -1,4 +1,4 @@
--- Acknowledge what is done and give the partition back. Safe to repeat.
+-- Acknowledge finished events and release the partition. Safe to repeat.
 -- KEYS own log; ARGV group member epoch id…
 --@include _now
 --@include _mine

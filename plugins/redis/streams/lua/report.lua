@@ -1,4 +1,4 @@
--- How far a processor is with a partition. Writes nothing.
+-- Report the progress of a processor in a partition. Writes nothing.
 -- KEYS log own park dead stat; ARGV group most
 -- {length, lag, pending, first pending id, idle ms of the first pending one, owner, ms left,
 --  epoch, parked at, parked id, parked error, dead letters, dropped, lost, letters dropped, halted error,
@@ -22,7 +22,7 @@ end
 if found then
   lag = found['lag']
   if not lag then
-    -- Before Redis 7, and after what it cannot count: by hand, as far as that may take.
+    -- Before Redis 7, or where it cannot compute the lag: count up to the limit.
     lag = #redis.call('XRANGE', log, '(' .. found['last-delivered-id'], '+', 'COUNT', most)
   end
   pending = found['pending']

@@ -1,5 +1,5 @@
--- Let a processor begin a partition anew at an id, unless somebody owns it. What was pending is
--- forgotten; a quarantine is lifted. Safe to repeat.
+-- Restart a processor on a partition at an id, unless a member owns it. Pending entries are
+-- discarded; a quarantine is lifted. Safe to repeat.
 -- KEYS log own park; ARGV group start
 -- {1, events that were pending} | {0, owner, ms left}
 --@include _now

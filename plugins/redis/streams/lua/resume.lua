@@ -1,6 +1,6 @@
--- Lift the quarantine of a partition, and the note that its owner has halted it. Safe to repeat.
+-- Lift the quarantine of a partition and clear its halt. Safe to repeat.
 -- KEYS park own
--- {error} of what was parked or halted | false: it was neither
+-- Returns {error} if it was parked or halted | false if it was neither
 --@include _now
 local park, own = KEYS[1], KEYS[2]
 local found = redis.call('HGET', park, 'error')

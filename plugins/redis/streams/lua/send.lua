@@ -1,10 +1,11 @@
--- Append events to a log: all of them, or none where there is no room. Not safe to repeat.
--- What every group has acknowledged goes first; then the oldest go, if they may, and are counted.
+-- Append events to a log: all of them, or none if there is no room. Not safe to repeat.
+-- To make room, entries that every group has acknowledged are removed first; then the oldest, if
+-- they may be dropped, and these are counted.
 -- KEYS log stat
 -- ARGV size full ('block' | 'drop_oldest') answer ('ids' | 'count') given ('1': each has an id),
 --      then for each run of equal ones: width (fields of an event, names and values), events, and
 --      for each event: id if given, fields…
--- ids or their number | false: no room
+-- Returns ids or their number | false: no room
 --@include _trim
 local log, stat = KEYS[1], KEYS[2]
 local size, answer, given = tonumber(ARGV[1]), ARGV[3], ARGV[4] == '1'
@@ -21,7 +22,7 @@ local function least(id)
 end
 
 if given and redis.call('EXISTS', log) == 1 then
-  -- Before anything is written: a script that fails keeps what it has done.
+  -- Before anything is written: a script that fails does not undo its writes.
   local info = redis.call('XINFO', 'STREAM', log)
   for at = 1, #info, 2 do
     if info[at] == 'last-generated-id' then

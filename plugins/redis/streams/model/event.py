@@ -1,4 +1,4 @@
-"""An event: an entry of a partition's log, as a processor sees it."""
+"""An event: one entry of a partition's log, as passed to a processor."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ R = TypeVar("R")
 
 
 class Event(Generic[R]):
-    """One entry of a log. Its record is decoded when it is asked for.
+    """One entry of a log. `record` decodes its record.
 
     :ivar partition: the number of its partition.
-    :ivar xid: the id that Redis gave the entry, such as ``1700000000000-0``.
-    :ivar fields: name, value, name, value … as they are stored.
-    :ivar recovering: a former owner of the partition had it too, and may have worked on it.
+    :ivar xid: the id of the entry in Redis, such as ``1700000000000-0``.
+    :ivar fields: name, value, name, value … as stored.
+    :ivar recovering: whether the event was delivered to a former owner of the partition, which may
+        have processed it.
     """
 
     __slots__ = ("_decode", "fields", "partition", "recovering", "xid")
@@ -39,7 +40,10 @@ class Event(Generic[R]):
         return dict(zip(self.fields[::2], self.fields[1::2], strict=True))
 
     def record(self) -> R:
-        """Decode the record; raises what the codec raises."""
+        """Decode the record.
+
+        :raises Exception: whatever the codec raises.
+        """
         return self._decode(self.fields)
 
     def __repr__(self) -> str:

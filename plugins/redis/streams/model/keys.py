@@ -1,4 +1,4 @@
-"""The keys of streams. What one script touches shares a hash tag, and so a slot of a cluster."""
+"""The Redis keys of streams. Keys used by one script share a hash tag, so a cluster slot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class StreamKeys:
     """The keys of a stream.
 
-    :param prefix: that of the plugin, before each key.
+    :param prefix: the plugin's prefix, before each key.
     """
 
     prefix: str
@@ -21,15 +21,15 @@ class StreamKeys:
         return f"{{{self.prefix}st:{self.stream}}}:meta"
 
     def log(self, partition: int) -> str:
-        """Stream: the entries of a partition, with one group for each processor."""
+        """Stream: the entries of a partition, with one consumer group for each processor."""
         return f"{self._of(partition)}:log"
 
     def stat(self, partition: int) -> str:
-        """Hash: counters of a partition, such as ``dropped``; ``term`` of its last relay."""
+        """Hash: counters of a partition such as ``dropped``, and the ``term`` of its last relay."""
         return f"{self._of(partition)}:stat"
 
     def relayed(self, partition: int) -> str:
-        """Sorted set: rows of the outbox that were appended and may be there still, by position."""
+        """Sorted set: appended outbox rows that may still be in Postgres, by position."""
         return f"{self._of(partition)}:relayed"
 
     def own(self, partition: int, processor: str) -> str:
@@ -37,23 +37,23 @@ class StreamKeys:
         return f"{self._of(partition)}:own:{processor}"
 
     def park(self, partition: int, processor: str) -> str:
-        """Hash: why the partition is parked for a processor; missing if it is not."""
+        """Hash: why the partition is parked for a processor; absent if it is not."""
         return f"{self._of(partition)}:park:{processor}"
 
     def dead(self, partition: int, processor: str) -> str:
-        """Stream: entries that a processor gave up."""
+        """Stream: the dead letters of a processor."""
         return f"{self._of(partition)}:dead:{processor}"
 
     def members(self, processor: str) -> str:
-        """Sorted set: the workers that have joined, by the end of their lease in ms."""
+        """Sorted set: the members of the group, by the end of their lease in ms."""
         return f"{self._group(processor)}:members"
 
     def plan(self, processor: str) -> str:
-        """Hash: version, order of the members, and the member of each partition."""
+        """Hash: version, members in join order, and the member of each partition."""
         return f"{self._group(processor)}:plan"
 
     def ctl(self, processor: str) -> str:
-        """Stream: what members tell each other."""
+        """Stream: notifications between the members."""
         return f"{self._group(processor)}:ctl"
 
     def _of(self, partition: int) -> str:

@@ -1,4 +1,4 @@
-"""What happens to a partition when its processor fails: a closed choice."""
+"""Failure policies: what happens to a partition when its processor fails."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from chancy.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Stop the partition in this process, and raise an alarm; others go on.
+    """Stop the partition in this process and log a critical event; other partitions continue.
 
-    Nothing is acknowledged. The next owner, or the next start of this one, tries again.
+    Nothing is acknowledged. The next owner, or the next start of this process, retries the event.
 
-    :param exit: end the process in good order, as SIGTERM does; `chancy worker` and `alone.run`
-        exit with 5 then, so that whoever watches the process hears of it.
+    :param exit: shut the process down gracefully, as SIGTERM does. `chancy worker` and `run` then
+        exit with status 5, so that a supervisor can detect it.
     """
 
     exit: bool = False
@@ -23,34 +23,34 @@ class Halt:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Park the partition for this processor until ``chancy redis stream resume`` lifts it.
+    """Park the partition for this processor until ``chancy redis stream resume``.
 
-    It stays parked across restarts and owners.
+    It stays parked across restarts and changes of owner.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Acknowledge what failed and go on: of a batch all of it.
+    """Acknowledge the failed event, or the whole failed batch, and continue.
 
-    :param keep: write it to the dead letters first, in the script that acknowledges it.
+    :param keep: write the events to the dead letters, in the script that acknowledges them.
     """
 
     keep: bool = False
 
 
-#: What may follow when all tries have failed.
+#: The policies that may follow when all attempts have failed.
 Last = Halt | Quarantine | Ignore
 
 
 @dataclass(frozen=True, slots=True)
 class RetryInPlace:
-    """Try again in place: the partition waits, so that its order holds.
+    """Retry the failed event; the partition waits meanwhile, so its order holds.
 
-    :param times: further tries after the first one.
-    :param base_s: seconds before the first of them; doubled each time, less up to half by chance.
-    :param cap_s: seconds that a pause takes at most.
-    :param then: what follows when all have failed; unless given, the event becomes a dead letter.
+    :param times: attempts after the first one.
+    :param base_s: seconds before the first retry; doubled each time, minus up to half at random.
+    :param cap_s: the longest pause, in seconds.
+    :param then: the policy when all attempts have failed; by default the event is dead-lettered.
     """
 
     times: int = 5
@@ -61,16 +61,17 @@ class RetryInPlace:
     def __post_init__(self) -> None:
         if self.times < 1:
             raise ConfigurationError(
-                f"Retry(times={self.times}): at least 1, or give the policy of `then` itself"
+                f"RetryInPlace(times={self.times}): times must be at least 1; without retries, use "
+                "the policy of `then` itself"
             )
         if not 0 <= self.base_s <= self.cap_s:
             raise ConfigurationError(
-                f"Retry(base_s={self.base_s:g}, cap_s={self.cap_s:g}): the first pause must be "
-                "from 0 to the longest"
+                f"RetryInPlace(base_s={self.base_s:g}, cap_s={self.cap_s:g}): base_s must be from "
+                "0 to cap_s"
             )
 
     def pause_s(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row, from 1."""
+        """Return the pause in seconds after a number of consecutive failures, from 1."""
         ceiling = min(self.cap_s, self.base_s * 2.0 ** min(failures - 1, 30))
         return ceiling * random.uniform(0.5, 1.0)
 

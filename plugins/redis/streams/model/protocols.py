@@ -1,7 +1,7 @@
-"""What the parts of streams agree on: how records become fields, and who stands around events.
+"""The contracts between the parts of streams: record codings, routes and middleware.
 
-From the user's record to the log is the work of `Coding` and `Route`; from the log to the user's
-function and back to the acknowledgement that of the engine, which sees nothing else of a record.
+`Coding` and `Route` turn a record into an entry of a log. The engine, from the log to the processor
+and the acknowledgement, uses nothing else of a record.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ from chancy.plugins.redis.streams.model.event import Event
 R = TypeVar("R")
 Routed = TypeVar("Routed", contravariant=True)
 
-#: What a middleware sees: one event, or all of a batch if the processor takes batches.
+#: An item of a middleware: one event, or one batch if the processor takes batches.
 Item = Event[Any] | list[Event[Any]]
 
 
 class Coding(Protocol[R]):
-    """Turns a record into the fields of an entry and back. Pure, and safe in any thread."""
+    """Encodes a record as the fields of an entry and back. Pure and thread-safe."""
 
     @property
     def name(self) -> str:
-        """Kept with the stream, for people and for a reader of another version."""
+        """The name stored with the stream, for inspection and for readers of another version."""
         ...
 
     def encode(self, record: R) -> Sequence[bytes]:
-        """Give name, value, name, value … as the entry will hold them.
+        """Return name, value, name, value … as the entry stores them.
 
         :raises ChancyError: the record cannot be stored.
         """
         ...
 
     def decode(self, fields: Sequence[bytes]) -> R:
-        """Make the record of the fields that `encode` gave.
+        """Return the record of the fields that `encode` returned.
 
-        Whatever it raises is a failure of the processor, and its policy decides.
+        An exception is a failure of the processor, to which its policy applies.
         """
         ...
 
 
 class Route(Protocol[Routed]):
-    """Says to which partition a record belongs."""
+    """Maps a record to its partition."""
 
     @property
     def name(self) -> str:
-        """The hasher, as it is kept with the stream: it must never change its mind."""
+        """The name of the hasher, stored with the stream: its results must never change."""
         ...
 
     def partition(self, record: Routed, partitions: int) -> int:
-        """The number of the partition, from 0; the same for records of one key."""
+        """Return the number of the partition, from 0; records with one key share a partition."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareContext:
-    """Where a middleware runs."""
+    """The stream, processor and partition in which a middleware runs."""
 
     stream: str
     processor: str
@@ -65,17 +65,17 @@ class MiddlewareContext:
 
 
 class Middleware(Protocol):
-    """Stands between the log and a processor. Only for processors of the mode ``async``."""
+    """Wraps the items between the log and a processor. Only for processors of mode ``async``."""
 
     def handler(self, parent: AsyncIterator[Item], place: MiddlewareContext) -> AsyncIterator[Item]:
-        """Wrap the items of one partition: an async generator, begun anew with each run.
+        """Wrap the items of one partition: an async generator, created anew for each run.
 
-        An item is acknowledged when the processor asks for the next one: that comes back to the
+        An item is acknowledged when the processor requests the next one, which resumes the
         ``yield``. If the processor fails, its exception is raised at the ``yield``; let it pass.
-        If the run is merely interrupted, by a rebalance or the end of the worker, the generator is
-        closed. Items that are left out are acknowledged with the next one that is not.
+        If the run is only interrupted, by a rebalance or a shutdown, the generator is closed.
+        Items that are not yielded are acknowledged with the next item that is.
 
-        What it raises while it handles a failure replaces the policy: nothing is acknowledged,
-        and the partition starts again after a back-off.
+        An exception raised while handling a failure replaces the policy: nothing is acknowledged,
+        and the partition restarts after a back-off.
         """
         ...

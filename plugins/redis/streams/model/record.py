@@ -1,4 +1,4 @@
-"""Records: what a stream holds."""
+"""Records: the values that a stream stores."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from chancy.errors import ConfigurationError
 from chancy.text import shown
 
 _SCALARS: tuple[object, ...] = (int, float, bool, str, bytes)
-#: What is told of a validation error: a record may have thousands of wrong parts.
+#: Wrong fields reported of a validation error: a record may have thousands.
 _MAX_REASONS = 3
 
 
 class Record(BaseModel):
-    """A base for records. Any other pydantic model will do as well.
+    """Base class for records. Any other pydantic model works as well.
 
-    Bytes are written as base64 and infinite numbers as text, so that JSON gives back what it got.
+    Bytes are written as base64 and infinite numbers as strings, so that JSON round-trips them.
 
-    ``class Tick(Record, primitive=True)`` has each attribute as a field of the entry, without a
-    codec: small, since Redis keeps equal names once, and read by any program. All attributes must
-    then be ``int``, ``float``, ``bool``, ``str`` or ``bytes``.
+    ``class Tick(Record, primitive=True)`` stores each attribute as a field of the entry, without a
+    codec: compact, since Redis stores equal names once, and readable by any program. All attributes
+    must then be ``int``, ``float``, ``bool``, ``str`` or ``bytes``.
     """
 
     model_config = ConfigDict(
@@ -36,8 +36,8 @@ class Record(BaseModel):
     def __init_subclass__(cls, *, primitive: bool = False, **kwargs: Unpack[ConfigDict]) -> None:
         """Define a record.
 
-        :param primitive: each attribute is a field of the entry; subclasses inherit it.
-        :raises ConfigurationError: a primitive record with an attribute that is no scalar.
+        :param primitive: store each attribute as a field of the entry; subclasses inherit it.
+        :raises ConfigurationError: an attribute of a primitive record is not a scalar.
         """
         super().__init_subclass__(**kwargs)
         if primitive:
@@ -51,7 +51,7 @@ class Record(BaseModel):
 
 
 def is_primitive(model: type[BaseModel]) -> bool:
-    """Whether the attributes of these records are fields of the entry."""
+    """Return whether the attributes of these records are fields of the entry."""
     return issubclass(model, Record) and model.primitive_record
 
 
@@ -60,9 +60,9 @@ def check_scalars(model: type[BaseModel]) -> None:
         problem = _no_scalar(field)
         if problem:
             raise ConfigurationError(
-                f"{model.__qualname__}.{name} {problem}: the attributes of a primitive record are "
-                "int, float, bool, str or bytes, under their own names; leave out primitive=True "
-                "for others"
+                f"{model.__qualname__}.{name} {problem}: the attributes of a primitive record must "
+                "be int, float, bool, str or bytes without an alias; remove primitive=True to use "
+                "other types"
             )
 
 
@@ -70,7 +70,7 @@ def _no_scalar(field: FieldInfo) -> str | None:
     kind = field.annotation
     if kind not in _SCALARS:
         named = shown(kind) if get_args(kind) else getattr(kind, "__qualname__", shown(kind))
-        return f"is of the type {named}"
+        return f"has the type {named}"
     if field.alias is not None or field.validation_alias is not None:
         return f"has the alias {shown(field.alias or field.validation_alias)}"
     if field.exclude:
@@ -79,12 +79,12 @@ def _no_scalar(field: FieldInfo) -> str | None:
 
 
 def reasons(error: ValidationError) -> str:
-    """The wrong fields, each with what is wrong; the values themselves may be secret."""
+    """Return the invalid fields with their problems, without values, which may be secret."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
-    told = [
+    problems = [
         f"{'.'.join(map(str, each['loc'])) or 'the record'}: {each['msg']}"
         for each in found[:_MAX_REASONS]
     ]
     if len(found) > _MAX_REASONS:
-        told.append(f"and {len(found) - _MAX_REASONS} more")
-    return "; ".join(told)
+        problems.append(f"and {len(found) - _MAX_REASONS} more")
+    return "; ".join(problems)

@@ -1,4 +1,4 @@
-"""What all who use a stream must agree on: where the events of a key are."""
+"""The stored definition of a stream, which every process that uses the stream must share."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, St
 from chancy.plugins.redis.transport.scripts import Value
 from chancy.text import shown
 
-#: Of the layout of keys and entries.
+#: Version of the layout of keys and entries.
 LAYOUT = "1"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a stream is, as somebody declares it.
+    """The definition of a stream in one process.
 
-    :ivar meta: the key of what is kept of it.
+    :ivar meta: the key of the stored definition.
     """
 
     name: str
@@ -35,46 +35,46 @@ def shape_of(stream: Target[Any]) -> Shape:
     )
 
 
-def asking(stream: Shape) -> StreamCall:
-    """The call that keeps what a stream is, unless it is kept already."""
+def definition_call(stream: Shape) -> StreamCall:
+    """Return the call that stores the definition unless one is already stored, and reads it."""
     args: list[Value] = [stream.partitions, stream.hasher, stream.codec, LAYOUT]
     return StreamCall("agree", [stream.meta], args)
 
 
 def check(stream: Shape, kept: Reply) -> None:
-    """Compare a stream with the answer of `asking`.
+    """Compare a definition with the stored one, the reply to `definition_call`.
 
-    :raises ConfigurationError: another partition count, hasher or layout is kept; going on would
-        send events of one key to two partitions, or leave partitions unread.
+    :raises ConfigurationError: another partition count, hasher or layout is stored; continuing
+        would send events of one key to two partitions, or leave partitions unread.
     """
     partitions, hasher, _, layout = (
         part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in kept
     )
     found: list[str] = []
     if partitions != str(stream.partitions):
-        found.append(f"has {partitions} partitions, and is declared here with {stream.partitions}")
+        found.append(f"has {partitions} partitions, but is declared here with {stream.partitions}")
     if hasher != stream.hasher:
         found.append(
-            f"was filled by the hasher {shown(hasher)}, and is declared here with "
+            f"was filled by the hasher {shown(hasher)}, but is declared here with "
             f"{shown(stream.hasher)}"
         )
     if layout != LAYOUT:
         found.append(
-            f"has the layout {shown(layout)} of another version of chancy; this one has {LAYOUT}"
+            f"has the layout {shown(layout)} of another version of chancy; this one uses {LAYOUT}"
         )
     if found:
         raise ConfigurationError(
             f"the stream {stream.name} {'; it '.join(found)}: events of one key would lose their "
-            f"order. Declare it as it is kept in {stream.meta}, or give the new one another "
+            f"order. Declare it as it is stored in {stream.meta}, or give the new stream another "
             "name"
         )
 
 
 async def agree(link: ScriptClient, stream: Shape) -> None:
-    """Keep what a stream is, or compare it with what is kept.
+    """Store the definition of a stream, or compare it with the stored one.
 
-    :raises ConfigurationError: it differs.
+    :raises ConfigurationError: the definitions differ.
     :raises BrokerUnavailable: Redis did not answer.
     """
-    call = asking(stream)
+    call = definition_call(stream)
     check(stream, await link.call(call.script, call.keys, call.args))

@@ -1,4 +1,4 @@
-"""What sending needs to know of a stream."""
+"""The parts of a stream that sending uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class Target(Protocol[R]):
-    """A stream, as those see it who write to it; a `Stream` is one."""
+    """A stream as seen by senders; `Stream` implements it."""
 
     @property
     def name(self) -> str: ...

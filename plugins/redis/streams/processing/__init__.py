@@ -1,1 +1,1 @@
-"""What happens to the events of an owned partition."""
+"""Processing of the events of an owned partition."""

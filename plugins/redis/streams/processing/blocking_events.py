@@ -1,4 +1,4 @@
-"""The events of a partition for a plain function, in a thread or in a process of its own."""
+"""Iteration over the events of a partition for plain functions, in a thread or a child process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class EventSource(Protocol[R]):
-    """Hands out the events of a partition: an `OwnedPartition`, or its stand-in in a child."""
+    """The source of a partition's events: an `OwnedPartition`, or its proxy in a child process."""
 
     buffer: deque[Event[R]]
     taken: deque[Event[R]]
@@ -51,16 +51,16 @@ class BlockingEvents(Generic[R]):
         return BlockingRecords(self)
 
     def take(self, most: int, *, within: float) -> BlockingEventBatches[R]:
-        """Batches of events, none empty, each acknowledged as one; see `Events.take`."""
+        """Iterate in non-empty batches, each acknowledged as a whole; see `Events.take`."""
         check_batch(most, within, self._grace_s)
         return BlockingEventBatches(self, most, within)
 
     def decoded(self) -> Iterator[R]:
-        """What `BlockingRecords` iterates over."""
+        """Return the iterator of `BlockingRecords`."""
         return _singles(self._source, self.decode)
 
     def batched(self, most: int, within: float, make: Callable[[Event[R]], T]) -> Iterator[list[T]]:
-        """What `BlockingEventBatches` iterates over."""
+        """Return the iterator of `BlockingEventBatches`."""
         self._source.widen(most)
         return _batches(self._source, most, within, make)
 
@@ -79,7 +79,7 @@ class BlockingRecords(Generic[R]):
         return self._events.decoded()
 
     def take(self, most: int, *, within: float) -> BlockingRecordBatches[R]:
-        """Batches of records; see `Events.take`."""
+        """Iterate in batches of records; see `Events.take`."""
         return self._events.take(most, within=within).records()
 
 

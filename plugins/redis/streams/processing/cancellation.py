@@ -1,4 +1,4 @@
-"""The end of tasks that need time for it."""
+"""Cancellation of tasks that need time to end."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from asyncio.tasks import _unregister_task
 from collections.abc import Collection
 from typing import Any
 
-#: Seconds that a task may take to end once it was cancelled.
+#: Seconds that a cancelled task may take to end.
 LEAVE_S = 5.0
 
 
 async def interrupt(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task; whether it has ended. One that swallows that goes on, and nobody waits."""
+    """Cancel a task; return whether it ended. A task that ignores the cancellation is left."""
     task.cancel()
     ended, _ = await asyncio.wait([task], timeout=LEAVE_S)
     if not ended:
-        # asyncio.run waits without limit for every task that it knows.
+        # asyncio.run waits without limit for every registered task.
         _unregister_task(task)
     return bool(ended)
 
 
-async def end(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:
-    """Cancel tasks, each of them once more for each time that this one is.
+async def cancel_all(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:
+    """Cancel tasks, and cancel them again each time that the caller is cancelled.
 
-    Once more takes the rest of its grace period from one that is slower than the others.
+    A second cancellation ends the grace period of a task that is slower than the others.
 
-    :param early: the first cancellation of this one comes as a matter of course.
+    :param early: the first cancellation of the caller is expected, and not passed on.
     """
     for task in tasks:
         task.cancel()
@@ -47,15 +47,15 @@ async def end(tasks: Collection[asyncio.Task[None]], *, early: bool) -> None:
 
 
 class Escaped(RuntimeError):
-    """A function has let a CancelledError escape, although nobody has cancelled its task."""
+    """A function let a CancelledError escape although its task was not cancelled."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, subject: str) -> None:
         super().__init__(
-            f"{what} let a CancelledError escape: something that it awaited was cancelled"
+            f"{subject} let a CancelledError escape: something that it awaited was cancelled"
         )
 
 
 def cancelled() -> bool:
-    """Whether somebody has cancelled the task that runs now: then a CancelledError must pass."""
+    """Return whether the current task was cancelled: then a CancelledError must pass."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,7 +1,7 @@
-"""What a processor logs in the process of its partition, said again in the worker.
+"""Log records of a processor in its child process, logged again in the worker.
 
-It crosses by a pipe of its own, as data: name of the logger, level, text. While the worker reads
-slower than is logged, who logs waits: nothing is kept but what fits into the pipe.
+They are sent as data (logger name, level, text) through a separate pipe. If the worker reads more
+slowly than the child logs, the child blocks: nothing is buffered except in the pipe.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection, Pipe
 from chancy.log_context import ORIGIN, Origin, origin_here
 from chancy.text import storable
 
-#: Characters that cross of a record.
+#: Maximum characters of a record that are sent.
 MAX_RECORD = 16_000
-#: Names of loggers that are kept: a logger is never given up again, so a child must not make more.
+#: Maximum logger names of one child: loggers are never freed, so a child must not create more.
 MAX_NAMES = 1_000
 
 _fallback = logging.getLogger("chancy.redis.streams")
@@ -28,45 +28,44 @@ _fallback = logging.getLogger("chancy.redis.streams")
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What a child needs to log as the worker does.
+    """The settings by which a child logs through the worker.
 
-    :param line: to the `PartitionLogRelay`.
-    :param level: of the root logger.
-    :param worker: its id; with ``about`` the `Origin` of the child, for handlers of its own.
+    :param connection: the connection to the `PartitionLogRelay`.
+    :param level: the level of the root logger.
+    :param worker: the id of the worker; with ``about`` the `Origin` of the child.
     """
 
-    line: Connection
+    connection: Connection
     level: int
     worker: str
     about: Mapping[str, str | int]
 
-    def begin(self) -> None:
-        """Log by the worker from now on, in this process."""
+    def install(self) -> None:
+        """Send the log records of this process to the worker from now on."""
         ORIGIN.set(Origin(lambda: self.worker, self.about))
-        recorder = PartitionLogHandler(self.line)
-        os.register_at_fork(after_in_child=self.line.close)
+        recorder = PartitionLogHandler(self.connection)
+        os.register_at_fork(after_in_child=self.connection.close)
         root = logging.getLogger()
         root.setLevel(self.level)
         root.addHandler(recorder)
 
 
 class PartitionLogHandler(logging.Handler):
-    """The handler of a child's root logger. What cannot be sent goes to stderr, from warnings on.
+    """The handler of a child's root logger. Records that cannot be sent go to stderr from WARNING.
 
-    From any thread. Copies that the processor has made by forking send nothing: the pipe is not
-    theirs.
+    Thread-safe. Processes that the processor forks send nothing: the pipe belongs to the child.
     """
 
-    def __init__(self, line: Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__()
-        self._line = line
+        self._connection = connection
         self._pid = os.getpid()
         self._sending = threading.Lock()
         self._sender = 0
         self._formatter = logging.Formatter()
 
     def createLock(self) -> None:  # noqa: N802  the name it has in logging
-        """None: a signal may interrupt who holds it, and log."""
+        """Use no lock: a signal handler that logs could interrupt the thread that holds it."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -86,7 +85,7 @@ class PartitionLogHandler(logging.Handler):
         with self._sending:
             self._sender = me
             try:
-                self._line.send(what)
+                self._connection.send(what)
             except OSError:
                 return False
             finally:
@@ -95,54 +94,54 @@ class PartitionLogHandler(logging.Handler):
 
 
 class PartitionLogRelay:
-    """Logs in the worker what a child has recorded, from the context that it was made in.
+    """Logs the records of a child in the worker, in the context in which the relay was created.
 
-    :ivar theirs: the child's end; close it here once the child has it.
+    :ivar theirs: the child's end of the pipe; closed here once the child has it.
     """
 
     def __init__(self) -> None:
-        self._line, self.theirs = Pipe(duplex=False)
+        self._connection, self.theirs = Pipe(duplex=False)
         self._loggers: dict[str, logging.Logger] = {}
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
-            args=(self._listen,),
-            name="chancy stream echo",
+            args=(self._receive,),
+            name="chancy stream logs",
             daemon=True,
         )
 
     @property
-    def voice(self) -> LogSettings:
-        """For the child."""
+    def log_settings(self) -> LogSettings:
+        """The settings to pass to the child."""
         origin = origin_here()
         level = logging.getLogger().level
         return LogSettings(self.theirs, level, str(origin.worker()), origin.about)
 
     def start(self) -> None:
-        """Listen to the child, which has been started."""
+        """Start reading from the child, which must be running."""
         self.theirs.close()
         self._thread.start()
 
-    def end(self, patience_s: float) -> None:
-        """Wait until all is said of a child that has ended, at most so long."""
+    def join(self, patience_s: float) -> None:
+        """Wait until all records of an ended child are logged, at most ``patience_s`` seconds."""
         self._thread.join(patience_s)
 
-    def _listen(self) -> None:
-        with self._line:
+    def _receive(self) -> None:
+        with self._connection:
             while True:
                 try:
-                    level, name, text = self._line.recv()
+                    level, name, text = self._connection.recv()
                 except (EOFError, OSError):
                     return
-                # Whatever a filter or a handler does: a child that nobody hears would stand still.
+                # Filters and handlers may raise anything; without a reader, the child would block.
                 with contextlib.suppress(Exception):
-                    self._say(level, name, text)
+                    self._log(level, name, text)
 
-    def _say(self, level: int, name: str, text: str) -> None:
+    def _log(self, level: int, name: str, text: str) -> None:
         logger = self._loggers.get(name)
         if logger is None:
             logger = _fallback
             if len(self._loggers) < MAX_NAMES:
                 logger = self._loggers[name] = logging.getLogger(name)
         if logger.isEnabledFor(level):
-            # Where in the child it was logged does not cross.
+            # The file and line in the child are not sent.
             logger.handle(logger.makeRecord(logger.name, level, "", 0, "%s", (text,), None))

@@ -1,4 +1,4 @@
-"""The side of a partition's process: its lane there, and what it does until its line is closed."""
+"""The main function of a partition's child process, and its proxy of the partition."""
 
 from __future__ import annotations
 
@@ -23,59 +23,63 @@ from chancy.plugins.redis.streams.processing.processor import Processor
 
 R = TypeVar("R")
 
-#: They go to whole process groups: it is the worker that ends its children.
+#: Ignored in the child, since they reach whole process groups: the worker ends its children.
 SHIELDED = signal.SIGINT, signal.SIGTERM
 
 
-class LineClosed(BaseException):
-    """The worker has ended its side: no failure of the function, nor one that it may catch."""
+class ConnectionClosed(BaseException):
+    """The worker closed its side. A BaseException, so that the function does not catch it."""
 
 
 class RemotePartition(Generic[R]):
-    """The lane in the child. Its methods raise `LineClosed`."""
+    """The proxy of the partition in the child. Its methods raise `ConnectionClosed`."""
 
     def __init__(
-        self, line: Connection, shared: Any, number: int, decode: Callable[[Sequence[bytes]], R]
+        self,
+        connection: Connection,
+        shared: Any,
+        number: int,
+        decode: Callable[[Sequence[bytes]], R],
     ) -> None:
         self.number = number
         self.buffer: deque[Event[R]] = deque()
         self.taken: deque[Event[R]] = deque()
-        self._line = line
+        self._connection = connection
         self._shared = shared
         self._decode = decode
         self._done = 0
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     @property
     def over(self) -> bool:
         return time.monotonic() >= float(self._shared[0])
 
     def widen(self, wanted: int) -> None:
-        self.say(("wide", wanted))
+        self.send(("wide", wanted))
 
     def finish(self) -> None:
         self._done += len(self.taken)
         self._shared[1] += len(self.taken)
         self.taken.clear()
-        if time.monotonic() - self._told_at >= FLUSH_S:
-            self.tell()
+        if time.monotonic() - self._reported_at >= FLUSH_S:
+            self.report()
 
-    def tell(self) -> None:
-        """Say how many events are done."""
+    def report(self) -> None:
+        """Report the number of finished events."""
         if self._done:
-            self.say(("done", self._done))
+            self.send(("done", self._done))
             self._done = 0
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def filled_blocking(self, wanted: int = 1, timeout_s: float | None = None) -> bool:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while len(self.buffer) < wanted and not self.over:
-            self.tell()
+            self.report()
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 break
-            self.say(("more", max(1, wanted - len(self.buffer)), left))
-            came = self.hear()
+            self.send(("more", max(1, wanted - len(self.buffer)), left))
+            came = self.receive()
             if came is None:
                 return False
             self.buffer.extend(
@@ -84,61 +88,61 @@ class RemotePartition(Generic[R]):
             )
         return not self.over
 
-    def say(self, what: object) -> None:
+    def send(self, what: object) -> None:
         try:
-            self._line.send(what)
+            self._connection.send(what)
         except OSError:
-            raise LineClosed from None
+            raise ConnectionClosed from None
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         try:
-            return self._line.recv()
+            return self._connection.recv()
         except (EOFError, OSError):
-            raise LineClosed from None
+            raise ConnectionClosed from None
 
 
 def work(
-    line: Connection,
+    connection: Connection,
     shared: Any,
-    voice: LogSettings,
+    log_settings: LogSettings,
     module: str,
     name: str,
     number: int,
     grace_s: float,
 ) -> None:
-    """What the child does: run the function as often as it is told to."""
+    """Run the function each time that the worker requests it."""
     for signum in SHIELDED:
         signal.signal(signum, _ignore)
-    os.register_at_fork(after_in_child=_heed)
+    os.register_at_fork(after_in_child=_restore_signals)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SHIELDED)
-    voice.begin()
+    log_settings.install()
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     if not isinstance(found, Processor):
-        raise ConfigurationError(f"{module}.{name} is no processor but {found!r}")
+        raise ConfigurationError(f"{module}.{name} is not a processor but {found!r}")
     function = cast("Callable[[BlockingEvents[Any]], None]", found.function)
     decode = found.stream.coding.decode
-    with contextlib.suppress(LineClosed):
+    with contextlib.suppress(ConnectionClosed):
         while True:
-            lane = RemotePartition(line, shared, number, decode)
-            lane.hear()
+            partition = RemotePartition(connection, shared, number, decode)
+            partition.receive()
             try:
-                function(BlockingEvents(lane, decode, grace_s=grace_s))
+                function(BlockingEvents(partition, decode, grace_s=grace_s))
             except Exception as error:
-                lane.tell()
-                lane.say(("failed", len(lane.taken), _packed(error), described(error)))
+                partition.report()
+                partition.send(("failed", len(partition.taken), _packed(error), described(error)))
             else:
-                lane.tell()
-                lane.say(("returned", len(lane.taken)))
+                partition.report()
+                partition.send(("returned", len(partition.taken)))
 
 
 def _ignore(signum: int, frame: object) -> None:
-    """A function, not SIG_IGN: programs that a processor starts begin with the default."""
+    """Ignore a signal. Unlike SIG_IGN, programs that a processor starts do not inherit it."""
 
 
-def _heed() -> None:
-    """In a copy that a processor has made by forking: that one ends when it is told to."""
+def _restore_signals() -> None:
+    """Restore the default handlers in a process that the processor forks: it can be ended then."""
     if signal.getsignal(signal.SIGINT) is _ignore:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) is _ignore:
@@ -146,7 +150,7 @@ def _heed() -> None:
 
 
 def _packed(error: Exception) -> bytes:
-    """An error for another process; nothing if it cannot be packed."""
+    """Pickle an error for the worker; return empty bytes if it cannot be pickled."""
     try:
         return pickle.dumps(error)
     except Exception:

@@ -1,4 +1,4 @@
-"""The consumer: runs a processor's function over one partition, and does what its policy says."""
+"""The consumer: runs a processor's function over one partition and applies its policy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from chancy.plugins.redis.streams.model.policy import (
 )
 from chancy.plugins.redis.streams.processing.child import ChildDied
 from chancy.plugins.redis.streams.processing.counters import Counters
-from chancy.plugins.redis.streams.processing.loss import tell_loss
 from chancy.plugins.redis.streams.processing.ownership import Ownership, described
-from chancy.plugins.redis.streams.processing.partition import OwnedPartition
+from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.streams.processing.run import HandlingFailed, Invocation
 
@@ -30,7 +29,7 @@ logger = logging.getLogger("chancy.redis.streams")
 
 
 class ConsumerEnd(enum.Enum):
-    """Why a consumer has ended."""
+    """The reason why a consumer ended."""
 
     CLOSED = "closed"
     HALTED = "halted"
@@ -39,37 +38,37 @@ class ConsumerEnd(enum.Enum):
 
 
 class Consumer:
-    """Works through a lane until it is over, or its policy ends it."""
+    """Processes a partition until its ownership ends or the policy stops it."""
 
     def __init__(
         self,
         processor: Processor[Any],
-        lane: OwnedPartition[Any],
+        partition: OwnedPartition[Any],
         ownership: Ownership,
-        meter: Counters,
+        counters: Counters,
     ) -> None:
         self._processor = processor
-        self._lane = lane
+        self._partition = partition
         self._ownership = ownership
-        self._meter = meter
-        self._invocation = Invocation(processor, lane)
+        self._counters = counters
+        self._invocation = Invocation(processor, partition)
         self._backoff = Backoff(base_s=0.1, cap_s=10.0)
         self._failures = 0
         self._failing = ""
 
     async def run(self) -> ConsumerEnd:
-        """Run the function again and again until the lane is over. Cancel it to interrupt."""
-        lane = self._lane
-        # Of this task, and of the threads and processes that it lets work.
-        ORIGIN.set(origin_here().narrowed(partition=lane.number))
+        """Run the function repeatedly until the ownership ends. Cancel it to interrupt."""
+        partition = self._partition
+        # For this task, and for the threads and processes that it starts.
+        ORIGIN.set(origin_here().narrowed(partition=partition.number))
         try:
-            while not lane.over:
+            while not partition.over:
                 try:
                     await self._invoke()
                 except HandlingFailed as failure:
                     await self._try_again("a middleware could not handle a failure", failure.error)
                 except Exception as error:
-                    self._meter.failed += 1
+                    self._counters.failed += 1
                     end = await self._failed(error)
                     if end is not None:
                         return end
@@ -77,48 +76,48 @@ class Consumer:
                     await self._returned()
         finally:
             await self._invocation.close()
-        if not lane.closing:
-            # If the answer to a heartbeat has extended its lease since, it would be held, and
-            # nobody would work on it.
-            tell_loss(self._processor.id, lane, "its lease has ended here")
-            lane.lose()
+        if not partition.closing:
+            # If a heartbeat has extended the lease since, the partition would be held without a
+            # consumer.
+            report_loss(self._processor.id, partition, "its lease has ended here")
+            partition.lose()
         return ConsumerEnd.CLOSED
 
     async def _invoke(self) -> None:
-        """Run the function once. Behind events that it has done it fails for the first time."""
-        done = self._lane.finished
+        """Run the function once. If it finishes events, the count of failures restarts."""
+        done = self._partition.finished
         try:
             await self._invocation.run()
         finally:
-            if self._lane.finished > done:
+            if self._partition.finished > done:
                 self._failures = 0
                 self._backoff.reset()
 
     async def _returned(self) -> None:
-        """It ends by itself only when its events do: otherwise it is begun again."""
-        if self._lane.over:
+        """Restart a function that returned before the iteration ended."""
+        if self._partition.over:
             return
-        await self._try_again("it returned although its partition goes on", None)
+        await self._try_again("it returned before its events ended", None)
 
     async def _failed(self, error: Exception) -> ConsumerEnd | None:
-        lane = self._lane
-        first = lane.taken[0].xid if lane.taken else ""
+        partition = self._partition
+        first = partition.taken[0].xid if partition.taken else ""
         self._failures = self._failures + 1 if first == self._failing else 1
         self._failing = first
         logger.error(
             "processor_failed processor=%s partition=%d event=%s failures=%d error=%s",
             self._processor.id,
-            lane.number,
+            partition.number,
             first or "none",
             self._failures,
             described(error),
             exc_info=error,
         )
-        if lane.lost:
+        if partition.lost:
             return ConsumerEnd.CLOSED
-        if lane.closing and isinstance(error, ChildDied):
-            # Ended from outside, with the worker or before it: an interruption.
-            lane.put_back()
+        if partition.closing and isinstance(error, ChildDied):
+            # Killed from outside during a shutdown: an interruption, not a failure.
+            partition.put_back()
             return ConsumerEnd.CLOSED
         return await self._decide(self._processor.options.policy, error)
 
@@ -127,7 +126,7 @@ class Consumer:
             case RetryInPlace():
                 if self._failures > policy.times:
                     return await self._give_up(policy.then, error)
-                self._lane.put_back()
+                self._partition.put_back()
                 await self._pause(policy.pause_s(self._failures))
                 return None
             case Halt() | Quarantine() | Ignore():
@@ -141,83 +140,85 @@ class Consumer:
             case Quarantine():
                 return await self._park(error)
             case Ignore():
-                if not self._lane.taken:
-                    # There is nothing that could be left out.
+                if not self._partition.taken:
+                    # There is no event to skip.
                     await self._try_again("it failed before its first event", error)
                 elif not policy.keep:
-                    self._lane.finish()
+                    self._partition.finish()
                 else:
                     await self._bury(error)
                 return None
 
     def _halt(self, error: Exception) -> None:
-        self._lane.put_back()
-        self._lane.halted = described(error)
+        self._partition.put_back()
+        self._partition.halted = described(error)
         logger.critical(
-            "partition_halted processor=%s partition=%d: nothing of it is worked on until the "
-            "next owner, the next start, or `chancy redis stream resume`",
+            "partition_halted processor=%s partition=%d: it is not processed until the next "
+            "owner, the next start, or `chancy redis stream resume`",
             self._processor.id,
-            self._lane.number,
+            self._partition.number,
         )
 
     async def _park(self, error: Exception) -> ConsumerEnd:
-        """Quarantine the partition, behind what is on its way to be acknowledged: it is refused
-        afterwards, and what is done would come again."""
-        lane = self._lane
-        await lane.hold()
-        try:
-            return await self._park_quiet(lane, error)
-        finally:
-            lane.end()
+        """Quarantine the partition after its acknowledgements in flight.
 
-    async def _park_quiet(self, lane: OwnedPartition[Any], error: Exception) -> ConsumerEnd:
-        while not lane.lost:
+        They would be refused afterwards, and finished events would be delivered again.
+        """
+        partition = self._partition
+        await partition.hold()
+        try:
+            return await self._park_quiet(partition, error)
+        finally:
+            partition.end_exchange()
+
+    async def _park_quiet(self, partition: OwnedPartition[Any], error: Exception) -> ConsumerEnd:
+        while not partition.lost:
             try:
-                if await self._ownership.park(lane, error):
-                    self._meter.acked += len(lane.acked)
-                    # Before the fetcher may go on: it would send them again, and be refused.
-                    lane.lose()
+                if await self._ownership.park(partition, error):
+                    self._counters.acked += len(partition.acked)
+                    # Before the fetcher continues: it would acknowledge again, and be refused.
+                    partition.lose()
                     logger.critical(
-                        "partition_quarantined processor=%s partition=%d: nothing of it is worked "
-                        "on until `chancy redis stream resume`",
+                        "partition_quarantined processor=%s partition=%d: it is not processed "
+                        "until `chancy redis stream resume`",
                         self._processor.id,
-                        lane.number,
+                        partition.number,
                     )
                     return ConsumerEnd.PARKED
                 self._refused("a quarantine")
-            except BrokerError as away:
-                await self._wait_for_redis("quarantine", away)
+            except BrokerError as unavailable:
+                await self._wait_for_redis("quarantine", unavailable)
         return ConsumerEnd.CLOSED
 
     async def _bury(self, error: Exception) -> None:
-        """Write what failed to the dead letters; it is acknowledged only with that."""
-        lane = self._lane
-        ids = [event.xid for event in lane.taken]
-        while not lane.lost:
+        """Write the failed events to the dead letters and acknowledge them, atomically."""
+        partition = self._partition
+        ids = [event.xid for event in partition.taken]
+        while not partition.lost:
             try:
-                written = await self._ownership.bury(lane, ids, error)
-            except BrokerError as away:
-                await self._wait_for_redis("dead_letter", away)
+                written = await self._ownership.bury(partition, ids, error)
+            except BrokerError as unavailable:
+                await self._wait_for_redis("dead_letter", unavailable)
                 continue
             if written is None:
                 self._refused("a dead letter")
                 return
-            self._meter.dead += written
-            self._meter.acked += len(ids)
-            lane.taken.clear()
+            self._counters.dead += written
+            self._counters.acked += len(ids)
+            partition.taken.clear()
             return
 
     def _refused(self, what: str) -> None:
-        self._meter.fenced += 1
-        tell_loss(self._processor.id, self._lane, f"{what} was refused")
-        self._lane.lose()
+        self._counters.fenced += 1
+        report_loss(self._processor.id, self._partition, f"{what} was refused")
+        self._partition.lose()
 
     async def _wait_for_redis(self, what: str, error: BrokerError) -> None:
         pause_s = self._backoff.next_s()
         logger.warning(
             "stream_policy_waits processor=%s partition=%d for=%s next_try_s=%.1f error=%s",
             self._processor.id,
-            self._lane.number,
+            self._partition.number,
             what,
             pause_s,
             error,
@@ -225,12 +226,12 @@ class Consumer:
         await asyncio.sleep(pause_s)
 
     async def _try_again(self, why: str, error: BaseException | None) -> None:
-        self._lane.put_back()
+        self._partition.put_back()
         pause_s = self._backoff.next_s()
         logger.warning(
             "processor_begins_again processor=%s partition=%d next_try_s=%.1f: %s%s",
             self._processor.id,
-            self._lane.number,
+            self._partition.number,
             pause_s,
             why,
             f", {described(error)}" if error else "",
@@ -238,9 +239,9 @@ class Consumer:
         await self._pause(pause_s)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless the lane ends first."""
+        """Wait, unless the ownership ends first."""
         try:
             async with asyncio.timeout(seconds):
-                await self._lane.ended.wait()
+                await self._partition.ended.wait()
         except TimeoutError:
             return

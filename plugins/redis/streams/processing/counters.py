@@ -1,4 +1,4 @@
-"""What a processor has done in this process, counted."""
+"""Counters of a processor's work in this process."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start of the worker, for one processor.
+    """Counters of one processor since the start of the worker.
 
-    :ivar read: events that were read from the log, those that came again too.
-    :ivar acked: events that were acknowledged, dead letters included.
-    :ivar failed: runs of the function that failed.
+    :ivar read: events read from the log, including redeliveries.
+    :ivar acked: acknowledged events, including dead letters.
+    :ivar failed: failed runs of the function.
     :ivar dead: events that became dead letters.
-    :ivar fenced: reads and acknowledgements that were refused because another owned the partition,
-        or might have.
+    :ivar fenced: reads and acknowledgements refused because another member owned the partition, or
+        might have.
     :ivar gone: pending events that had been dropped from the log.
-    :ivar rebalances: plans that this worker has followed; a member that comes or goes makes one.
+    :ivar rebalances: plans that this worker has followed; each join or leave makes one.
     """
 
     read: int = 0

@@ -1,4 +1,4 @@
-"""The events of a partition as a processor iterates over them, one by one or in batches."""
+"""Iteration over the events of a partition for async processors, one by one or in batches."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: Events that a processor takes without a pause before others of the loop have their turn.
+#: Events that a processor takes before it yields to the event loop.
 _TURN = 32
-#: Events in a row that a middleware may leave out.
+#: Maximum consecutive events that a middleware may skip.
 _MOST_LEFT_OUT = 100_000
-#: What a batch may hold.
+#: Maximum events of a batch.
 MAX_BATCH = 10_000
 
 
 class Chain:
-    """The generators of one run, so that they end in order when it does."""
+    """The generators of one run, closed in order when it ends."""
 
     def __init__(self, middleware: Sequence[Middleware], place: MiddlewareContext) -> None:
         self._middleware = middleware
@@ -34,27 +34,27 @@ class Chain:
 
     @property
     def bare(self) -> bool:
-        """Whether nothing stands between the log and the processor."""
+        """Whether there is no middleware."""
         return not self._middleware
 
-    def keep(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Remember a generator; the last one is the nearest to the processor."""
+    def track(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Register a generator; the last one is the closest to the processor."""
         self._open.append(generator)
         return generator
 
     def wrap(self, source: AsyncGenerator[Item, None]) -> AsyncIterator[Item]:
-        """Put the middleware around: the first one stands next to the log."""
-        items: AsyncIterator[Item] = self.keep(source)
-        for one in self._middleware:
-            items = one.handler(items, self._place)
-            self.keep(cast("AsyncGenerator[Item, None]", items))
+        """Wrap a source in the middleware; the first one is the closest to the log."""
+        items: AsyncIterator[Item] = self.track(source)
+        for middleware in self._middleware:
+            items = middleware.handler(items, self._place)
+            self.track(cast("AsyncGenerator[Item, None]", items))
         return items
 
-    async def end(self, error: Exception | None) -> None:
-        """End the generators, the processor's side first.
+    async def close(self, error: Exception | None) -> None:
+        """Close the generators, starting at the processor.
 
-        :param error: how the processor has failed: raised in each middleware.
-        :raises Exception: what a middleware raised instead while it handled the failure.
+        :param error: the failure of the processor, raised in each middleware.
+        :raises Exception: another error that a middleware raised while handling the failure.
         """
         instead: Exception | None = None
         while self._open:
@@ -87,19 +87,19 @@ async def _throw(generator: AsyncGenerator[Any, None], error: Exception) -> None
 class Events(Generic[R]):
     """The events of one partition, in order: ``async for event in events``.
 
-    An event is acknowledged when the next one is asked for. The iteration ends when the partition
-    is handed over or the worker ends; return then. One of the four ways to iterate, once.
+    An event is acknowledged when the next one is requested. The iteration ends when the partition
+    is released or the worker stops; return then. Use one of the four ways to iterate, once.
     """
 
     def __init__(
         self,
-        lane: OwnedPartition[R],
+        partition: OwnedPartition[R],
         decode: Callable[[Sequence[bytes]], R],
         chain: Chain,
         *,
         grace_s: float,
     ) -> None:
-        self._lane = lane
+        self._partition = partition
         self._decode = decode
         self._chain = chain
         self._grace_s = grace_s
@@ -107,44 +107,46 @@ class Events(Generic[R]):
     @property
     def partition(self) -> int:
         """The number of the partition."""
-        return self._lane.number
+        return self._partition.number
 
     def __aiter__(self) -> AsyncIterator[Event[R]]:
         if self._chain.bare:
-            return self._chain.keep(_singles(self._lane, _same))
-        return self._chain.keep(_passed(self._lane, self._wrapped(_raw(self._lane)), _same))
+            return self._chain.track(_singles(self._partition, _same))
+        return self._chain.track(
+            _passed(self._partition, self._wrapped(_raw(self._partition)), _same)
+        )
 
     def records(self) -> Records[R]:
         """The records of the events."""
         return Records(self)
 
     def take(self, most: int, *, within: float) -> EventBatches[R]:
-        """Batches of events, none empty, each acknowledged as one.
+        """Iterate in non-empty batches, each acknowledged as a whole.
 
-        :param most: events of a batch, 1 to 10,000. They wait in memory.
-        :param within: seconds after which a batch is given with what there is. They begin when
-            the batch has its first event; at most the grace period.
+        :param most: maximum events of a batch, 1 to 10,000. They wait in memory.
+        :param within: seconds after its first event at which a batch is returned even if it is not
+            full; at most the grace period.
         """
         check_batch(most, within, self._grace_s)
         return EventBatches(self, most, within)
 
-    # For Records and Batches, which are of this module.
+    # For the other classes of this module.
 
     def decoded(self) -> AsyncIterator[R]:
-        """What `Records` iterates over."""
+        """Return the iterator of `Records`."""
         if self._chain.bare:
-            return self._chain.keep(_singles(self._lane, self.decode))
-        raw = self._wrapped(_raw(self._lane))
-        return self._chain.keep(_passed(self._lane, raw, self.decode))
+            return self._chain.track(_singles(self._partition, self.decode))
+        raw = self._wrapped(_raw(self._partition))
+        return self._chain.track(_passed(self._partition, raw, self.decode))
 
     def batched(
         self, most: int, within: float, make: Callable[[Event[R]], T]
     ) -> AsyncIterator[list[T]]:
-        """What `EventBatches` iterates over."""
-        self._lane.widen(most)
-        raw = self._wrapped(_batches(self._lane, most, within))
-        return self._chain.keep(
-            _passed(self._lane, raw, lambda batch: [make(one) for one in batch])
+        """Return the iterator of `EventBatches`."""
+        self._partition.widen(most)
+        raw = self._wrapped(_batches(self._partition, most, within))
+        return self._chain.track(
+            _passed(self._partition, raw, lambda batch: [make(event) for event in batch])
         )
 
     def decode(self, event: Event[R]) -> R:
@@ -165,7 +167,7 @@ class Records(Generic[R]):
         return self._events.decoded()
 
     def take(self, most: int, *, within: float) -> RecordBatches[R]:
-        """Batches of records; see `Events.take`."""
+        """Iterate in batches of records; see `Events.take`."""
         return self._events.take(most, within=within).records()
 
 
@@ -198,13 +200,13 @@ class RecordBatches(Generic[R]):
 
 
 def check_batch(most: int, within: float, grace_s: float) -> None:
-    """Raise `ConfigurationError` unless batches can be like that."""
+    """Raise `ConfigurationError` unless size and delay of batches are valid."""
     if not 1 <= most <= MAX_BATCH:
-        raise ConfigurationError(f"take({most}): a batch has 1 to {MAX_BATCH:,} events")
+        raise ConfigurationError(f"take({most}): a batch must have 1 to {MAX_BATCH:,} events")
     if not 0 <= within <= grace_s:
         raise ConfigurationError(
             f"take(within={within:g}) must be from 0 to the grace period, {grace_s:g} s: "
-            "a partition is not handed over before its batch is done"
+            "a partition is not released before its batch is done"
         )
 
 
@@ -213,65 +215,65 @@ def _same(event: Event[R]) -> Event[R]:
 
 
 async def _singles(
-    lane: OwnedPartition[R], make: Callable[[Event[R]], T]
+    partition: OwnedPartition[R], make: Callable[[Event[R]], T]
 ) -> AsyncGenerator[T, None]:
-    """Events one by one, where nothing stands between: the shortest way."""
-    buffer, taken, monotonic = lane.buffer, lane.taken, time.monotonic
+    """Yield single events without middleware: the fast path."""
+    buffer, taken, monotonic = partition.buffer, partition.taken, time.monotonic
     turn = 0
     while True:
-        if not buffer and not await lane.filled():
+        if not buffer and not await partition.filled():
             return
-        if lane.closing or monotonic() >= lane.deadline:
+        if partition.closing or monotonic() >= partition.deadline:
             return
         turn += 1
         if turn == _TURN:
             turn = 0
             await asyncio.sleep(0)
-            if lane.over:
+            if partition.over:
                 return
         event = buffer.popleft()
         taken.append(event)
         yield make(event)
-        lane.finish()
+        partition.finish()
 
 
-async def _raw(lane: OwnedPartition[R]) -> AsyncGenerator[Event[R], None]:
-    """Events for middleware: acknowledged on the other side of it."""
+async def _raw(partition: OwnedPartition[R]) -> AsyncGenerator[Event[R], None]:
+    """Yield single events for middleware; `_passed` acknowledges them."""
     turn = 0
     while True:
-        if not lane.buffer and not await lane.filled():
+        if not partition.buffer and not await partition.filled():
             return
         turn += 1
         if turn % _TURN == 0:
             await asyncio.sleep(0)
-        if lane.over:
+        if partition.over:
             return
-        event = lane.buffer.popleft()
-        lane.taken.append(event)
-        if len(lane.taken) > _MOST_LEFT_OUT:
-            raise RuntimeError(f"middleware left out {_MOST_LEFT_OUT:,} events in a row")
+        event = partition.buffer.popleft()
+        partition.taken.append(event)
+        if len(partition.taken) > _MOST_LEFT_OUT:
+            raise RuntimeError(f"middleware skipped {_MOST_LEFT_OUT:,} events in a row")
         yield event
 
 
 async def _batches(
-    lane: OwnedPartition[R], most: int, within: float
+    partition: OwnedPartition[R], most: int, within: float
 ) -> AsyncGenerator[list[Event[R]], None]:
-    buffer = lane.buffer
+    buffer = partition.buffer
     while True:
-        if not buffer and not await lane.filled():
+        if not buffer and not await partition.filled():
             return
-        await lane.filled(most, within)
+        await partition.filled(most, within)
         await asyncio.sleep(0)
-        if lane.over:
+        if partition.over:
             return
         batch = [buffer.popleft() for _ in range(min(most, len(buffer)))]
-        lane.taken.extend(batch)
+        partition.taken.extend(batch)
         yield batch
 
 
 async def _passed(
-    lane: OwnedPartition[R], items: AsyncIterator[Any], make: Callable[[Any], T]
+    partition: OwnedPartition[R], items: AsyncIterator[Any], make: Callable[[Any], T]
 ) -> AsyncGenerator[T, None]:
     async for item in items:
         yield make(item)
-        lane.finish()
+        partition.finish()

@@ -1,6 +1,6 @@
-"""Middleware: functions that stand between a log and a processor, and one that keeps what failed.
+"""Middleware between a log and a processor, and `DeadLetterMiddleware`, which stores failed events.
 
-The first of ``middleware=[…]`` stands next to the log, the last next to the processor. Each sees
+The first of ``middleware=[…]`` is the closest to the log, the last one to the processor. Each gets
 single events, or the batches that the processor takes. `protocols.Middleware` is the contract.
 """
 
@@ -18,15 +18,15 @@ from chancy.text import shown
 
 R = TypeVar("R")
 
-#: What a middleware is at its heart: an async generator of items around another one.
+#: An async generator function that wraps an iterator of items.
 Around = Callable[[AsyncIterator[Item], MiddlewareContext], AsyncIterator[Item]]
 
-#: Characters of the message of an error that a dead letter keeps.
+#: Maximum characters of an error that a dead letter stores.
 _MAX_MESSAGE = 2_000
 
 
 class FunctionMiddleware:
-    """A middleware made of an async generator function; made by `middleware`."""
+    """A middleware made from an async generator function; created by `middleware`."""
 
     def __init__(self, function: Around) -> None:
         self._function = function
@@ -39,23 +39,22 @@ class FunctionMiddleware:
 
 
 def middleware(function: Around) -> FunctionMiddleware:
-    """Make a middleware of an async generator function of the items before it and their place.
+    """Make a middleware from an async generator function of items and their context.
 
-    Each item that comes is to be yielded, or left out: it is then acknowledged with the next one
-    that is not. The ``yield`` returns once the item is done. It raises what the processor raised:
-    let that pass. If the run is only interrupted, the generator is closed.
+    Yield each item, or skip it: a skipped item is acknowledged with the next one that is yielded.
+    The ``yield`` returns when the item is done, and raises what the processor raised: let that
+    pass. If the run is only interrupted, the generator is closed.
     """
     return FunctionMiddleware(function)
 
 
 class Dead(Record):
-    """An event that failed, as `DeadLetterMiddleware` keeps it.
+    """A failed event, as `DeadLetterMiddleware` stores it.
 
     :ivar failed_at: on the clock of the worker, in UTC.
-    :ivar xid: the id that the event has in its partition.
-    :ivar data: its fields as they are stored; ``original`` of the middleware makes a record of
-        them.
-    :ivar error: type and message of what was raised.
+    :ivar xid: the id of the event in its partition.
+    :ivar data: its stored fields; ``DeadLetterMiddleware.original`` decodes them.
+    :ivar error: type and message of the exception.
     """
 
     failed_at: datetime
@@ -68,15 +67,15 @@ class Dead(Record):
 
 
 class DeadLetterMiddleware(Generic[R]):
-    """A middleware that writes what failed to a stream of its own, before it may be acknowledged.
+    """A middleware that writes failed events to a separate stream before they are acknowledged.
 
-    Of a batch it writes every event. If the write fails, nothing is acknowledged, and the events
-    come again. So pair it with a policy that goes on, such as ``Ignore()``; and expect an event
-    twice where a worker dies between the write and the acknowledgement. ``Ignore(keep=True)`` does
-    both in one step, to a log that `chancy redis stream dead` shows.
+    It writes every event of a failed batch. If the write fails, nothing is acknowledged and the
+    events are delivered again. Combine it with a policy that continues, such as ``Ignore()``. An
+    event may be written twice if a worker dies between the write and the acknowledgement;
+    ``Ignore(keep=True)`` does both atomically, to a log that `chancy redis stream dead` shows.
 
-    ``sink`` is that stream, ``dead.<source>``, with one partition; a processor may work on it. Its
-    records are `Dead`; those of a source with primitive records are what they were.
+    ``sink`` is that stream, ``dead.<source>``, with one partition; a processor can consume it. Its
+    records are `Dead`, or the original records if those of the source are primitive.
     """
 
     def __init__(self, source: Stream[R]) -> None:
@@ -92,7 +91,7 @@ class DeadLetterMiddleware(Generic[R]):
         self.sink: Stream[Any] = Stream(
             name, link=source.link, coding=coding, route=_One(), **options
         )
-        # An event that cannot be read is written as it is.
+        # Writes the stored fields of an event, decodable or not.
         self._raw: Stream[Sequence[bytes]] = Stream(
             name, link=source.link, coding=_Fields(coding.name), route=_One(), **options
         )
@@ -104,17 +103,17 @@ class DeadLetterMiddleware(Generic[R]):
             try:
                 yield item
             except Exception as error:
-                await self._keep(item if isinstance(item, list) else [item], place, error)
+                await self._write(item if isinstance(item, list) else [item], place, error)
                 raise
 
     def original(self, letter: Dead) -> R:
-        """The record that failed.
+        """Return the record that failed.
 
-        :raises UnreadableRecord: that is why it failed.
+        :raises UnreadableRecord: the record cannot be decoded, which is why it failed.
         """
         return self._coding.decode(letter.data)
 
-    async def _keep(
+    async def _write(
         self, events: Sequence[Any], place: MiddlewareContext, error: Exception
     ) -> None:
         now = datetime.now(UTC)
@@ -147,7 +146,7 @@ class _One:
 
 
 class _Fields:
-    """The coding of what is encoded already."""
+    """The coding of records that are already encoded."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Ownership: leases of partitions, each in an epoch that every read and acknowledgement names."""
+"""Leases of partitions. Each has an epoch, which every read and acknowledgement must present."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
 from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
 
-#: Dead letters of a partition and processor; the oldest make room, and are counted.
+#: Maximum dead letters of a partition and processor; the oldest are dropped and counted.
 MAX_LETTERS = 10_000
-#: Events that one script makes dead letters.
+#: Maximum events that one script dead-letters.
 _MOST_BURIED = 1_000
-#: Characters of an error that are kept.
+#: Maximum characters of an error that are stored.
 _MOST_ERROR = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another owns it for so many seconds more, unless it extends that."""
+    """Another member owns the partition, for the given seconds unless it extends its lease."""
 
     left_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Nobody may have it until it is resumed."""
+    """The partition is quarantined until it is resumed."""
 
 
 Claim = OwnedPartition[Any] | Busy | Parked | BrokerError
 
 
 class Ownership:
-    """What this member owns of a processor's partitions."""
+    """The leases of this member on a processor's partitions."""
 
     def __init__(self, link: ScriptClient, processor: Processor[Any], member: str) -> None:
         self._link = link
@@ -48,18 +48,19 @@ class Ownership:
         self._options = processor.options
         self._start = processor.options.start
 
-    def begun(self) -> None:
-        """The processor has begun long ago, though Redis may have lost all that says so.
+    def mark_started(self) -> None:
+        """Record that the processor has started before, even if Redis has lost its groups.
 
-        What is in a log has come meanwhile: ``start="$"`` must not leave it out.
+        Events in a log have arrived since then: ``start="$"`` must not skip them.
         """
         if self._start == "$":
             self._start = "0"
 
     async def acquire(self, numbers: Collection[int]) -> Mapping[int, Claim]:
-        """Try to take partitions: those that are free, whose lease has ended, or that are ours.
+        """Try to acquire partitions that are free, expired, or owned by this member.
 
-        :raises BrokerUnavailable: what was taken is ours for a lease, and can be taken again.
+        :raises BrokerUnavailable: acquired partitions are held for one lease, and can be acquired
+            again.
         """
         began = time.monotonic()
         lease_ms = round(self._options.lease_s * 1000)
@@ -105,75 +106,84 @@ class Ownership:
                     loop=asyncio.get_running_loop(),
                 )
             case _:
-                raise RuntimeError(f"acquire.lua answered {reply!r}")
+                raise RuntimeError(f"unexpected reply of acquire.lua: {reply!r}")
 
-    async def release(self, lanes: Collection[OwnedPartition[Any]]) -> Sequence[bool | BrokerError]:
-        """Acknowledge what is done and give partitions back; False for what was not ours.
+    async def release(
+        self, partitions: Collection[OwnedPartition[Any]]
+    ) -> Sequence[bool | BrokerError]:
+        """Acknowledge finished events and release partitions; False where another member owns one.
 
-        :raises BrokerUnavailable: those that are not back are free when their leases end.
+        :raises BrokerUnavailable: partitions that were not released are free when their leases end.
         """
-        for lane in lanes:
-            lane.given = True
+        for partition in partitions:
+            partition.releasing = True
         replies = await self._link.call_many(
             [
                 StreamCall(
                     "release",
-                    (self._own(lane.number), self._keys.log(lane.number)),
-                    (self._group, self._member, lane.epoch, *lane.acked),
+                    (self._own(partition.number), self._keys.log(partition.number)),
+                    (self._group, self._member, partition.epoch, *partition.acked),
                 )
-                for lane in lanes
+                for partition in partitions
             ]
         )
         return [reply if isinstance(reply, BrokerError) else reply == 1 for reply in replies]
 
-    async def park(self, lane: OwnedPartition[Any], error: BaseException) -> bool:
-        """Quarantine a partition and give it back; False if it was not ours."""
-        xid = lane.taken[0].xid if lane.taken else ""
-        lane.given = True
+    async def park(self, partition: OwnedPartition[Any], error: BaseException) -> bool:
+        """Quarantine and release a partition; return False if another member owns it."""
+        xid = partition.taken[0].xid if partition.taken else ""
+        partition.releasing = True
         try:
             parked = await self._link.call(
                 "park",
                 (
-                    self._own(lane.number),
-                    self._keys.log(lane.number),
-                    self._keys.park(lane.number, self._group),
+                    self._own(partition.number),
+                    self._keys.log(partition.number),
+                    self._keys.park(partition.number, self._group),
                 ),
-                (self._group, self._member, lane.epoch, xid, described(error), *lane.acked),
+                (
+                    self._group,
+                    self._member,
+                    partition.epoch,
+                    xid,
+                    described(error),
+                    *partition.acked,
+                ),
             )
         except BaseException:
-            lane.given = False
+            partition.releasing = False
             raise
         return bool(parked == 1)
 
-    async def halt(self, lane: OwnedPartition[Any], why: str) -> bool:
-        """Say that a partition is halted here, or, with no reason, that it goes on."""
-        told = await self._link.call(
-            "halt", (self._own(lane.number),), (self._member, lane.epoch, why)
+    async def halt(self, partition: OwnedPartition[Any], why: str) -> bool:
+        """Report that a partition is halted here, or, without a reason, that it continues."""
+        reported = await self._link.call(
+            "halt", (self._own(partition.number),), (self._member, partition.epoch, why)
         )
-        return bool(told == 1)
+        return bool(reported == 1)
 
     async def bury(
-        self, lane: OwnedPartition[Any], ids: Sequence[str], error: BaseException
+        self, partition: OwnedPartition[Any], ids: Sequence[str], error: BaseException
     ) -> int | None:
-        """Make events dead letters, which acknowledges them; None if the partition was not ours.
+        """Dead-letter and acknowledge events; return how many were pending and thus written.
 
-        Gives how many were written: those that were pending. Of more than a thousand the first
-        ones may be written when another takes the partition: they do not come again.
+        Returns None if another member owns the partition. Of more than 1,000 events, the first may
+        be written before another member takes the partition: they are not delivered again.
         """
         written = 0
         for at in range(0, len(ids), _MOST_BURIED):
             reply = await self._link.call(
                 "bury",
                 (
-                    self._own(lane.number),
-                    self._keys.log(lane.number),
-                    self._keys.dead(lane.number, self._group),
-                    self._keys.stat(lane.number),
+                    self._own(partition.number),
+                    self._keys.log(partition.number),
+                    self._keys.dead(partition.number, self._group),
+                    self._keys.stat(partition.number),
                 ),
                 (
                     self._group,
                     self._member,
-                    lane.epoch,
+                    partition.epoch,
                     MAX_LETTERS,
                     described(error),
                     *ids[at : at + _MOST_BURIED],
@@ -185,32 +195,32 @@ class Ownership:
         return written
 
     async def extend(
-        self, lanes: Iterable[OwnedPartition[Any]], link: ScriptClient
+        self, partitions: Iterable[OwnedPartition[Any]], link: ScriptClient
     ) -> Sequence[OwnedPartition[Any]]:
-        """Extend the leases of lanes; gives those that were found lost.
+        """Extend the leases of partitions; return those that are lost and were not released.
 
-        Not those that were given back meanwhile.
-
-        :param link: of the loop that calls, which may be another than the lanes'.
+        :param link: a client of the calling loop, which may not be the loop of the partitions.
         """
-        # Those too that are lost by the clock here: whether another has them, Redis says.
-        held = list(lanes)
+        # Includes leases that ended by the local clock: Redis decides whether they are lost.
+        held = list(partitions)
         began = time.monotonic()
         lease_ms = round(self._options.lease_s * 1000)
         replies = await link.call_many(
             [
                 StreamCall(
-                    "extend", (self._own(lane.number),), (self._member, lane.epoch, lease_ms)
+                    "extend",
+                    (self._own(partition.number),),
+                    (self._member, partition.epoch, lease_ms),
                 )
-                for lane in held
+                for partition in held
             ]
         )
         lost = []
-        for lane, reply in zip(held, replies, strict=True):
+        for partition, reply in zip(held, replies, strict=True):
             if reply == 1:
-                lane.extended(began + self._options.lease_s)
-            elif reply == 0 and not lane.given:
-                lost.append(lane)
+                partition.extended(began + self._options.lease_s)
+            elif reply == 0 and not partition.releasing:
+                lost.append(partition)
         return lost
 
     def _own(self, number: int) -> str:
@@ -218,7 +228,7 @@ class Ownership:
 
 
 def described(error: BaseException) -> str:
-    """An error as it is kept beside what it concerns."""
+    """Return type and message of an error, as stored in Redis."""
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:

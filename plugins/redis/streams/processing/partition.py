@@ -1,8 +1,9 @@
-"""A lane: a partition while this worker owns it, between the fetcher and the processor."""
+"""An owned partition: the buffers between the fetcher and the processor."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -13,30 +14,32 @@ from chancy.plugins.redis.streams.model.event import Event
 
 R = TypeVar("R")
 
-#: Seconds for which acknowledgements wait for others to go along.
+logger = logging.getLogger("chancy.redis.streams")
+
+#: Seconds for which acknowledgements wait to be sent together.
 FLUSH_S = 0.005
-#: Bytes of a partition that wait in memory, by the mean of its events; one event at least, and as
-#: many as a batch takes.
-LANE_BYTES = 4 * 1024 * 1024
+#: Maximum bytes of a partition in memory, by the mean of its events; at least one event, and at
+#: least one batch.
+PARTITION_BYTES = 4 * 1024 * 1024
 
 
 class OwnedPartition(Generic[R]):
-    """What is known of an owned partition, and the events of it that wait in memory.
+    """The state of an owned partition, and its events that wait in memory.
 
     The processor takes from ``buffer`` and adds to ``acked``, in the loop or in a thread: both
-    are deques, so neither needs a lock. All else belongs to the loop.
+    are deques, so neither needs a lock. Everything else belongs to the loop.
 
-    :ivar deadline: when the lease ends at the latest, on this machine's monotonic clock: from
-        then on nothing more is handed out. Reads and acknowledgements are checked by Redis.
-    :ivar taken: events that the processor has and has not acknowledged.
-    :ivar finished: how many events the processor is done with.
-    :ivar cursor: the id behind which pending entries are read; None: new ones.
+    :ivar deadline: the earliest possible end of the lease, on this machine's monotonic clock: no
+        event is passed to the processor after it. Redis checks reads and acknowledgements itself.
+    :ivar taken: events that the processor has taken and not acknowledged.
+    :ivar finished: number of events that the processor has finished.
+    :ivar cursor: the id after which pending entries are read; None: new entries are read.
     :ivar last: the id of the last entry that was read.
-    :ivar inherited: a former owner had what is read by the cursor.
-    :ivar more: there may be something to read.
-    :ivar mean: bytes of an event, of those that came of late; 0 before the first one.
-    :ivar given: it is being given back on purpose, or was: from then on nothing is acknowledged.
-    :ivar fetching: an exchange is under way; ``still`` is set otherwise.
+    :ivar inherited: entries read by the cursor were delivered to a former owner.
+    :ivar more: there may be entries to read.
+    :ivar mean: mean bytes of recent events; 0 before the first one.
+    :ivar releasing: the partition is being released, or was: nothing is acknowledged any more.
+    :ivar fetching: an exchange is in flight; ``still`` is set otherwise.
     """
 
     def __init__(
@@ -72,19 +75,19 @@ class OwnedPartition(Generic[R]):
         self.still.set()
         self.flush = False
         self.closing = False
-        self.lost = self.given = False
-        self._untold = threading.Lock()
+        self.lost = self.releasing = False
+        self._loss_unreported = threading.Lock()
         self.starving = False
-        #: What its policy has halted it by.
+        #: The error by which its policy halted it.
         self.halted = ""
-        #: Asks the fetcher to look at this lane; of the fetcher, in the loop.
-        self.poke: Callable[[OwnedPartition[R]], None] = _nobody
-        #: Set when nothing more is handed out.
+        #: Requests an exchange from the fetcher; set by the fetcher, called in the loop.
+        self.poke: Callable[[OwnedPartition[R]], None] = _no_fetcher
+        #: Set when no more events are passed to the processor.
         self.ended = asyncio.Event()
-        #: Set when the partition was given back, or that has failed.
+        #: Set when the partition was released, or the release has failed.
         self.returned = asyncio.Event()
-        #: Told the deadline whenever it changes, 0 when it is over; from any thread.
-        self.mirror: Callable[[float], None] = _nowhere
+        #: Called with the deadline whenever it changes, 0 when the ownership ends; from any thread.
+        self.mirror: Callable[[float], None] = _no_mirror
         self._arrived = asyncio.Event()
         self._asked = False
         self._flushing = False
@@ -94,23 +97,23 @@ class OwnedPartition(Generic[R]):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more may be handed out."""
+        """Whether no more events may be passed to the processor."""
         return self.closing or time.monotonic() >= self.deadline
 
     def finish(self) -> None:
-        """Acknowledge all that was taken. Called when the processor asks for more."""
+        """Acknowledge all taken events. Called when the processor requests more."""
         self.finish_some(len(self.taken))
 
     def finish_some(self, count: int) -> None:
-        """Acknowledge the first ones of those that were taken."""
+        """Acknowledge the first of the taken events."""
         taken, acked = self.taken, self.acked
-        if self.given:
-            return  # a thread that was too late: the next owner has them
+        if self.releasing:
+            return  # a thread was too late: the events belong to the next owner
         for _ in range(count):
             acked.append(taken.popleft().xid)
         self.finished += count
-        # Behind the append, and undone before they are passed on: from a thread, a look whether
-        # there were some before could see those that are just being taken, and ask nobody.
+        # Set after the append and cleared before the flush: a thread that checked whether ``acked``
+        # was empty could see ids that are just being flushed, and would not schedule a flush.
         if count and not self._flushing:
             self._flushing = True
             self._loop.call_soon_threadsafe(self._flush_soon)
@@ -119,12 +122,12 @@ class OwnedPartition(Generic[R]):
             self._loop.call_soon_threadsafe(self._ask)
 
     def put_back(self) -> None:
-        """Let what was taken come again, first and in order."""
+        """Return the taken events to the front of the buffer, in order."""
         self.buffer.extendleft(reversed(self.taken))
         self.taken.clear()
 
     async def filled(self, wanted: int = 1, timeout_s: float | None = None) -> bool:
-        """Wait until so many events are there, at most so long; False if there will be no more."""
+        """Wait until enough events are buffered or the timeout; False if the ownership ended."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while len(self.buffer) < wanted and not self.over:
             self._arrived.clear()
@@ -149,7 +152,7 @@ class OwnedPartition(Generic[R]):
         return waiting.result()
 
     def widen(self, wanted: int) -> None:
-        """Let at least so many events wait in memory: as many as a batch needs."""
+        """Raise the buffer size to at least one batch."""
         with self._resizing:
             self._batch = max(self._batch, wanted)
             self._resize()
@@ -158,75 +161,75 @@ class OwnedPartition(Generic[R]):
 
     @property
     def room(self) -> int:
-        """How many events are wanted."""
+        """The number of events to fetch."""
         have = len(self.buffer)
         return self.prefetch - have if have <= self.low else 0
 
     def weigh(self, mean: float) -> None:
-        """Let fewer events wait in memory if they are large.
+        """Adapt the buffer size to the size of events.
 
-        :param mean: bytes of each one of those that have come.
+        :param mean: mean bytes of the events just read.
         """
-        # Up at once and down by and by: too few cost a round trip, too many cost memory.
+        # Rises at once, falls gradually: fetching too few costs a round trip, too many memory.
         self.mean = max(mean, (self.mean + mean) / 2)
         with self._resizing:
             self._resize()
 
     def _resize(self) -> None:
         most = max(
-            self._batch, min(self._most, int(LANE_BYTES / self.mean) if self.mean else 1 << 30)
+            self._batch, min(self._most, int(PARTITION_BYTES / self.mean) if self.mean else 1 << 30)
         )
         low = max(most // 2, self._batch - 1)
         if (most, low) != (self.prefetch, self.low):
             self.prefetch, self.low = most, low
 
-    def begin(self) -> None:
-        """An exchange begins."""
+    def start_exchange(self) -> None:
+        """Mark an exchange as in flight."""
         self.fetching = True
         self.still.clear()
 
     async def hold(self) -> None:
-        """Begin when no exchange is under way: none runs beside what follows."""
+        """Wait until no exchange is in flight and block further ones."""
         while self.fetching:
-            # The fetcher may begin the next one before this is resumed.
+            # The fetcher may start the next exchange before this task resumes.
             await self.still.wait()
-        self.begin()
+        self.start_exchange()
 
-    def end(self) -> None:
-        """It has ended."""
+    def end_exchange(self) -> None:
+        """Mark the exchange as ended."""
         self.fetching = False
         self.still.set()
 
     def arrive(self) -> None:
-        """Wake the processor: something has come, or the lane closes."""
+        """Wake the processor: events have arrived, or the partition closes."""
         self._asked = False
         self._arrived.set()
 
     def close(self) -> None:
-        """Hand out nothing more; what is being worked on may end."""
+        """Pass no more events to the processor; it may finish the current ones."""
         self.closing = True
         self.ended.set()
         self.mirror(0.0)
         self._arrived.set()
 
     def extended(self, deadline: float) -> None:
-        """The lease ends later. From any thread."""
+        """Extend the deadline. From any thread."""
         if not self.lost:
             self.deadline = max(self.deadline, deadline)
             if not self.closing:
                 self.mirror(self.deadline)
             if self.closing:
-                self.mirror(0.0)  # it was closed meanwhile
+                self.mirror(0.0)  # it was closed in between
 
     def lose(self) -> None:
-        """Another owns the partition now, or may."""
+        """Mark the partition as lost: another member owns it, or may."""
         self.lost = True
         self.deadline = 0.0
         self.close()
 
-    def tells_loss(self) -> bool:
-        """Whether to say that it is lost: once, to who asks first. From any thread."""
-        return self._untold.acquire(blocking=False)
+    def first_loss_report(self) -> bool:
+        """Return True for the first caller only, which reports the loss. From any thread."""
+        return self._loss_unreported.acquire(blocking=False)
 
     def _flush_soon(self) -> None:
         if self.starving:
@@ -243,9 +246,25 @@ class OwnedPartition(Generic[R]):
         self.poke(self)
 
 
-def _nobody(_: OwnedPartition[R]) -> None:
-    """Nobody fetches yet."""
+def report_loss(processor: str, partition: OwnedPartition[R], why: str) -> None:
+    """Log that a partition is lost, and why; once for each partition. From any thread.
+
+    :param processor: ``stream/processor``.
+    """
+    if partition.first_loss_report():
+        logger.warning(
+            "partition_lost processor=%s partition=%d epoch=%d: %s",
+            processor,
+            partition.number,
+            partition.epoch,
+            why,
+            extra={"partition": partition.number},
+        )
 
 
-def _nowhere(_: float) -> None:
-    """Nobody else has to know."""
+def _no_fetcher(_: OwnedPartition[R]) -> None:
+    """No fetcher yet."""
+
+
+def _no_mirror(_: float) -> None:
+    """No child process reads the deadline."""

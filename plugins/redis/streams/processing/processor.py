@@ -1,4 +1,4 @@
-"""A processor: the function that works through a stream, and how."""
+"""A processor: a function that consumes a stream, with its options."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ R = TypeVar("R")
 Function = Callable[["Events[R]"], Awaitable[None]]
 BlockingFunction = Callable[["BlockingEvents[R]"], None]
 
-#: Where the function runs: in the worker's loop, in a thread, or in a process for each partition.
+#: Where the function runs: in the worker's event loop, a thread or a process for each partition.
 Mode = Literal["async", "thread", "process"]
-#: How partitions are shared: with the fewest moves, or in neighbouring ranges.
+#: How partitions are assigned: with the fewest moves, or in contiguous ranges.
 Strategy = Literal["sticky", "contiguous"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a processor works. Every time is in seconds.
+    """The options of a processor. All times are in seconds.
 
-    :param policy: what happens when the function fails.
-    :param middleware: around the function, the first one outermost; only in the mode ``async``.
+    :param policy: the failure policy.
+    :param middleware: middleware around the function, outermost first; only in mode ``async``.
     :param mode: where the function runs.
-    :param start: where a new processor begins: ``0`` with all that is kept, ``$`` with what comes
-        from the moment on in which a worker first takes the partition. That it has begun is known
-        to Redis alone: if all data is lost while no worker lives, it is new again.
-    :param prefetch: events of a partition that wait in memory, at most; in the mode ``process`` up
-        to as many more wait in the child, 64 at most.
-    :param lease_s: a partition whose owner is silent for so long goes to another.
-    :param grace_s: for what is being worked on when a partition is handed over or the worker ends.
-    :param join_delay_s: between the join of a worker and its first claim of partitions, so that a
-        fleet that starts settles at once.
-    :param check_s: between looks at the plan when nobody told of a change.
-    :param alarm_s: a partition that could not be had for so long is an error in the log.
-    :param strategy: how partitions are shared.
+    :param start: where a new processor starts: ``0`` at the oldest stored event, ``$`` at the first
+        event after a worker first acquires the partition. Only Redis records that a processor has
+        started: if Redis loses its data while no worker runs, the processor is new again.
+    :param prefetch: maximum events of a partition in memory; in mode ``process``, up to as many
+        more, at most 64, wait in the child.
+    :param lease_s: time without a heartbeat after which a partition goes to another worker.
+    :param grace_s: time to finish the current event when a partition is released or the worker
+        stops.
+    :param join_delay_s: time between joining and acquiring partitions, so that a fleet that starts
+        settles with few rebalances.
+    :param check_s: interval at which the plan is read without a notification.
+    :param alarm_s: time after which a partition that cannot be acquired is logged as an error.
+    :param strategy: how partitions are assigned.
     """
 
     policy: Policy = field(default_factory=Halt)
@@ -78,13 +79,11 @@ class Options:
                 f"strategy={shown(self.strategy)} must be 'sticky' or 'contiguous'"
             )
         if self.middleware and self.mode != "async":
-            raise ConfigurationError(
-                f"middleware stands around processors of the mode async, not {self.mode}"
-            )
+            raise ConfigurationError(f"middleware needs a processor of mode async, not {self.mode}")
 
 
 class Choices(TypedDict, total=False):
-    """What `Streams.processor` takes; see `Options`."""
+    """The keyword arguments of `Streams.processor`; see `Options`."""
 
     policy: Policy
     middleware: Sequence[Middleware]
@@ -101,7 +100,7 @@ class Choices(TypedDict, total=False):
 class Processor(Generic[R]):
     """A function that is called once for each partition of a stream that this worker owns.
 
-    Made by `Streams.processor`. Calling it calls the function, for tests.
+    Created by `Streams.processor`. Calling it calls the function, for tests.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Processor(Generic[R]):
 
     @property
     def id(self) -> str:
-        """For logs: ``stream/processor``."""
+        """The id in logs: ``stream/processor``."""
         return f"{self.stream.name}/{self.name}"
 
     def __call__(self, events: Events[R]) -> Awaitable[None]:
@@ -133,12 +132,12 @@ class Processor(Generic[R]):
 
 
 def check_function(processor: Processor[Any]) -> None:
-    """Raise `ConfigurationError` unless a function can run in the mode of its processor."""
+    """Raise `ConfigurationError` unless the function can run in its processor's mode."""
     mode, function = processor.options.mode, processor.function
     called = getattr(function, "__call__", None)  # noqa: B004, an object may be a function
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
     if is_async != (mode == "async"):
         raise ConfigurationError(
-            f"{processor.id}: {'async' if is_async else 'plain'} functions do not run in the mode "
+            f"{processor.id}: {'async' if is_async else 'plain'} functions cannot run in mode "
             f"{mode}: " + ("use mode='async'" if is_async else "use mode='thread' or 'process'")
         )

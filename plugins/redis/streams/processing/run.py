@@ -1,4 +1,4 @@
-"""One run of a processor's function over a lane: in the loop, in a thread, or in a child."""
+"""One run of a processor's function over a partition: in the loop, a thread or a child process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("chancy.redis.streams")
 
 
 class HandlingFailed(Exception):
-    """A middleware has failed while it handled a failure: nothing is decided about the events."""
+    """A middleware failed while handling a failure: the policy is not applied to the events."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -30,17 +30,17 @@ class HandlingFailed(Exception):
 
 
 class Invocation:
-    """Runs the function of a processor over a lane, as its mode says."""
+    """Runs the function of a processor over a partition in its mode."""
 
-    def __init__(self, processor: Processor[Any], lane: OwnedPartition[Any]) -> None:
+    def __init__(self, processor: Processor[Any], partition: OwnedPartition[Any]) -> None:
         self._processor = processor
-        self._lane = lane
+        self._partition = partition
         self._child: PartitionProcess | None = None
 
     async def run(self) -> None:
-        """Run it once, and raise what it raises.
+        """Run the function once; raise what it raises.
 
-        :raises HandlingFailed: it has failed, and a middleware at that.
+        :raises HandlingFailed: the function failed, and a middleware failed to handle that.
         """
         match self._processor.options.mode:
             case "async":
@@ -51,30 +51,30 @@ class Invocation:
                 if self._child is None or not self._child.alive:
                     await self.close()
                     self._child = await asyncio.to_thread(
-                        PartitionProcess, self._processor, self._lane
+                        PartitionProcess, self._processor, self._partition
                     )
                 await _in_thread(self._child.run, _expected)
 
     async def close(self) -> None:
-        """End the child, if there is one; where this is interrupted its time is over."""
+        """Stop the child, if there is one; kill it if the current task was cancelled."""
         child, self._child = self._child, None
         if child is not None:
             await asyncio.shield(asyncio.to_thread(child.close, at_once=cancelled()))
 
     async def _run_here(self) -> None:
-        processor, lane = self._processor, self._lane
+        processor, partition = self._processor, self._partition
         options = processor.options
-        place = MiddlewareContext(processor.stream.name, processor.name, lane.number)
+        place = MiddlewareContext(processor.stream.name, processor.name, partition.number)
         chain = Chain(options.middleware, place)
         decode = processor.stream.coding.decode
-        events = Events(lane, decode, chain, grace_s=options.grace_s)
+        events = Events(partition, decode, chain, grace_s=options.grace_s)
         function = cast("Callable[[Events[Any]], Awaitable[None]]", processor.function)
         failure: Exception | None = None
         try:
             await function(events)
         except Exception as error:
-            if lane.closing and cancelled():
-                # An interruption, whatever was made of it on its way.
+            if partition.closing and cancelled():
+                # An interruption that the function turned into another exception.
                 self._ended_late(error)
                 raise asyncio.CancelledError from error
             failure = error
@@ -84,9 +84,9 @@ class Invocation:
             failure = Escaped("the processor")
             failure.__cause__ = error
         finally:
-            # Interrupted, it ends as if there were no more events: that is no failure.
+            # After an interruption, close as at the end of the events: that is not a failure.
             try:
-                await chain.end(failure)
+                await chain.close(failure)
             except Exception as error:
                 raise HandlingFailed(error) from failure
         if failure is not None:
@@ -94,19 +94,19 @@ class Invocation:
 
     def _ended_late(self, error: BaseException | None) -> None:
         logger.warning(
-            "processor_ended_late processor=%s partition=%d error=%s: it had been interrupted, and "
-            "what it was working on comes again",
+            "processor_ended_late processor=%s partition=%d error=%s: it was interrupted, and its "
+            "current events are delivered again",
             self._processor.id,
-            self._lane.number,
+            self._partition.number,
             described(error) if error else "none",
             exc_info=error,
-            extra={"partition": self._lane.number},
+            extra={"partition": self._partition.number},
         )
 
     def _run_blocking(self) -> None:
         processor = self._processor
         events = BlockingEvents(
-            self._lane, processor.stream.coding.decode, grace_s=processor.options.grace_s
+            self._partition, processor.stream.coding.decode, grace_s=processor.options.grace_s
         )
         function = cast("Callable[[BlockingEvents[Any]], None]", processor.function)
         function(events)
@@ -115,11 +115,11 @@ class Invocation:
 async def _in_thread(
     work: Callable[[], None], late: Callable[[BaseException | None], None]
 ) -> None:
-    """Run in a thread of its own: as many as there are partitions wait at once.
+    """Run a function in a new thread: a pool would need a thread for each partition anyway.
 
-    A thread cannot be interrupted: after a cancellation it ends by itself at its next event.
+    A thread cannot be interrupted: after a cancellation it ends at its next event.
 
-    :param late: told in the loop how it has ended then.
+    :param late: called in the loop with the outcome of a thread that ended after a cancellation.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -139,14 +139,14 @@ async def _in_thread(
         except Exception as error:
             raised = error
         except BaseException as error:
-            # It would end the worker's loop.
+            # Raised as it is, it would end the worker's loop.
             raised = RuntimeError(f"the processor raised {type(error).__name__}: {error}")
         if isinstance(raised, StopIteration):
-            raised = RuntimeError("the processor raised StopIteration")  # no future takes that
+            raised = RuntimeError("the processor raised StopIteration")  # futures refuse it
         try:
             loop.call_soon_threadsafe(settle, raised, context=context)
         except RuntimeError:
-            return  # the loop has ended before its thread did
+            return  # the loop ended before the thread
 
     context = contextvars.copy_context()
     threading.Thread(target=run, name="chancy stream", daemon=True).start()
@@ -154,4 +154,4 @@ async def _in_thread(
 
 
 def _expected(_: BaseException | None) -> None:
-    """A child is ended with what it was working on."""
+    """A child is stopped together with its current events."""

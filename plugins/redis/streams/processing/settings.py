@@ -1,4 +1,4 @@
-"""What streams and processors are like unless they say otherwise: environment < application."""
+"""Default options of streams and processors; those of the application override the environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.encoding.codecs import Codec
 from chancy.plugins.redis.streams.encoding.compression import Compressor
-from chancy.plugins.redis.streams.encoding.hashing import GivenHasher
+from chancy.plugins.redis.streams.encoding.hashing import HasherOption
 from chancy.plugins.redis.streams.processing.processor import Choices
 from chancy.plugins.redis.streams.producing.stream import Full
 from chancy.text import shown
@@ -19,23 +19,23 @@ PREFIX = "CHANCY_STREAMS_"
 
 
 class StreamChoices(TypedDict, total=False):
-    """What a stream may leave to the application; see `Streams.stream`."""
+    """The options of a stream that can have a default; see `Streams.stream`."""
 
     partitions: int
     size: int
     full: Full
     codec: str | Codec
     compressor: str | Compressor
-    hasher: GivenHasher
+    hasher: HasherOption
 
 
 class AllChoices(Choices, StreamChoices, total=False):
-    """What `Streams.defaults` takes."""
+    """The keyword arguments of `Streams.defaults`."""
 
 
 _OF_STREAMS = frozenset(StreamChoices.__annotations__)
 _NAMES = frozenset(Choices.__annotations__) | _OF_STREAMS
-#: What a variable can say.
+#: The settings that a variable can set, with their parsers.
 _READ: Mapping[str, Callable[[str], Any]] = {
     "partitions": int,
     "size": int,
@@ -55,39 +55,42 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 
 class Defaults:
-    """The defaults of an application, over those of the environment.
+    """The defaults of an application, which override those of the environment.
 
-    :raises ConfigurationError: a variable that is none, or whose value cannot be read.
+    :raises ConfigurationError: a variable is unknown, or its value cannot be parsed.
     """
 
     def __init__(self) -> None:
         self._environment = _environment()
-        self._given: Mapping[str, Any] = {}
+        self._application: Mapping[str, Any] = {}
 
-    def give(self, given: Mapping[str, Any]) -> None:
-        """Take those of the application; raises `ConfigurationError` for one that is none."""
-        for name in given:
+    def update(self, choices: Mapping[str, Any]) -> None:
+        """Add defaults of the application; raise `ConfigurationError` for an unknown name."""
+        for name in choices:
             if name not in _NAMES:
                 raise ConfigurationError(
-                    f"{shown(name)} has no default: there are {', '.join(sorted(_NAMES))}"
+                    f"{shown(name)} is not a setting with a default: use "
+                    f"{', '.join(sorted(_NAMES))}"
                 )
-        self._given = {**self._given, **given}
+        self._application = {**self._application, **choices}
 
-    def of_stream(self, given: Mapping[str, Any], *, primitive: bool) -> dict[str, Any]:
-        """What a stream is like that gives these; None: not given.
+    def of_stream(self, choices: Mapping[str, Any], *, primitive: bool) -> dict[str, Any]:
+        """Return the options of a stream, completed by the defaults; None means not set.
 
-        :param primitive: its records are fields, which no codec writes.
+        :param primitive: its records are stored as fields, without codec and compressor.
         """
         names = _OF_STREAMS - {"codec", "compressor"} if primitive else _OF_STREAMS
-        found = {name: value for name, value in given.items() if value is not None}
+        found = {name: value for name, value in choices.items() if value is not None}
         return {name: value for name, value in self._all() if name in names} | found
 
-    def of_processor(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The same of a processor."""
-        return {name: value for name, value in self._all() if name not in _OF_STREAMS} | dict(given)
+    def of_processor(self, choices: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of a processor, completed by the defaults."""
+        return {name: value for name, value in self._all() if name not in _OF_STREAMS} | dict(
+            choices
+        )
 
     def _all(self) -> list[tuple[str, Any]]:
-        return list({**self._environment, **self._given}.items())
+        return list({**self._environment, **self._application}.items())
 
 
 def _environment() -> Mapping[str, Any]:
@@ -97,8 +100,8 @@ def _environment() -> Mapping[str, Any]:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if name not in _READ:
-            there = ", ".join(f"{PREFIX}{one.upper()}" for one in sorted(_READ))
-            raise ConfigurationError(f"{variable} is no setting of streams: there are {there}")
+            known = ", ".join(f"{PREFIX}{setting.upper()}" for setting in sorted(_READ))
+            raise ConfigurationError(f"{variable} is not a setting of streams: use {known}")
         try:
             found[name] = _READ[name](text)
         except ValueError:

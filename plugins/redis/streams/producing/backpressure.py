@@ -1,4 +1,4 @@
-"""Turns: sends of one process that wait for room in a partition wait one behind the other."""
+"""Backpressure: the sends of one process that wait for room in a partition queue up in order."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from typing import Self
 
 from chancy.plugins.redis.streams.producing.batch import Part
 
-#: Seconds between two looks for room: they double from the first to the last.
+#: Seconds between two attempts to find room: doubled from the first value up to the last.
 FIRST_LOOK_S, LAST_LOOK_S = 0.005, 0.25
 
 
 class Backpressure:
-    """Who waits for room in which partition of a stream, for all loops and threads.
+    """The sends that wait for room in each partition of a stream, for all loops and threads.
 
-    The lines are deques, and each change of one is a single step of it: they need no lock.
+    The queues are deques and each change is one atomic operation, so they need no lock.
     """
 
     def __init__(self) -> None:
         self._lines: dict[int, deque[SendWait]] = {}
 
     def waited(self, partition: int) -> bool:
-        """Whether somebody waits for room there."""
+        """Return whether a send waits for room in a partition."""
         return bool(self._lines.get(partition))
 
     def line(self, partition: int) -> deque[SendWait]:
-        """Those that wait there, the first one first."""
+        """Return the queue of sends that wait for a partition, first one first."""
         return self._lines.setdefault(partition, deque())
 
 
 class SendWait:
-    """One send, with its place in the line of each partition in which it waits for room.
+    """One send, with its place in the queue of each partition in which it waits for room.
 
-    :param timeout_s: seconds after which it gives up, and is passed over.
-    :param wake: is told that a turn may have come; by any thread.
-    :param over: whether it can never be woken again, as its loop is closed: it is passed over.
+    :param timeout_s: seconds after which it gives up, and is skipped.
+    :param wake: called from any thread when the send may be the first in a queue.
+    :param over: whether the send can never be woken because its loop is closed: it is skipped.
     """
 
     def __init__(
         self,
-        turns: Backpressure,
+        backpressure: Backpressure,
         timeout_s: float,
         wake: Callable[[], object],
         over: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._turns = turns
+        self._backpressure = backpressure
         self._until = time.monotonic() + timeout_s
         self._wake = wake
         self._look_s = FIRST_LOOK_S
         self.over = over
         self._parts: dict[int, Part] = {}
-        # Those for which it has only stood in line yet.
+        # Partitions in which it has not been first in the queue yet.
         self._behind: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -65,12 +65,12 @@ class SendWait:
 
     @property
     def parts(self) -> Sequence[Part]:
-        """What waits."""
+        """The parts that wait for room."""
         return list(self._parts.values())
 
     @property
     def refused(self) -> Sequence[Part]:
-        """Of what waits that for which there was no room when its turn had come."""
+        """The waiting parts that were first in their queue and found no room."""
         return [part for part in self.parts if part.partition not in self._behind]
 
     @property
@@ -79,60 +79,60 @@ class SendWait:
         return self._until - time.monotonic()
 
     def pause_s(self) -> float:
-        """Seconds until the next look for room, unless it is woken before."""
+        """Return the seconds until the next attempt, unless it is woken before."""
         look_s, self._look_s = self._look_s, min(LAST_LOOK_S, self._look_s * 2)
         return max(0.0, min(self.left_s, look_s * random.uniform(0.5, 1.0)))
 
     def free(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Those for which nobody waits. The others get in line."""
-        self.join([part for part in parts if self._turns.waited(part.partition)])
+        """Return the parts whose partitions have an empty queue; queue the others."""
+        self.join([part for part in parts if self._backpressure.waited(part.partition)])
         self._behind = {*self._parts}
         return [part for part in parts if part.partition not in self._parts]
 
     def join(self, parts: Collection[Part]) -> None:
-        """Get in line for these parts, behind those that are there."""
+        """Append this send to the queues of these parts."""
         for part in parts:
             self._parts[part.partition] = part
-            self._turns.line(part.partition).append(self)
+            self._backpressure.line(part.partition).append(self)
 
     def first(self) -> list[Part]:
-        """The parts before which nobody waits."""
+        """Return the parts that are first in their queue."""
         found = [part for part in self._parts.values() if self._leads(part.partition)]
         self._behind.difference_update(part.partition for part in found)
         return found
 
     def leave(self, parts: Collection[Part], *, but: Collection[Part] = ()) -> None:
-        """Get out of line with these parts, and let those go on that wait behind them.
+        """Leave the queues of these parts, and wake the sends that are first then.
 
-        :param but: those of them that stay.
+        :param but: parts that stay in their queue.
         """
         stay = {part.partition for part in but}
         for part in parts:
             if part.partition not in stay:
                 del self._parts[part.partition]
-                line = self._turns.line(part.partition)
+                line = self._backpressure.line(part.partition)
                 _remove(line, self)
                 with suppress(IndexError):
-                    line[0].rouse()
+                    line[0].notify()
 
-    def rouse(self) -> None:
-        """Say that a turn of it may have come. From any thread."""
+    def notify(self) -> None:
+        """Wake the send, which may be first in a queue. From any thread."""
         self._look_s = FIRST_LOOK_S
-        with suppress(RuntimeError):  # its loop is closed: it is passed over when its time comes
+        with suppress(RuntimeError):  # its loop is closed: it is skipped later
             self._wake()
 
     def _leads(self, partition: int) -> bool:
-        line = self._turns.line(partition)
-        for one in line.copy():
-            if one is self:
+        line = self._backpressure.line(partition)
+        for send in line.copy():
+            if send is self:
                 return True
-            if one.left_s > 0 and not one.over():
+            if send.left_s > 0 and not send.over():
                 return False
-            # It is about to give up, or its loop is closed: nobody shall wait for it.
-            _remove(line, one)
+            # It is about to give up, or its loop is closed: skip it.
+            _remove(line, send)
         return False
 
 
-def _remove(line: deque[SendWait], one: SendWait) -> None:
-    with suppress(ValueError):  # whoever was behind it has done so
-        line.remove(one)
+def _remove(line: deque[SendWait], send: SendWait) -> None:
+    with suppress(ValueError):  # the send behind it has already removed it
+        line.remove(send)

@@ -1,4 +1,4 @@
-"""Records on their way to the logs: encoded, and sorted by partition."""
+"""Batches of records to send: encoded, and grouped by partition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from chancy.text import shown
 
 R = TypeVar("R")
 
-#: Records of one call: a script appends those of a partition in one go, 2 µs each.
+#: Maximum records of one call: a script appends those of a partition at once, 2 µs each.
 MAX_RECORDS = 10_000
-#: Records and bytes of one round trip of many: 1,000 small records take 4 ms.
+#: Maximum records and bytes of one round trip of `send_many`: 1,000 small records take 4 ms.
 CHUNK = 1_000
 CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -25,55 +25,55 @@ _ID = re.compile(r"(\d{1,15})-(\d{1,15})")
 
 
 class StreamFull(ChancyError):
-    """A partition stayed full for as long as a send may wait; what it holds is unprocessed."""
+    """A partition stayed full of unprocessed events for as long as a send may wait."""
 
 
 @dataclass(slots=True)
 class RecordRun:
-    """Records that follow each other in a partition and have equally many fields.
+    """Consecutive records of a partition with the same number of fields.
 
-    :ivar width: names and values of one of them.
+    :ivar width: number of names and values of one record.
     """
 
     width: int
-    #: Where each record stands in the batch.
+    #: The index of each record in the batch.
     places: list[int] = field(default_factory=list)
-    #: The caller's id of each record, if it gave any, and its fields.
+    #: The caller's id of each record, if ids were passed, and its fields.
     args: list[Value] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Part:
-    """What goes to one partition in one script: all of it, or none."""
+    """The records that one script appends to one partition, atomically."""
 
     partition: int
-    #: In the order of the records, one at least.
+    #: In the order of the records; at least one.
     runs: list[RecordRun]
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return sum(len(run.places) for run in self.runs)
 
 
 class SendBatch(Generic[R]):
     """Records of a stream that are sent together.
 
-    :param ids: whether the caller wants them, or gives them.
+    :param ids: whether the caller wants or passes ids.
     """
 
     def __init__(self, stream: Target[R], *, ids: bool) -> None:
         self._stream = stream
         self._wants_ids = ids
-        self._given: bool | None = None
+        self._has_ids: bool | None = None
         self._parts: dict[int, Part] = {}
         self.count = 0
         self.bytes = 0
 
     def add(self, record: R, id: str | None = None) -> None:
-        """Encode a record.
+        """Encode a record and add it.
 
-        :raises InvalidArguments: it does not fit the stream.
+        :raises InvalidArguments: the record is not valid for the stream.
         """
         stream = self._stream
         partition = stream.route.partition(record, stream.partitions)
@@ -88,14 +88,14 @@ class SendBatch(Generic[R]):
         if id is not None:
             run.args.append(id)
         run.args += fields
-        self._given = id is not None
+        self._has_ids = id is not None
         self.count += 1
         self.bytes += sum(map(len, fields))
 
     def parts(self) -> list[Part]:
-        """What is to be sent, one for each partition.
+        """Return the parts to send, one for each partition.
 
-        :raises InvalidArguments: more for one partition than it may hold.
+        :raises InvalidArguments: a part has more records than a partition may hold.
         """
         stream = self._stream
         parts = list(self._parts.values())
@@ -109,14 +109,14 @@ class SendBatch(Generic[R]):
         return parts
 
     def call(self, part: Part) -> StreamCall:
-        """The script that appends a part."""
+        """Return the script call that appends a part."""
         stream = self._stream
         keys = stream.keys
         args: list[Value] = [
             stream.size,
             stream.full,
             "ids" if self._wants_ids else "count",
-            1 if self._given else 0,
+            1 if self._has_ids else 0,
         ]
         for run in part.runs:
             args += (run.width, len(run.places))
@@ -124,41 +124,43 @@ class SendBatch(Generic[R]):
         return StreamCall("send", [keys.log(part.partition), keys.stat(part.partition)], args)
 
 
-class Gathering(Generic[R]):
-    """Records of any number, gathered into batches for one round trip each."""
+class BatchBuilder(Generic[R]):
+    """Groups any number of records into batches of one round trip each."""
 
     def __init__(self, stream: Target[R]) -> None:
         self._stream = stream
-        # No more than a partition holds: a batch of one key must find room.
+        # At most what a partition holds: a batch of one key must find room.
         self._most = min(CHUNK, stream.size)
         self._batch = SendBatch(stream, ids=False)
         self._number = 0
 
     def add(self, record: R) -> SendBatch[R] | None:
-        """Encode a record; gives a batch when there is one to send.
+        """Encode a record; return a batch when it is complete.
 
-        :raises InvalidArguments: the record does not fit the stream; says which one it is.
+        :raises InvalidArguments: the record is not valid for the stream; a note names its number.
         """
         self._number += 1
         try:
             self._batch.add(record)
         except ChancyError as error:
-            error.add_note(f"it is record {self._number:,}")
+            error.add_note(f"this is record {self._number:,}")
             raise
         if self._batch.count < self._most and self._batch.bytes < CHUNK_BYTES:
             return None
         return self.rest()
 
     def rest(self) -> SendBatch[R]:
-        """What there is so far, perhaps nothing."""
+        """Return the unfinished batch, which may be empty."""
         batch, self._batch = self._batch, SendBatch(self._stream, ids=False)
         return batch
 
 
-def whole(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> SendBatch[R]:
-    """All records in one batch.
+def single_batch(
+    stream: Target[R], records: Sequence[R], ids: Sequence[str] | None
+) -> SendBatch[R]:
+    """Return all records in one batch.
 
-    :raises InvalidArguments: a record or an id that cannot be, or too many of them.
+    :raises InvalidArguments: a record or an id is not valid, or there are too many.
     """
     if len(records) > MAX_RECORDS:
         raise InvalidArguments(
@@ -172,15 +174,17 @@ def whole(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) ->
             batch.add(record, None if ids is None else ids[number])
         except ChancyError as error:
             if len(records) > 1:
-                error.add_note(f"it is record {number + 1:,} of {len(records):,}")
+                error.add_note(f"this is record {number + 1:,} of {len(records):,}")
             raise
     return batch
 
 
-def sort(parts: Sequence[Part], replies: Sequence[Reply | Exception], ids: list[str]) -> list[Part]:
-    """Keep the ids that Redis gave; gives the parts for which there was no room.
+def collect_replies(
+    parts: Sequence[Part], replies: Sequence[Reply | Exception], ids: list[str]
+) -> list[Part]:
+    """Store the ids that Redis returned; return the parts that found no room.
 
-    :raises ChancyError: an answer was an error; other parts may have been sent.
+    :raises ChancyError: a reply was an error; other parts may have been sent.
     """
     refused: list[Part] = []
     for part, reply in zip(parts, replies, strict=True):
@@ -205,15 +209,15 @@ def _meant(error: Exception, part: Part) -> Exception:
 
 
 def check_ids(ids: Sequence[str], records: int) -> None:
-    """:raises InvalidArguments: not one for each record, no ids, or not in rising order."""
+    """:raises InvalidArguments: the ids do not match the records, are malformed or do not rise."""
     if len(ids) != records:
-        raise InvalidArguments(f"{len(ids)} ids were given for {records} records: one for each")
+        raise InvalidArguments(f"{len(ids)} ids for {records} records: pass one for each record")
     last = (0, 0)
     for id in ids:
         match = _ID.fullmatch(id) if isinstance(id, str) else None
         if match is None:
             raise InvalidArguments(
-                f"{shown(id)} is no id of an event: write two whole numbers of up to 15 digits, "
+                f"{shown(id)} is not a valid event id: use two whole numbers of up to 15 digits, "
                 "such as 1700000000000-0"
             )
         now = int(match[1]), int(match[2])
@@ -224,25 +228,25 @@ def check_ids(ids: Sequence[str], records: int) -> None:
         last = now
 
 
-def full(
+def full_error(
     stream: Target[R], parts: Sequence[Part], refused: Sequence[Part], waited_s: float
 ) -> StreamFull:
-    """The error of a send that has waited for room in vain.
+    """Return the error of a send that timed out waiting for room.
 
-    :param refused: those of the parts whose turn had come.
+    :param refused: the parts that were first in their queue and found no room.
     """
-    those = refused or parts
-    numbers = ", ".join(str(part.partition) for part in those[:8])
-    where = f"the partition{'s'[: len(those) > 1]} {numbers}"
+    affected = refused or parts
+    numbers = ", ".join(str(part.partition) for part in affected[:8])
+    where = f"partition{'s'[: len(affected) > 1]} {numbers}"
     if not refused:
         return StreamFull(
-            f"the stream {stream.name}: after {waited_s:g} s the turn of this send had not come in "
-            f"{where}: others of this process wait there for room. Nothing of what was left was "
-            "sent there; give it more time by timeout_s, or see why the stream is full"
+            f"the stream {stream.name}: after {waited_s:g} s this send was still queued behind "
+            f"other sends of this process for room in {where}. The remaining records were not "
+            "sent there; raise timeout_s, or find out why the stream is full"
         )
     return StreamFull(
         f"the stream {stream.name} has no room in {where} after {waited_s:g} s: {stream.size:,} "
-        "events there are not acknowledged by every processor. Nothing of what was left was sent "
-        "there; add workers, raise size of the stream, forget processors that are no more (`chancy "
-        "redis stream forget`), or declare it with full='drop_oldest'"
+        "events there are not acknowledged by every processor. The remaining records were not sent "
+        "there; add workers, raise size of the stream, remove unused processors (`chancy redis "
+        "stream forget`), or declare the stream with full='drop_oldest'"
     )

@@ -1,4 +1,4 @@
-"""The outbox of streams: a table of events that were sent inside transactions."""
+"""The outbox of streams: a Postgres table of events that were sent inside transactions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.batch import (
     CHUNK,
     CHUNK_BYTES,
-    Gathering,
+    BatchBuilder,
     RecordRun,
     SendBatch,
-    whole,
+    single_batch,
 )
 from chancy.plugins.redis.streams.producing.sender import Progress, each
 from chancy.plugins.redis.transport.scripts import Value
@@ -33,12 +33,12 @@ R = TypeVar("R")
 
 
 class EventOutboxRow(NamedTuple):
-    """A row of the outbox: events of one call for one partition.
+    """A row of the outbox: the events of one call for one partition.
 
-    :param pos: its place; of no other row, ever.
-    :param about: what their stream was declared to be, as it is written in the row.
-    :param values: names and values of all events, one after the other.
-    :param term: of whoever has taken it.
+    :param pos: its position, unique for ever.
+    :param about: the declaration of the stream, as written in the row.
+    :param values: names and values of all events, concatenated.
+    :param term: the term of the relay that has taken it.
     """
 
     pos: int
@@ -53,7 +53,7 @@ class EventOutboxRow(NamedTuple):
 
     @property
     def mark(self) -> bytes:
-        """What Redis remembers of it until the row is deleted."""
+        """The mark of the row that Redis keeps until the row is deleted."""
         return self.id.bytes + self.pos.to_bytes(8, "big")
 
     @property
@@ -62,7 +62,7 @@ class EventOutboxRow(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """What a row says of its stream."""
+    """The declaration of a stream, as stored in a row."""
 
     partitions: int
     hasher: str
@@ -81,35 +81,37 @@ def _statement(name: str, schema: str) -> str:
     )
 
 
-def deposited(stream: Target[R], records: Sequence[R], ids: Sequence[str] | None) -> SendBatch[R]:
-    """Records for the table; raises `InvalidArguments` for one that cannot be, and for ids."""
+def outbox_batch(
+    stream: Target[R], records: Sequence[R], ids: Sequence[str] | None
+) -> SendBatch[R]:
+    """Return a batch for the outbox; raise `InvalidArguments` for an invalid record, or for ids."""
     if ids is not None:
         raise InvalidArguments(
-            "ids= and within= do not go together: others may send to the stream before the "
-            "transaction commits, and ids rise"
+            "ids= and within= cannot be combined: ids must rise, and others may send to the stream "
+            "before the transaction commits"
         )
-    return whole(stream, records, None)
+    return single_batch(stream, records, None)
 
 
 class EventOutboxWriter:
-    """The table, for those who put events into it inside transactions of theirs.
+    """Writes events to the outbox inside a caller's transaction.
 
-    :ivar schema: the one that has the table; None: there is none.
+    :ivar schema: the schema of the table; None: there is no table.
     """
 
     def __init__(self) -> None:
         self.schema: str | None = None
 
     async def put(self, stream: Target[Any], batch: SendBatch[Any], within: object) -> None:
-        """Put events into the table; raises what the caller's library does.
+        """Write events to the table; raise what the caller's database library raises.
 
-        :raises TypeError: ``within`` is no connection that we know, or there is no table.
+        :raises TypeError: ``within`` is not a supported connection, or there is no table.
         """
         text, parameters = self._insertion(stream, batch, within)
         await fetch_within(within, text, *parameters)
 
     def put_blocking(self, stream: Target[Any], batch: SendBatch[Any], within: object) -> None:
-        """The same without an event loop."""
+        """`put` without an event loop."""
         text, parameters = self._insertion(stream, batch, within)
         fetch_within_sync(within, text, *parameters)
 
@@ -120,14 +122,14 @@ class EventOutboxWriter:
         within: object,
         progress: Progress | None,
     ) -> int:
-        """Put any number of events into the table, a thousand at a time; gives how many."""
-        gathering, count = Gathering(stream), 0
+        """Write any number of events to the table, 1,000 at a time; return their number."""
+        builder, count = BatchBuilder(stream), 0
         async for record in each(records):
-            batch = gathering.add(record)
+            batch = builder.add(record)
             if batch is not None:
                 await self.put(stream, batch, within)
                 count = _counted(count, batch, progress)
-        rest = gathering.rest()
+        rest = builder.rest()
         if rest.count:
             await self.put(stream, rest, within)
             count = _counted(count, rest, progress)
@@ -136,14 +138,14 @@ class EventOutboxWriter:
     def put_many_blocking(
         self, stream: Target[R], records: Iterable[R], within: object, progress: Progress | None
     ) -> int:
-        """The same without an event loop."""
-        gathering, count = Gathering(stream), 0
+        """`put_many` without an event loop."""
+        builder, count = BatchBuilder(stream), 0
         for record in records:
-            batch = gathering.add(record)
+            batch = builder.add(record)
             if batch is not None:
                 self.put_blocking(stream, batch, within)
                 count = _counted(count, batch, progress)
-        rest = gathering.rest()
+        rest = builder.rest()
         if rest.count:
             self.put_blocking(stream, rest, within)
             count = _counted(count, rest, progress)
@@ -154,9 +156,9 @@ class EventOutboxWriter:
     ) -> tuple[str, list[object]]:
         if self.schema is None:
             raise TypeError(
-                f"within={shown(within)}: Redis has no part in transactions, and there is no "
-                "table in Postgres to keep the events meanwhile: give the RedisPlugin of these "
-                "streams to a Chancy with a database"
+                f"within={shown(within)}: Redis cannot join a transaction, and there is no outbox "
+                "table in Postgres: pass the RedisPlugin of these streams to a Chancy with a "
+                "database"
             )
         pieces = [
             (part.partition, piece)
@@ -174,7 +176,7 @@ class EventOutboxWriter:
             [partition for partition, _ in pieces],
             [len(piece.args) // piece.width for _, piece in pieces],
             [piece.width for _, piece in pieces],
-            # As text: no library has its own idea of an array of bytes.
+            # As text: libraries differ in how they pass an array of bytes.
             ["\\x" + _packed(piece.args).hex() for _, piece in pieces],
         ]
 
@@ -187,7 +189,7 @@ def _counted(count: int, batch: SendBatch[Any], progress: Progress | None) -> in
 
 
 def _pieces(run: RecordRun, size: int) -> Sequence[RecordRun]:
-    """Records in rows that a relay takes over as a whole."""
+    """Split records into rows, each of which a relay appends as a whole."""
     most = min(CHUNK, size) * run.width
     pieces = [RecordRun(run.width)]
     taken = 0
@@ -203,10 +205,10 @@ def _pieces(run: RecordRun, size: int) -> Sequence[RecordRun]:
 
 
 def _packed(values: Sequence[Value]) -> bytes:
-    """Each value behind its length."""
+    """Concatenate the values, each after its length."""
     found = bytearray()
     for value in values:
-        assert isinstance(value, bytes), "events of a transaction have no ids of their own"
+        assert isinstance(value, bytes), "events sent in a transaction have no ids"
         found += len(value).to_bytes(4, "big") + value
     return bytes(found)
 
@@ -221,9 +223,9 @@ def _unpacked(data: bytes) -> Sequence[bytes]:
 
 
 class EventOutboxReader:
-    """The table, for the one relay that has the turn.
+    """Reads the outbox for the relay that holds the lease.
 
-    :param holder: the relay.
+    :param holder: the id of the relay.
     """
 
     def __init__(self, store: SqlStore, holder: UUID) -> None:
@@ -236,36 +238,36 @@ class EventOutboxReader:
     async def take(
         self, lease_s: float, rows: int, bytes_: int, without: Sequence[tuple[str, int]]
     ) -> list[EventOutboxRow]:
-        """Rows by their place, while this relay has the turn, which it now has for so long."""
+        """Take or extend the lease and return rows in order; none if another relay holds it."""
         places = [f"{stream}/{number}" for stream, number in without]
         found = await self._fetch("take", self._holder, lease_s, rows, bytes_, places)
-        return sorted(map(_waiting, found))
+        return sorted(map(_read_row, found))
 
     async def delete(self, done: Sequence[EventOutboxRow]) -> int:
-        """Delete rows that are in Redis; gives how many, none when the turn is over."""
-        return len(await self._fetch("delete", self._holder, [one.pos for one in done]))
+        """Delete rows that are in Redis; return their number, 0 if the lease has ended."""
+        return len(await self._fetch("delete", self._holder, [row.pos for row in done]))
 
-    async def refuse(self, one: EventOutboxRow, problem: str) -> None:
-        """Write down why a row waits."""
-        await self._fetch("refuse", one.pos, problem)
+    async def refuse(self, row: EventOutboxRow, problem: str) -> None:
+        """Record why a row waits."""
+        await self._fetch("refuse", row.pos, problem)
 
     async def surpass(self, term: int) -> bool:
-        """Begin a term above one that Redis knows; False when the turn is over."""
+        """Start a term above the one stored in Redis; return False if the lease has ended."""
         return bool(await self._fetch("term", self._holder, term))
 
     async def give_up(self) -> None:
-        """Let another have the turn at once."""
+        """Release the lease, so that another relay can take it at once."""
         await self._fetch("yield", self._holder)
 
 
-def _waiting(row: Sequence[Any]) -> EventOutboxRow:
+def _read_row(row: Sequence[Any]) -> EventOutboxRow:
     pos, id, stream, partition, about, events, width, data, term = row
     return EventOutboxRow(
         pos, id, stream, partition, about, events, width, _unpacked(bytes(data)), term
     )
 
 
-#: What a row says of its stream, of the text in it.
+#: Parses the declaration of a stream from the text in a row; cached.
 declared: Callable[[str], Declared] = lru_cache(maxsize=1_000)(
     lambda about: Declared(**json.loads(about))
 )

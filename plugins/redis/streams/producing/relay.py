@@ -1,8 +1,8 @@
-"""The relay of streams: appends the events of the outbox to their logs, in order and each once.
+"""The relay of streams: appends the events of the outbox to their logs, in order and exactly once.
 
-One relay has the turn, for a while. It takes rows, appends them, and deletes them. If it dies in
-between, another appends them again: Redis remembers which rows it has. If it is frozen in between
-it comes too late: Redis refuses whoever has an older turn, and Postgres its deletion.
+One relay at a time holds a lease. It takes rows, appends them to Redis and deletes them. If it dies
+in between, another relay appends them again, and Redis skips the rows that it has marked. If it is
+paused in between, Redis refuses its older term, and Postgres its deletion.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from chancy.plugins.redis.transport.scripts import Value
 
 logger = logging.getLogger("chancy.redis.streams")
 
-#: Rows and bytes that are taken at a time.
+#: Maximum rows and bytes taken at a time.
 ROWS, BYTES = 250, 4 * 1024 * 1024
-#: Seconds for which a relay that is silent has the turn.
+#: Seconds of the relay's lease.
 LEASE_S = 10.0
-#: Seconds after which a partition that took nothing is tried again, at first and at last.
+#: Seconds until a partition that accepted nothing is retried, at first and at most.
 _SOON_S, _LATE_S = 0.5, 30.0
-#: Streams whose declaration is remembered to be as it is kept.
+#: Maximum number of checked stream declarations that are remembered.
 _MOST_AGREED = 1_000
 
 
 class EventRelay:
-    """Works beside each worker, as often as `LeaderLoop` says."""
+    """Runs beside each worker; `LeaderLoop` schedules it."""
 
     def __init__(self, link: ScriptClient, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
         self._outbox = EventOutboxReader(store, uuid.uuid4())
         self._runtime = runtime
         self._agreed: set[tuple[str, str]] = set()
-        #: Partitions that took nothing: until when they are left alone. Their rows keep their
-        #: order, so none of them is taken meanwhile.
+        #: When partitions that accepted nothing are retried. None of their rows is taken before
+        #: that, so that they keep their order.
         self._stopped: dict[tuple[str, int], float] = {}
         self._pauses: dict[tuple[str, int], Backoff] = {}
 
     async def serve(self) -> None:
-        """Go on until cancelled; then let another have the turn."""
+        """Run until cancelled; then release the lease."""
         try:
             await LeaderLoop(self._runtime, self._reach, self.turn).serve()
         finally:
@@ -66,12 +66,12 @@ class EventRelay:
                 logger.debug("stream_relay_not_given_up")
 
     async def _reach(self) -> None:
-        """The first call connects."""
+        """Do nothing: the first call connects."""
 
     async def turn(self) -> bool:
-        """Append what there is; whether there may be more at once.
+        """Append the rows that wait; return whether there may be more.
 
-        :raises BrokerError: Postgres or Redis is away; what was taken is taken again.
+        :raises BrokerError: Postgres or Redis is unavailable; the rows are taken again later.
         """
         now = time.monotonic()
         self._stopped = {place: at for place, at in self._stopped.items() if at > now}
@@ -79,7 +79,7 @@ class EventRelay:
         calls: list[StreamCall] = []
         groups: list[Sequence[EventOutboxRow]] = []
         for place, each in groupby(sorted(taken, key=_by_place), attrgetter("place")):
-            some = await self._fitting(_some(list(each)))
+            some = await self._consistent(_one_script(list(each)))
             if some:
                 groups.append(some)
                 calls.append(self._call(place, some))
@@ -90,7 +90,7 @@ class EventRelay:
             if not isinstance(reply, Exception) and reply[0] == b"stale":
                 stale = max(stale, reply[1])
             else:
-                done += await self._landed(rows, reply)
+                done += await self._appended(rows, reply)
         if done:
             await self._outbox.delete(done)
         if stale and not await self._outbox.surpass(stale):
@@ -98,15 +98,15 @@ class EventRelay:
             return False
         return bool(taken)
 
-    async def _fitting(self, rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
-        """The first of them, as far as their stream is kept as each of them says."""
+    async def _consistent(self, rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
+        """Return the leading rows whose declaration matches the stored definition."""
         for at, row in enumerate(rows):
-            if not await self._fits(row):
+            if not await self._is_consistent(row):
                 return rows[:at]
         return rows
 
-    async def _fits(self, row: EventOutboxRow) -> bool:
-        """Whether the stream is kept as the row says; if not, its rows wait for a person."""
+    async def _is_consistent(self, row: EventOutboxRow) -> bool:
+        """Return whether the stored definition matches the row; if not, its partition waits."""
         key = row.stream, row.about
         if key in self._agreed:
             return True
@@ -132,10 +132,10 @@ class EventRelay:
             "relay", (keys.log(number), keys.stat(number), keys.relayed(number)), args
         )
 
-    async def _landed(
+    async def _appended(
         self, rows: Sequence[EventOutboxRow], reply: Reply
     ) -> Sequence[EventOutboxRow]:
-        """The rows that are in Redis; the partition of the others waits."""
+        """Return the rows that are in Redis; the partition of the others waits."""
         if isinstance(reply, BrokerError):
             await self._stop(rows[0], reply)
             return ()
@@ -149,7 +149,7 @@ class EventRelay:
         return rows[:count]
 
     async def _stop(self, row: EventOutboxRow, error: ChancyError) -> None:
-        """Leave a partition alone for a while: growing, up to half a minute."""
+        """Pause a partition, for longer each time, up to half a minute."""
         pauses = self._pauses.setdefault(row.place, Backoff(base_s=_SOON_S, cap_s=_LATE_S))
         pause_s = pauses.next_s()
         self._stopped[row.place] = time.monotonic() + pause_s
@@ -167,8 +167,8 @@ def _by_place(row: EventOutboxRow) -> tuple[str, int, int]:
     return row.stream, row.partition, row.pos
 
 
-def _some(rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
-    """As many of the first rows as a script may append, one at least; the rest comes next time."""
+def _one_script(rows: Sequence[EventOutboxRow]) -> Sequence[EventOutboxRow]:
+    """Return the leading rows that one script may append, at least one; the rest follow later."""
     events = 0
     for at, row in enumerate(rows):
         events += row.events

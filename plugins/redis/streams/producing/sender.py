@@ -1,4 +1,4 @@
-"""Sending: records to the logs of their partitions."""
+"""Sends records to the logs of their partitions."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from chancy.plugins.redis.streams.model.schema import agree, shape_of
 from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
 from chancy.plugins.redis.streams.producing.batch import (
-    Gathering,
+    BatchBuilder,
     Part,
     SendBatch,
-    full,
-    sort,
-    whole,
+    collect_replies,
+    full_error,
+    single_batch,
 )
 
 R = TypeVar("R")
 
-#: Seconds that a send waits for room in a full partition.
+#: Default seconds that a send waits for room in a full partition.
 PATIENCE_S = 30.0
 
-#: Is told how many records were sent so far.
+#: Called with the number of records sent so far.
 Progress = Callable[[int], object]
 
 
 class Sender(Generic[R]):
-    """Appends the records of a stream, those of one partition in their order.
+    """Appends records to a stream, keeping their order in each partition.
 
-    :param turns: of all who send to the stream in this process.
+    :param backpressure: shared by all sends to the stream in this process.
     """
 
-    def __init__(self, stream: Target[R], turns: Backpressure) -> None:
+    def __init__(self, stream: Target[R], backpressure: Backpressure) -> None:
         self._stream = stream
-        self._turns = turns
+        self._backpressure = backpressure
         self._agreed = False
 
     async def send(
@@ -47,30 +47,30 @@ class Sender(Generic[R]):
         *,
         timeout_s: float = PATIENCE_S,
     ) -> list[str]:
-        """Append up to 10,000 records in one round trip; gives their ids.
+        """Append up to 10,000 records in one round trip; return their ids.
 
-        Those of one partition are appended together, or not at all.
+        The records of one partition are appended together, or not at all.
 
-        :param ids: the caller's own, rising, as many as records.
+        :param ids: ids chosen by the caller, rising, one for each record.
         :param timeout_s: seconds to wait for room in a full partition.
-        :raises InvalidArguments: a record or an id that cannot be; nothing was sent.
-        :raises StreamFull: there was no room; other partitions have theirs.
-        :raises BrokerUnavailable: some may have been appended.
+        :raises InvalidArguments: a record or an id is not valid; nothing was sent.
+        :raises StreamFull: a partition had no room; the others have their records.
+        :raises BrokerUnavailable: some records may have been appended.
         """
         if len(records) == 1 and ids is None and self._agreed:
             id = await self._send_one(records[0])
             if id is not None:
                 return [id]
-        batch = whole(self._stream, records, ids)
+        batch = single_batch(self._stream, records, ids)
         found = [""] * batch.count
         await self._flush(batch, found, timeout_s)
         return found
 
     async def _send_one(self, record: R) -> str | None:
-        """The shortest way; None if there is no room, or others wait for it."""
+        """Send one record on the fast path; return None if there is no room or a queue for it."""
         stream = self._stream
         number = stream.route.partition(record, stream.partitions)
-        if self._turns.waited(number):
+        if self._backpressure.waited(number):
             return None
         fields = stream.coding.encode(record)
         reply = await stream.link.call(
@@ -87,33 +87,33 @@ class Sender(Generic[R]):
         timeout_s: float = PATIENCE_S,
         progress: Progress | None = None,
     ) -> int:
-        """Append any number of records, 1,000 in one round trip; gives how many.
+        """Append any number of records, 1,000 per round trip; return their number.
 
-        The next ones are made while the last ones are on their way. If a record cannot be made or
-        sent, all before it are there; the error has a note that says how many.
+        The next batch is encoded while the last one is in flight. If a record cannot be produced or
+        sent, all records before it have been sent; a note of the error states their number.
 
         :param timeout_s: seconds to wait for room in a full partition, each time.
-        :param progress: is told after each round trip how many were sent so far.
-        :raises Exception: what the iterable raises, and what `send` does.
+        :param progress: called after each round trip with the number of records sent so far.
+        :raises Exception: whatever the iterable or `send` raises.
         """
         flight = _Flight(progress)
-        gathering = Gathering(self._stream)
+        builder = BatchBuilder(self._stream)
         try:
             async for record in each(records):
-                batch = gathering.add(record)
+                batch = builder.add(record)
                 if batch is not None:
-                    await flight.land()
-                    await flight.begin(self._flush(batch, [], timeout_s))
-            await flight.land()
-            await flight.begin(self._flush(gathering.rest(), [], timeout_s))
-            await flight.land()
+                    await flight.wait()
+                    await flight.start(self._flush(batch, [], timeout_s))
+            await flight.wait()
+            await flight.start(self._flush(builder.rest(), [], timeout_s))
+            await flight.wait()
         except Exception as error:
-            # What follows a batch that failed is not sent: what is there is counted from the first.
-            with suppress(Exception):  # the first error tells more
+            # Nothing is sent after a failed batch, so that the sent records are the first ones.
+            with suppress(Exception):  # the first error is the more useful one
                 if not flight.failed:
-                    await flight.land()
-                    await flight.begin(self._flush(gathering.rest(), [], timeout_s))
-                    await flight.land()
+                    await flight.wait()
+                    await flight.start(self._flush(builder.rest(), [], timeout_s))
+                    await flight.wait()
             error.add_note(f"{flight.sent:,} records were sent")
             raise
         finally:
@@ -121,7 +121,7 @@ class Sender(Generic[R]):
         return flight.sent
 
     async def _flush(self, batch: SendBatch[R], ids: list[str], timeout_s: float) -> int:
-        """Send a batch, waiting for room; gives how many there were."""
+        """Send a batch, waiting for room; return the number of records."""
         if not batch.count:
             return 0
         parts = batch.parts()
@@ -131,12 +131,12 @@ class Sender(Generic[R]):
             self._agreed = True
         woken = asyncio.Event()
         loop = asyncio.get_running_loop()
-        rouse = partial(loop.call_soon_threadsafe, woken.set)
-        with SendWait(self._turns, timeout_s, rouse, loop.is_closed) as wait:
+        notify = partial(loop.call_soon_threadsafe, woken.set)
+        with SendWait(self._backpressure, timeout_s, notify, loop.is_closed) as wait:
             wait.join(await self._attempt(batch, wait.free(parts), ids))
             while wait.parts:
                 if wait.left_s <= 0:
-                    raise full(stream, wait.parts, wait.refused, timeout_s)
+                    raise full_error(stream, wait.parts, wait.refused, timeout_s)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait.pause_s()):
                         await woken.wait()
@@ -148,21 +148,21 @@ class Sender(Generic[R]):
     async def _attempt(
         self, batch: SendBatch[R], parts: Sequence[Part], ids: list[str]
     ) -> list[Part]:
-        """Gives the parts for which there was no room."""
+        """Send parts; return those that found no room."""
         if not parts:
             return []
         calls = [batch.call(part) for part in parts]
         if len(calls) > 1:
-            return sort(parts, await self._stream.link.call_many(calls), ids)
+            return collect_replies(parts, await self._stream.link.call_many(calls), ids)
         try:
             reply = await self._stream.link.call(calls[0].script, calls[0].keys, calls[0].args)
         except Exception as error:
             reply = error
-        return sort(parts, [reply], ids)
+        return collect_replies(parts, [reply], ids)
 
 
 class _Flight:
-    """One batch on its way, and the count of those that arrived."""
+    """The batch in flight, and the number of records sent so far."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.sent = 0
@@ -170,11 +170,11 @@ class _Flight:
         self._progress = progress
         self._task: asyncio.Task[int] | None = None
 
-    async def begin(self, flush: Coroutine[None, None, int]) -> None:
+    async def start(self, flush: Coroutine[None, None, int]) -> None:
         self._task = asyncio.create_task(flush)
-        await asyncio.sleep(0)  # so that it is on its way before the next ones are made
+        await asyncio.sleep(0)  # start sending before the next records are encoded
 
-    async def land(self) -> None:
+    async def wait(self) -> None:
         task, self._task = self._task, None
         if task is None:
             return
@@ -196,7 +196,7 @@ class _Flight:
 
 
 async def each(records: Iterable[R] | AsyncIterable[R]) -> AsyncIterator[R]:
-    """Records one by one, of either kind of iterable."""
+    """Iterate over either kind of iterable."""
     if isinstance(records, AsyncIterable):
         async for record in records:
             yield record

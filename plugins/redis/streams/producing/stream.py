@@ -10,7 +10,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.protocols import Coding, Route
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure
-from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter, deposited
+from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter, outbox_batch
 from chancy.plugins.redis.streams.producing.sender import PATIENCE_S, Progress, Sender
 from chancy.plugins.redis.streams.producing.sync_sender import SyncSender
 from chancy.plugins.redis.transport.script_client import ScriptClient
@@ -18,20 +18,22 @@ from chancy.text import shown
 
 R = TypeVar("R")
 
-#: What a send does when a partition holds ``size`` events that a processor has not acknowledged.
+#: The behavior of a send when a partition holds ``size`` unacknowledged events.
 Full = Literal["block", "drop_oldest"]
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-#: More than that need more servers than one fleet of workers has use for.
+#: More partitions would need more servers than one fleet of workers can use.
 MAX_PARTITIONS = 4096
 
 
 class Stream(Generic[R]):
-    """Partitions of ordered events. Made by `Streams.stream`.
+    """Partitions of ordered events. Created by `Streams.stream`.
 
-    :param partitions: how many; the same for ever, kept with the stream and checked at start.
-    :param size: events that a partition keeps, roughly; acknowledged ones beyond it are trimmed.
-    :param full: what a send does when none can be trimmed: wait, or drop the oldest and count it.
+    :param partitions: number of partitions; fixed, stored with the stream and checked at start.
+    :param size: approximate number of events that a partition keeps; acknowledged events beyond it
+        are trimmed.
+    :param full: the behavior of a send when no event can be trimmed: wait, or drop the oldest
+        events and count them.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Stream(Generic[R]):
         partitions: int = 16,
         size: int = 50_000,
         full: Full = "block",
-        deposits: EventOutboxWriter | None = None,
+        outbox: EventOutboxWriter | None = None,
     ) -> None:
         check_name("stream", name)
         if not 1 <= partitions <= MAX_PARTITIONS:
@@ -65,11 +67,11 @@ class Stream(Generic[R]):
         self.size = size
         self.full: Full = full
         self.keys = StreamKeys(link.prefix, name)
-        self._deposits = deposits or EventOutboxWriter()
-        #: Of the sends of this process, loops and threads alike.
-        self.turns = Backpressure()
-        self._sender = Sender(self, self.turns)
-        self._sync_sender = SyncSender(self, link.sync, self.turns)
+        self._outbox = outbox or EventOutboxWriter()
+        #: Shared by all sends of this process, from loops and threads.
+        self.backpressure = Backpressure()
+        self._sender = Sender(self, self.backpressure)
+        self._sync_sender = SyncSender(self, link.sync, self.backpressure)
 
     async def send(
         self,
@@ -78,26 +80,25 @@ class Stream(Generic[R]):
         timeout_s: float = PATIENCE_S,
         within: object | None = None,
     ) -> list[str]:
-        """Append up to 10,000 records in one round trip; gives their ids.
+        """Append up to 10,000 records in one round trip; return their ids.
 
-        Those of one partition are appended together, or not at all.
+        The records of one partition are appended together, or not at all.
 
-        :param ids: the caller's own, rising, as many as records; one for each otherwise.
+        :param ids: ids chosen by the caller, rising, one for each record; generated otherwise.
         :param timeout_s: seconds to wait for room in a full partition.
-        :param within: a transaction of Postgres, whatever `Chancy.push` takes. The records are
-            written there, and appended by a worker's relay once it has committed: those of one
-            partition in their order, each once, a thousand at a time. There are no ids yet, and
-            none may be given.
-        :raises InvalidArguments: a record or an id that cannot be; nothing was sent.
-        :raises TypeError: ``within`` is no connection, or there is no database.
-        :raises StreamFull: there was no room; other partitions have theirs.
-        :raises ConfigurationError: the stream is kept with other partitions or another hasher.
-        :raises BrokerUnavailable: some may have been appended.
+        :param within: a Postgres transaction, any that `Chancy.push` accepts. The records are
+            written there, and a worker's relay appends them after the commit: exactly once, in
+            order within a partition, 1,000 at a time. No ids can be passed, and none are returned.
+        :raises InvalidArguments: a record or an id is not valid; nothing was sent.
+        :raises TypeError: ``within`` is not a connection, or there is no database.
+        :raises StreamFull: a partition had no room; the others have their records.
+        :raises ConfigurationError: the stream is stored with other partitions or another hasher.
+        :raises BrokerUnavailable: some records may have been appended.
         """
         if within is not None:
             if records:
-                batch = deposited(self, records, ids)
-                await self._deposits.put(self, batch, within)
+                batch = outbox_batch(self, records, ids)
+                await self._outbox.put(self, batch, within)
             return []
         return await self._sender.send(records, ids, timeout_s=timeout_s)
 
@@ -109,18 +110,19 @@ class Stream(Generic[R]):
         progress: Progress | None = None,
         within: object | None = None,
     ) -> int:
-        """Append any number of records, 1,000 in one round trip; gives how many.
+        """Append any number of records, 1,000 per round trip; return their number.
 
-        If one cannot be made or sent, all before it are there; a note of the error says how many.
+        If a record cannot be produced or sent, all records before it have been sent; a note of the
+        error states their number.
 
         :param timeout_s: seconds to wait for room in a full partition, each time.
-        :param progress: is told after each round trip how many were sent so far.
-        :param within: a transaction of Postgres, as for `send`: all of them, or, where it is
-            rolled back, none. Whatever fails, the transaction is the caller's to end.
-        :raises Exception: what the iterable raises, and what `send` does.
+        :param progress: called after each round trip with the number of records sent so far.
+        :param within: a Postgres transaction, as for `send`: all records are sent, or none if it
+            is rolled back. After an error, the caller must still end the transaction.
+        :raises Exception: whatever the iterable or `send` raises.
         """
         if within is not None:
-            return await self._deposits.put_many(self, records, within, progress)
+            return await self._outbox.put_many(self, records, within, progress)
         return await self._sender.send_many(records, timeout_s=timeout_s, progress=progress)
 
     def sync_send(
@@ -133,8 +135,8 @@ class Stream(Generic[R]):
         """`send` for threads, without an event loop."""
         if within is not None:
             if records:
-                batch = deposited(self, records, ids)
-                self._deposits.put_blocking(self, batch, within)
+                batch = outbox_batch(self, records, ids)
+                self._outbox.put_blocking(self, batch, within)
             return []
         return self._sync_sender.send(records, ids, timeout_s=timeout_s)
 
@@ -148,7 +150,7 @@ class Stream(Generic[R]):
     ) -> int:
         """`send_many` for threads, without an event loop."""
         if within is not None:
-            return self._deposits.put_many_blocking(self, records, within, progress)
+            return self._outbox.put_many_blocking(self, records, within, progress)
         return self._sync_sender.send_many(records, timeout_s=timeout_s, progress=progress)
 
     def __repr__(self) -> str:
@@ -156,9 +158,9 @@ class Stream(Generic[R]):
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise `ConfigurationError` unless a name can stand in a key."""
+    """Raise `ConfigurationError` unless a name can be part of a key."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"{shown(name)} cannot be the name of a {what}: use 1 to 100 of the characters "
-            "A-Z a-z 0-9 _ . -, beginning with a letter, a digit or _"
+            "A-Z a-z 0-9 _ . -, starting with a letter, a digit or _"
         )

@@ -204,7 +204,7 @@ def test_a_processor_that_is_not_there_is_an_error(redis_url: str) -> None:
         timeout=20,
     )
     assert done.returncode == 1
-    assert "there is no processor nope: there are large/check, orders/bill" in done.stderr
+    assert "there is no processor nope; declared are large/check, orders/bill" in done.stderr
 
 
 @pytest.mark.row("R47")
@@ -245,13 +245,13 @@ def test_what_cannot_be_is_misconfigured() -> None:
     stream = app.stream("orders", Order, "order_id")
     with pytest.raises(Misconfigured, match="read_timeout=9000 ms must not be over the grace"):
         app.processor(stream, read_timeout=9_000)
-    with pytest.raises(Misconfigured, match="two streams"):
+    with pytest.raises(Misconfigured, match="is declared twice"):
         app.stream("orders", Order, "order_id")
     with pytest.raises(Misconfigured, match="no such attribute"):
         app.stream("more", Order, "id")
     with pytest.raises(Misconfigured, match="is a primitive record"):
         app.stream("ticks", Tick, "number", serializer=Shouting())
-    with pytest.raises(Misconfigured, match="is no stream"):
+    with pytest.raises(Misconfigured, match="is not a stream"):
         app.processor("orders")  # type: ignore[arg-type]
     app.processor(stream)(_work)
     with pytest.raises(RunnelException, match="two processors '_work'"):

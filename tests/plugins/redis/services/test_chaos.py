@@ -72,4 +72,4 @@ async def test_workers_are_frozen_and_killed_under_services(alone: Shop) -> None
             await asyncio.sleep(1.0)
             for id in ids:
                 fresh = alone.ticks(id)[counts[id] :]
-                assert len({pid for pid, _ in fresh}) == 1, "one copy"
+                assert len({pid for pid, _ in fresh}) == 1, "one instance"

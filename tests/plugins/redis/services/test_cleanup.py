@@ -67,13 +67,13 @@ async def test_what_has_ended_is_forgotten_without_a_look_through_its_list(
             place.raw.hset(keys.of(f"g{number}"), mapping={"task": "give", "state": "SUCCESS"})
         place.raw.lpush(keys.ended, *(f"g{number}" for number in range(200)))
         place.raw.zadd(f"{keys.waiting}:kept", {f"g{number}": 1 for number in range(200, 300)})
-        ledger = Leases(place.services.link, "mine", LEASE_S)
+        leases = Leases(place.services.link, "mine", LEASE_S)
         command_sync(place.raw, "CONFIG", "RESETSTAT")
         for _ in range(4):
-            assert len(ledger.tidy(40, 60.0, drop=True)) == 40
-        for one in ledger.tidy(40, 60.0, drop=False):
-            assert ledger.clean(one)
-        ledger.sweep(keep_s=1.0, adopt_s=60.0)
+            assert len(leases.tidy(40, 60.0, drop=True)) == 40
+        for one in leases.tidy(40, 60.0, drop=False):
+            assert leases.clean(one)
+        leases.sweep(keep_s=1.0, adopt_s=60.0)
         assert not place.raw.keys(keys.of("*"))
         assert "cmdstat_lrem" not in place.raw.info("commandstats")
 

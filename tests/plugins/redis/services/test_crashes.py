@@ -86,7 +86,7 @@ async def test_a_worker_that_was_frozen_stops_what_another_runs(alone: Shop, kin
             def last() -> float:
                 return max(at for pid, at in alone.ticks(id) if pid == process.pid)
 
-            # It ticks each 10 ms, until it has found out and its copy has ended.
+            # It ticks each 10 ms, until it has found out and its instance has ended.
             await eventually(lambda: time.time() - max(awake, last()) > _SILENT_S)
             assert last() - awake < LEASE_S
             found = await alone.services.get(id)

@@ -57,7 +57,7 @@ async def test_errors_and_exceptions_are_told_apart(place: Shop) -> None:
     outputs = [one.output for one in reports if one is not None]
     assert outputs[0] == "soft"
     assert "raise ValueError(text)\nValueError: hard" in outputs[1]
-    assert "is no JSON" in outputs[2]
+    assert "is not valid JSON" in outputs[2]
     assert sorted(type(one).__name__ for one in seen) == ["InvalidArguments", "ValueError"]
     assert others == seen
 
@@ -154,8 +154,8 @@ async def test_the_last_update_is_renewed_while_it_runs(alone: Shop) -> None:
         await eventually(lambda: last() >= first + 1)
         found = await alone.services.get(id)
         assert found is not None
-        ledger = Leases(alone.services.link, "other", lease_s)
-        assert ledger.sweep(keep_s=1.0, adopt_s=60.0).over == []
+        leases = Leases(alone.services.link, "other", lease_s)
+        assert leases.sweep(keep_s=1.0, adopt_s=60.0).over == []
         await eventually(alone.is_state(id, "SUCCESS"))
     assert alone.notes(id) == ["begin"]
 

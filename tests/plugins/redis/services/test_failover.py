@@ -78,7 +78,7 @@ async def test_what_runs_goes_on_and_is_commanded_after_a_failover(own_redis: Ow
             await servers.fail_over()
             ticks = len(place.ticks(id))
             await eventually(lambda: len(place.ticks(id)) > ticks + 3)
-            assert place.notes(f"course:{id}") == ["begin"], "the same copy"
+            assert place.notes(f"course:{id}") == ["begin"], "the same instance"
             assert await place.services.stop(id) == "RUNNING"
             await eventually(place.is_state(id, "STOPPED"))
             assert place.notes(f"course:{id}") == ["begin", "end"]
@@ -109,7 +109,7 @@ async def test_commands_that_are_repeated_through_a_failover_are_done_once(own_r
             await eventually(place.is_state(ids[0], "STOPPED"))
             await eventually(lambda: place.notes("given") == ["late"])
             await eventually(place.is_state("late", None))
-            assert place.notes(f"course:{ids[1]}") == ["begin"], "the same copy"
+            assert place.notes(f"course:{ids[1]}") == ["begin"], "the same instance"
             assert await place.state(ids[1]) == "RUNNING"
             process.terminate()
             assert await asyncio.to_thread(process.wait, 10) == 0

@@ -1,4 +1,4 @@
-"""One copy of a service: what stands around it, how it stops, and that it is alone."""
+"""One instance of a service: what stands around it, how it stops, and that it is alone."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_a_copy_that_still_stops_is_never_joined_by_another(alone: Shop) -
             alone.raw.hset(key, "token", "1")
             alone.raw.zadd(alone.services.keys.leases, {id: 1})
             await eventually(lambda: alone.raw.hget(key, "token") != b"1")
-            # The time in which the copy that was given out now would begin, if it did not wait:
+            # The time in which the instance that was given out now would begin, if it did not wait:
             # nothing tells that something has not happened.
             await asyncio.sleep(0.3)
             assert Still.copies == 1

@@ -1,4 +1,4 @@
-"""What a copy makes of what it hears, without Redis."""
+"""How an instance handles requests, without Redis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Desk:
         self.asked: list[str] = []
         self.released: list[str] = []
 
-    async def obey(self, taken: Taken) -> tuple[Ending, str, str]:
+    async def apply_request(self, taken: Taken) -> tuple[Ending, str, str]:
         return self.answers.pop(0)
 
     async def finish(
@@ -51,7 +51,7 @@ class Desk:
 
     async def emit(self, taken: Taken, event: str, data: object) -> None: ...
     def emit_now(self, taken: Taken, event: str, data: object) -> None: ...
-    def ask(self, id: str) -> None:
+    def check_soon(self, id: str) -> None:
         self.asked.append(id)
 
     def failed(self, error: BaseException) -> None: ...
@@ -59,32 +59,32 @@ class Desk:
 
 async def test_a_wish_that_was_asked_for_before_the_last_one_was_obeyed_is_asked_again() -> None:
     begun.clear()
-    desk = Desk()
+    store = Desk()
     taken = Taken("id", "7", "numbered", '{"n":1}')
-    copy = Instance(taken, {"numbered": Numbered}, desk, grace_s=1.0)
-    living = asyncio.create_task(copy.live())
+    instance = Instance(taken, {"numbered": Numbered}, store, grace_s=1.0)
+    living = asyncio.create_task(instance.serve())
     await eventually(lambda: begun == [1])
     early = time.monotonic()
-    copy.want("reload", early)
+    instance.request("reload", early)
     await eventually(lambda: begun == [1, 2])
     # The answer to a renewal that had been on its way meanwhile.
-    copy.want("reload", early)
-    await eventually(lambda: desk.asked == ["id"])
+    instance.request("reload", early)
+    await eventually(lambda: store.asked == ["id"])
     assert begun == [1, 2]
-    copy.want("stop", time.monotonic())
+    instance.request("stop", time.monotonic())
     await asyncio.wait_for(living, 5)
-    assert (begun, desk.answers, desk.released) == ([1, 2], [], [])
+    assert (begun, store.answers, store.released) == ([1, 2], [], [])
 
 
 async def test_a_copy_that_is_lost_before_it_begins_never_begins() -> None:
     begun.clear()
-    desk = Desk()
-    copy = Instance(
-        Taken("id", "7", "numbered", '{"n":1}'), {"numbered": Numbered}, desk, grace_s=1.0
+    store = Desk()
+    instance = Instance(
+        Taken("id", "7", "numbered", '{"n":1}'), {"numbered": Numbered}, store, grace_s=1.0
     )
-    copy.give_up()
-    await copy.live()
-    assert (begun, desk.released, copy.was_lost) == ([], ["id"], True)
+    instance.give_up()
+    await instance.serve()
+    assert (begun, store.released, instance.was_lost) == ([], ["id"], True)
 
 
 async def _unheard(event: str, data: object) -> None: ...

@@ -40,15 +40,15 @@ def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
             stack.callback(services.close)
             link = services.link.within(LeaseRenewal.patience_s(_LEASE_S))
             stack.callback(link.close)
-            ledger = Leases(link, f"worker {number}", _LEASE_S)
-            keeper = LeaseRenewal(ledger)
+            leases = Leases(link, f"worker {number}", _LEASE_S)
+            renewal = LeaseRenewal(leases)
             place.services.blocking.begin("beat", {}, id=f"{number}")
             asked = time.monotonic()
-            (taken,) = ledger.claim(1)
+            (taken,) = leases.claim(1)
             assert isinstance(taken, Taken)
-            _hold(keeper, taken, asked + _LEASE_S, left)
-            keeper.start()
-            stack.callback(keeper.close)
+            _hold(renewal, taken, asked + _LEASE_S, left)
+            renewal.start()
+            stack.callback(renewal.close)
             # They renew one after the other, over the time between two renewals.
             time.sleep(_LEASE_S / 5 / _PHASES)
         proxy.black_hole()
@@ -58,14 +58,14 @@ def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
     assert worst > _LEASE_S / 10, f"{worst:.2f} s are left of the lease: {left}"
 
 
-def _hold(keeper: LeaseRenewal, taken: Taken, until: float, left: dict[str, float]) -> None:
+def _hold(renewal: LeaseRenewal, taken: Taken, until: float, left: dict[str, float]) -> None:
     """Note how many seconds of the lease are left as it is given up."""
 
     def lose() -> None:
         left[taken.id] = held.until - time.monotonic()
 
     held = HeldLease(taken.id, taken.token, until, lambda wanted, asked: None, lose)
-    keeper.hold(held)
+    renewal.hold(held)
 
 
 def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
@@ -75,15 +75,15 @@ def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
     # Each command of a script that is listed, too, makes the script twice as long.
     server = own_redis(slowlog_log_slower_than="200", slowlog_max_len="100")
     with shop(server.url, cluster=False) as place, closing(server.client()) as client:
-        ledger = Leases(place.services.link, "worker", 60.0)
+        leases = Leases(place.services.link, "worker", 60.0)
         for number in range(500):
             place.services.blocking.begin("beat", {}, id=f"{number}")
-        taken = ledger.claim(500)
+        taken = leases.claim(500)
         held = [(one.id, one.token) for one in taken if isinstance(one, Taken)]
-        ledger.renew(held)  # the server knows the script by its digest from now on
+        leases.renew(held)  # the server knows the script by its digest from now on
         client.slowlog_reset()
         for _ in range(20):
-            assert ledger.renew(held) == [""] * 500
+            assert leases.renew(held) == [""] * 500
         listed: Any = client.slowlog_get(100)
     digest = scripts()["renew"].digest.encode()
     took_us = [one["duration"] for one in listed if digest in one["command"]]

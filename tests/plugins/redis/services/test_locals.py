@@ -47,11 +47,11 @@ async def test_a_local_service_that_has_ended_is_restarted_by_nobody(alone: Shop
 async def test_a_local_service_that_ends_as_a_restart_is_on_its_way_is_no_common_one(
     alone: Shop,
 ) -> None:
-    ledger = Leases(alone.services.link, "mine", LEASE_S)
-    taken = ledger.claim_local("here", "give", "{}")
+    leases = Leases(alone.services.link, "mine", LEASE_S)
+    taken = leases.claim_local("here", "give", "{}")
     assert taken is not None
     await alone.services.restart("here")
-    assert ledger.finish("here", taken.token, "SUCCESS", "1", '{"event":"success","data":1}')
+    assert leases.finish("here", taken.token, "SUCCESS", "1", '{"event":"success","data":1}')
     assert alone.waiting == []
     assert (await alone.services.list()).ended == ["here"]
 

@@ -119,7 +119,7 @@ async def test_a_command_is_heard_by_a_worker_that_could_not_be_reached(own_redi
 @pytest.mark.chaos
 @pytest.mark.row("P23")
 async def test_a_command_is_heard_by_a_server_that_pauses(own_redis: Own) -> None:
-    """For 2 s nobody is answered; the command is given meanwhile, and reaches a living copy."""
+    """For 2 s nobody is answered; the command is given meanwhile, and reaches a living instance."""
     server = own_redis()
     with shop(server.url, cluster=False) as place, member(place.url, lease_s=10.0) as process:
         id = await place.services.start("beat")

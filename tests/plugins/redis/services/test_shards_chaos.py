@@ -135,7 +135,7 @@ async def test_services_go_on_after_their_primary_was_killed(fleet: Fleet, lease
         await eventually(partial(fleet.goes_on, id, told), timeout=5)
         fleet.alone(id)
         if lease_s > ELECTED_S:
-            assert fleet.course(id) == ["begin"], "the same copy"
+            assert fleet.course(id) == ["begin"], "the same instance"
 
 
 @pytest.mark.row("P42", "P30")

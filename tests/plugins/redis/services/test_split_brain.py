@@ -151,7 +151,7 @@ async def test_what_runs_on_both_sides_ends_on_the_wrong_one_when_they_meet(own_
         await eventually(lambda: len(sides.ticks(id, after)) > 3)
         tell(sides.old, "REPLICAOF", "127.0.0.1", sides.new.port)
         met = time.time()
-        # For as long as the old copy could go on, if it did.
+        # For as long as the old instance could go on, if it did.
         await asyncio.sleep(2 * LEASE_S)
         assert met - 0.5 < max(sides.ticks(id, before)) < met + LEASE_S
         assert max(sides.ticks(id, after)) > met + LEASE_S

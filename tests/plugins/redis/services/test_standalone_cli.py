@@ -28,11 +28,11 @@ def test_services_are_commanded(alone: Shop) -> None:
     assert (got("b")["data"], got("b")["state"]) == ({"pace": 3}, "WAIT")
     assert run("stop", "b").out == "was WAIT\n"
     assert got("b")["state"] == "STOPPED"
-    assert "left as it is" in run("restart", "b", "--if", "ERROR", code=1).out
+    assert "not restarted" in run("restart", "b", "--if", "ERROR", code=1).out
     assert run("restart", "b", "--if", "STOPPED").out == "restarted\n"
     assert run("reload", "b", "--json").json == {"was": "WAIT"}
     assert "no service nowhere" in run("stop", "nowhere", code=1).err
-    assert "no JSON" in run("start", "beat", "{", code=2).err
+    assert "not valid JSON" in run("start", "beat", "{", code=2).err
 
     def away(*words: object) -> str:
         return inside(
@@ -49,5 +49,5 @@ def test_services_are_commanded(alone: Shop) -> None:
     assert run("list", "--json").json == {"new": ["b", kept], "active": [], "ended": []}
     assert "WAIT" in run("list").out
     assert run("remove", kept).out == "was WAIT\n"
-    assert run("remove", kept).out == "there was none\n"
+    assert run("remove", kept).out == "did not exist\n"
     assert run("get", kept, code=1).json == {"error": f"there is no service {kept}"}

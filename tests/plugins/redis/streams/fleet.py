@@ -57,7 +57,7 @@ class Worker:
         """The partitions that it owns now."""
         if not self.streams.executors:
             return set()
-        return {lane.number for lane in self.executor.runner.lanes if not lane.over}
+        return {lane.number for lane in self.executor.runner.partitions if not lane.over}
 
 
 @dataclass

@@ -59,7 +59,7 @@ async def send(stream: Stream[R], *records: R, threaded: bool, timeout_s: float 
 
 async def waiting(stream: Stream[Order], *ids: int, threaded: bool) -> asyncio.Task[None]:
     """A send that has found no room, or another that waits."""
-    line = stream.turns.line(0)
+    line = stream.backpressure.line(0)
     before = len(line)
     task = asyncio.create_task(send(stream, *orders(*ids), threaded=threaded))
     await eventually(lambda: task.done() or len(line) > before)
@@ -96,7 +96,7 @@ async def test_who_gives_up_lets_the_next_one_go_on_at_once(
     stream = await nearly_full(alone)
     first = await waiting(stream, 6, 8, threaded=False)
     second = await waiting(stream, 10, threaded=threaded)
-    with pytest.raises(StreamFull, match=r"after 0\.01 s the turn of this send had not"):
+    with pytest.raises(StreamFull, match=r"after 0\.01 s this send was still queued"):
         await send(stream, *orders(12), threaded=threaded, timeout_s=0.01)
     first.cancel()
     async with asyncio.timeout(10):
@@ -114,7 +114,7 @@ async def test_a_send_whose_loop_stands_still_is_not_waited_for_when_its_time_is
     def begin() -> asyncio.Task[list[str]]:
         task = other.create_task(stream.send(*orders(6, 8), timeout_s=0.5))
         # It runs only so long: a step at a time, until the send is in line.
-        while not stream.turns.waited(0):
+        while not stream.backpressure.waited(0):
             other.run_until_complete(asyncio.sleep(0.001))
         return task
 

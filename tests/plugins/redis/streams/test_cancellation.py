@@ -46,7 +46,7 @@ async def test_a_cancellation_that_escapes_is_up_to_the_policy(
         worker = await crew.start()
         await crew.send(0, 5)
         await eventually(lambda: crew.numbers == [0, 1, 2, 3, 4])
-        assert worker.executor.runner.meter.failed == 1
+        assert worker.executor.runner.counters.failed == 1
     assert "CancelledError" in caplog.text
 
 
@@ -198,7 +198,7 @@ async def test_an_interruption_that_becomes_an_error_is_no_failure(
         worker = await crew.start()
         await crew.send(0, 2)
         await eventually(lambda: crew.numbers == [0])
-        meter = worker.executor.runner.meter
+        meter = worker.executor.runner.counters
         await crew.stop(worker)
         assert (meter.failed, meter.dead) == (0, 0)
         assert await crew.pending() == 2

@@ -57,7 +57,7 @@ def recorder() -> Iterator[PartitionLogHandler]:
     echo.start()
     yield PartitionLogHandler(theirs)
     theirs.close()
-    echo.end(5.0)
+    echo.join(5.0)
 
 
 class Nothing:

@@ -33,11 +33,11 @@ async def test_a_processor_that_there_is_not(streams: Streams, words: Sequence[s
     name, *options = words
     (stream, _) = streams.streams
     said = await asyncio.to_thread(run, name, "orders", "bil", *options, code=2)
-    assert said.err == "chancy: the stream orders has no processor 'bil'; there are: bill\n"
+    assert said.err == "chancy: the stream orders has no processor 'bil'; it has: bill\n"
     assert said.out == ""
     await stream.link.command("XGROUP", "CREATE", stream.keys.log(2), "ship", "0", "MKSTREAM")
     said = await asyncio.to_thread(run, name, "orders", "bil", *options, code=2)
-    assert said.err.endswith("there are: bill, ship\n")
+    assert said.err.endswith("it has: bill, ship\n")
     # Another application's, which has begun or just joined.
     code = 1 if name == "resume" else 0
     await asyncio.to_thread(run, name, "orders", "ship", *options, code=code)
@@ -45,4 +45,4 @@ async def test_a_processor_that_there_is_not(streams: Streams, words: Sequence[s
         await stream.link.command("ZADD", stream.keys.members("new"), 9_999_999_999_999, "me")
         await asyncio.to_thread(run, name, "orders", "new", *options, code=code)
     said = await asyncio.to_thread(run, name, "refunds", "bill", *options, code=2)
-    assert "processor 'bill'; none is declared, and nobody has begun one" in said.err
+    assert "processor 'bill'; none is declared, and none has started" in said.err

@@ -49,7 +49,7 @@ async def test_a_processor_that_is_no_more_is_forgotten(streams: Streams) -> Non
         await stream.send(Order(order_id=0))
         await eventually(lambda: seen == [0])
         refused = await forget("--yes", code=1)
-        assert "1 workers have the processor bill of orders: stop them, wait" in refused.err
+        assert "1 workers run the processor bill of orders: stop them, wait" in refused.err
     await stream.send(Order(order_id=4), Order(order_id=8))
     await streams.link.command("XGROUP", "CREATE", stream.keys.log(0), "ship", "$")
     with pytest.raises(StreamFull, match="chancy redis stream forget"):
@@ -59,11 +59,11 @@ async def test_a_processor_that_is_no_more_is_forgotten(streams: Streams) -> Non
     assert (letter["partition"], letter["error"]) == (0, "ValueError: never")
     assert "ValueError: never" in (await asyncio.to_thread(run, "dead", "orders", "bill")).out
     asked = await forget(code=1)
-    assert "is forgotten, with 0 pending events and 1 dead letters. Go on?" in asked.err
+    assert "of orders, with 0 pending events and 1 dead letters?" in asked.err
     assert (await forget("--yes", "--json")).json == {"partitions": 4, "pending": 0, "letters": 1}
     await stream.send(Order(order_id=12), Order(order_id=16), timeout_s=0)
     assert [key async for key in left(streams.link)] == []
-    assert "there is nothing of a processor bill" in (await forget("--yes", code=1)).err
+    assert "nothing is stored of a processor bill" in (await forget("--yes", code=1)).err
 
 
 async def test_a_processor_is_forgotten_although_it_has_members(streams: Streams) -> None:
@@ -73,9 +73,9 @@ async def test_a_processor_is_forgotten_although_it_has_members(streams: Streams
     key = stream.keys.members("bill")
     await streams.link.command("ZADD", key, 9_999_999_999_999, "gone")
     words = ("forget", "orders", "bill", "--yes")
-    assert "or give --force" in (await asyncio.to_thread(run, *words, code=1)).err
+    assert "or pass --force" in (await asyncio.to_thread(run, *words, code=1)).err
     said = await asyncio.to_thread(run, *words, "--force")
-    assert said.out == "0 partitions forgotten, with 0 pending events and 0 dead letters\n"
+    assert said.out == "removed from 0 partitions, with 0 pending events and 0 dead letters\n"
     assert not await streams.link.command("EXISTS", key)
 
 
@@ -104,10 +104,10 @@ async def test_a_dead_letter_that_cannot_be_read_is_shown_as_it_is(streams: Stre
     words = ("dead", "orders", "bill", "--json", "--limit")
     first = await asyncio.to_thread(run, *words, 1)
     assert first.json == [letter]
-    assert "these are 1; there may be more, in the partitions from 1 on" in first.err
+    assert "showing 1; there may be more from partition 1 on" in first.err
     both = await asyncio.to_thread(run, *words, 3)
     assert (both.json, both.err) == ([letter, letter | {"partition": 2}], "")
     third = await asyncio.to_thread(run, *words, 3, "--partition", 2, "--partition", 3)
     assert third.json == [letter | {"partition": 2}]
     none = await asyncio.to_thread(run, *words, 3, "--partition", 4, code=2)
-    assert "the stream orders has the partitions 0 to 3, and not all of 4" in none.err
+    assert "the stream orders has partitions 0 to 3, not all of 4" in none.err

@@ -38,8 +38,8 @@ async def test_what_was_read_is_forgotten_but_where_a_worker_owns_it(streams: St
     await link.command("HSET", keys.own(0, "bill"), "owner", "one", "until", until, "epoch", 1)
     await link.command("HSET", keys.park(2, "bill"), "xid", "1-1", "error", "E: no", "at", 1)
     said = await asyncio.to_thread(run, "reset", "orders", "bill", "--yes", code=1)
-    assert said.out == "3 partitions reset, 2 forgotten\n"
-    assert "partitions that a worker has were left as they are: 0\n" in said.err
+    assert said.out == "3 partitions reset, 2 events discarded\n"
+    assert "partitions owned by a worker were not reset: 0\n" in said.err
     found = await Inspection(stream, "bill").report()
     assert [(one.lag, one.pending) for one in found] == [(0, 2), (2, 0), (2, 0), (2, 0)]
     assert [one.parked for one in found] == [None] * 4

@@ -163,7 +163,7 @@ def test_a_stream_that_changed_its_codec_reads_the_old_events() -> None:
 
 def test_an_own_codec_that_is_gone_is_named() -> None:
     fields = coding_of(Text, codec=Shouting()).encode(Text(text="a"))
-    with pytest.raises(UnreadableRecord, match=r"written as 'shout', which this .* reads="):
+    with pytest.raises(UnreadableRecord, match=r"encoded as 'shout', which this .* reads="):
         coding_of(Text).decode(fields)
 
 
@@ -207,13 +207,13 @@ def test_a_missing_library_names_what_installs_it(
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"codec": "pickle"}, "there is no codec 'pickle': use json, msgpack, or"),
-        ({"codec": 7}, "7 is no codec"),
-        ({"compressor": "rar"}, "there is no compressor 'rar': use gzip, lz4, zstd, or"),
-        ({"compressor": 7}, "7 is no compressor"),
+        ({"codec": "pickle"}, "there is no codec 'pickle': use json, msgpack or"),
+        ({"codec": 7}, "7 is not a codec"),
+        ({"compressor": "rar"}, "there is no compressor 'rar': use gzip, lz4, zstd or"),
+        ({"compressor": 7}, "7 is not a compressor"),
         ({"codec": Shouting("No Name")}, "'No Name' cannot be the name of a codec"),
         ({"compressor": Reversing("a.b")}, "'a.b' cannot be the name"),
-        ({"reads": [7]}, "7 is no compressor"),
+        ({"reads": [7]}, "7 is not a compressor"),
     ],
 )
 def test_what_cannot_be_a_codec_is_refused(given: dict[str, Any], reason: str) -> None:

@@ -74,14 +74,14 @@ async def test_a_partition_is_given_back_behind_what_is_on_its_way(
         worker = await crew.start()
         await eventually(crew.settled)
         runner = worker.executor.runner
-        (lane,) = runner.lanes
+        (lane,) = runner.partitions
         await crew.send(11, 40)
         # One is under way, and the next has something to carry.
         await eventually(lambda: lane.fetching and lane.acked)
         await crew.stop(worker)
         assert exchanges.ended
         assert exchanges.beside == 0
-        assert runner.meter.fenced == 0
+        assert runner.counters.fenced == 0
 
 
 @pytest.mark.row("R20")
@@ -99,7 +99,7 @@ async def test_a_partition_is_quarantined_behind_what_is_on_its_way(
         await eventually(lambda: worker.executor.runner.parked == {0})
         assert exchanges.ended
         assert exchanges.beside == 0
-        assert worker.executor.runner.meter.fenced == 0
+        assert worker.executor.runner.counters.fenced == 0
 
 
 @pytest.mark.row("R20")
@@ -128,8 +128,8 @@ async def test_what_is_acknowledged_with_a_quarantine_is_counted_and_not_sent_ag
         await eventually(crew.settled)
         await crew.send(0, 10)
         await eventually(lambda: worker.executor.runner.parked == {0})
-        await eventually(lambda: not worker.executor.runner.lanes)
-        meter = worker.executor.runner.meter
+        await eventually(lambda: not worker.executor.runner.partitions)
+        meter = worker.executor.runner.counters
         assert (meter.acked, meter.fenced) == (5, 0)
         assert await crew.pending() == 5
         assert "partition_lost" not in caplog.text
@@ -176,9 +176,9 @@ async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
     async with fleet(redis_url, partitions=1, handler=refuse, options=options) as crew:
         await crew.send(0, 2_500)
         worker = await crew.start()
-        await eventually(lambda: worker.streams.executors and worker.executor.runner.meter.dead)
+        await eventually(lambda: worker.streams.executors and worker.executor.runner.counters.dead)
         assert buried == [1_000, 1_000, 500]
-        assert worker.executor.runner.meter.dead == 2_500
+        assert worker.executor.runner.counters.dead == 2_500
         assert await crew.pending() == 0
         dead = crew.orders.keys.dead(0, "handle")
         assert await crew.orders.link.command("XLEN", dead) == 2_500

@@ -25,7 +25,7 @@ async def test_a_full_partition_makes_senders_wait(link: ScriptClient) -> None:
     log = stream.keys.log(0)
     await link.command("XGROUP", "CREATE", log, "p", "0", "MKSTREAM")
     await stream.send(*orders(0, 2, 4))
-    with pytest.raises(StreamFull, match=r"no room in the partition 0 after 0.05 s: 3 events"):
+    with pytest.raises(StreamFull, match=r"no room in partition 0 after 0.05 s: 3 events"):
         await stream.send(*orders(6, 1), timeout_s=0.05)
     assert await every(stream) == [[0, 2, 4], [1]], "what has room is sent, and nothing is dropped"
     waiting = asyncio.create_task(stream.send(*orders(6)))
@@ -101,7 +101,7 @@ async def test_there_is_room_where_all_was_acknowledged(
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        ({"partitions": 5}, "has 4 partitions, and is declared here with 5"),
+        ({"partitions": 5}, "has 4 partitions, but is declared here with 5"),
         ({"hasher": "crc32"}, r"was filled by the hasher '.*in_turn', .* here with 'crc32'"),
         ({"partitions": 2, "hasher": None}, "has 4 partitions.*; it was filled by the hasher"),
     ],

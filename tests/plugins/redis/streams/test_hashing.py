@@ -160,7 +160,7 @@ def test_keys_that_have_no_one_form_are_refused(key: object) -> None:
 
 def test_what_is_no_record_of_the_stream_is_named() -> None:
     given: Any = {"name": "ann"}
-    with pytest.raises(InvalidArguments, match=r"are of Customer, not \{'name': 'ann'\}"):
+    with pytest.raises(InvalidArguments, match=r"are Customer, not \{'name': 'ann'\}"):
         route_of(Customer, "name").partition(given, 4)
 
 
@@ -175,8 +175,8 @@ def test_a_record_without_a_key_names_what_it_is_partitioned_by() -> None:
     ("hasher", "reason"),
     [
         ("md5", "there is no hasher 'md5': use crc32, blake2, xxh64, "),
-        (7, "7 is no hasher"),
-        (lambda key: 1, "has no name that could be kept with the stream"),
+        (7, "7 is not a hasher"),
+        (lambda key: 1, "has no name that can be stored with the stream"),
     ],
 )
 def test_what_cannot_be_a_hasher_is_refused(hasher: Any, reason: str) -> None:

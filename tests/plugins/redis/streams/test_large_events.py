@@ -77,7 +77,7 @@ async def test_what_waits_in_memory_is_bounded_in_bytes(redis_url: str) -> None:
         await send(crew, 80)
         worker = await crew.start()
         await eventually(lambda: len(crew.seen) > 40)
-        (lane,) = worker.executor.runner.lanes
+        (lane,) = worker.executor.runner.partitions
         # Sixteen and what is at hand, instead of the 64 that it might have.
         await eventually(lambda: not lane.fetching)
         assert 1 <= len(lane.buffer) <= 17

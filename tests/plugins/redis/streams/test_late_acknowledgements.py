@@ -72,7 +72,7 @@ async def test_what_a_former_owner_has_on_its_way_to_be_acknowledged_is_refused(
         await eventually(lambda: held.late == held.kept)
         await book.catch_up()
         assert book.late_ids == held.kept, "they have arrived"
-        await eventually(lambda: owner.executor.runner.meter.fenced > 0)
+        await eventually(lambda: owner.executor.runner.counters.fenced > 0)
         assert book.wrong == []
         # The successor has the second one at hand, which is among those.
         assert 0 < await crew.pending() <= pending

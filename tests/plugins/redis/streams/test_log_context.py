@@ -239,10 +239,10 @@ async def test_an_executor_that_nobody_bound_works_and_says_so(
     serving = asyncio.create_task(executor.serve())
     await orders.send(Order(order_id=5))
     await eventually(lambda: executor.runner.halted)
-    (lane,) = executor.runner.lanes
+    (lane,) = executor.runner.partitions
     executor.runner.resume()
     await eventually(lambda: billed == [5])
-    assert executor.runner.lanes == [lane], "it was not lost meanwhile"
+    assert executor.runner.partitions == [lane], "it was not lost meanwhile"
     serving.cancel()
     await asyncio.wait([serving])
     await streams.link.close()

@@ -133,5 +133,5 @@ async def test_a_refused_release_is_told(redis_url: str, caplog: pytest.LogCaptu
         await taken_away(crew, worker)
         runner = worker.executor.runner
         await crew.stop(worker)
-        assert runner.meter.fenced == 1
+        assert runner.counters.fenced == 1
     assert caplog.text.count("partition_lost processor=orders/handle partition=0 epoch=1") == 1

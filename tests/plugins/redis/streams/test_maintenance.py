@@ -117,7 +117,7 @@ async def test_a_lane_that_takes_too_long_at_its_end_is_interrupted(
     [
         (5, 0.3, r"take\(within=0.3\) must be from 0 to the grace period, 0.2 s"),
         (5, -1, r"take\(within=-1\) must be from 0"),
-        (0, 0.1, r"take\(0\): a batch has 1 to 10,000"),
+        (0, 0.1, r"take\(0\): a batch must have 1 to 10,000"),
     ],
 )
 async def test_a_batch_that_would_outlast_the_grace_period_is_refused(

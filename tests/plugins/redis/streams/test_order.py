@@ -116,10 +116,10 @@ async def test_only_the_partitions_that_move_pause(place: dict[str, Any]) -> Non
         await eventually(crew.settled)
         await crew.send(0, 100)
         await eventually(lambda: len(crew.seen) == 100)
-        lanes = {lane.number: lane.epoch for lane in first.executor.runner.lanes}
+        lanes = {lane.number: lane.epoch for lane in first.executor.runner.partitions}
         second = await crew.start()
         await eventually(crew.settled)
-        kept = {lane.number: lane.epoch for lane in first.executor.runner.lanes}
+        kept = {lane.number: lane.epoch for lane in first.executor.runner.partitions}
         assert len(kept) == len(second.owned) == 4
         assert kept.items() <= lanes.items()
 

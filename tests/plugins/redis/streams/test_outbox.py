@@ -141,9 +141,9 @@ async def test_what_cannot_be_is_refused(shop: Shop, redis_url: str) -> None:
         "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn
     )
     async with shop.chancy.transaction() as tx:
-        with pytest.raises(InvalidArguments, match="ids= and within= do not go together"):
+        with pytest.raises(InvalidArguments, match="ids= and within= cannot be combined"):
             await shop.stream.send(*orders(1), ids=["1-1"], within=tx)
-        with pytest.raises(TypeError, match="give the RedisPlugin of these streams to a Chancy"):
+        with pytest.raises(TypeError, match="pass the RedisPlugin of these streams to a Chancy"):
             await other.send(*orders(1), within=tx)
     with pytest.raises(TypeError, match="within= takes"):
         await shop.stream.send(*orders(1), within=object())
@@ -268,7 +268,7 @@ async def test_another_declaration_is_not_relayed(
         async with shop.chancy.transaction() as tx:
             await shop.stream.send(*orders(0), within=tx)
         await shop.relay().turn()
-        assert "has 3 partitions, and is declared here with 2" in caplog.text
+        assert "has 3 partitions, but is declared here with 2" in caplog.text
         assert await shop.waiting() == [(0, 1)]
         assert await every(shop.stream) == [[], []]
 

@@ -24,7 +24,7 @@ async def test_a_row_of_another_declaration_is_not_relayed_along_with_those_befo
             coding=kept.coding,
             route=kept.route,
             partitions=3,
-            deposits=shop.redis.streams.deposits,
+            outbox=shop.redis.streams.outbox,
         )
         resized = Stream(
             kept.name,
@@ -33,7 +33,7 @@ async def test_a_row_of_another_declaration_is_not_relayed_along_with_those_befo
             route=kept.route,
             partitions=2,
             size=7,
-            deposits=shop.redis.streams.deposits,
+            outbox=shop.redis.streams.outbox,
         )
         async with shop.chancy.transaction() as tx:
             await kept.send(*orders(0), within=tx)
@@ -44,7 +44,7 @@ async def test_a_row_of_another_declaration_is_not_relayed_along_with_those_befo
         assert await every(kept) == [[0, 2], []]
         assert await shop.waiting() == [(0, 1), (0, 1)]
         rows = await shop.store.fetch("select problem from chancy.redis_events order by pos")
-        assert "has 2 partitions, and is declared here with 3" in rows[0][0]
+        assert "has 2 partitions, but is declared here with 3" in rows[0][0]
 
 
 async def test_any_number_is_sent_within_a_transaction(dsn: str, redis_url: str) -> None:

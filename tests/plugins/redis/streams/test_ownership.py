@@ -215,7 +215,7 @@ async def test_a_worker_that_was_silent_longer_than_its_lease_hands_out_nothing_
         worker = await crew.start()
         await crew.send(0, 50)
         await eventually(lambda: len(crew.seen) == 1)
-        (lane,) = worker.executor.runner.lanes
+        (lane,) = worker.executor.runner.partitions
         server.freeze()
         await eventually(lambda: lane.over)
         going.set()
@@ -235,7 +235,7 @@ async def test_a_lease_that_is_extended_late_strands_no_partition(
         worker = await crew.start()
         await crew.send(0, 1)
         await eventually(lambda: crew.numbers == [0])
-        (lane,) = worker.executor.runner.lanes
+        (lane,) = worker.executor.runner.partitions
         until, lane.deadline = lane.deadline, 0.0
         lane.arrive()
         # The consumer has ended in the next turns of the loop, long before the next heartbeat.

@@ -61,7 +61,7 @@ async def test_a_thread_for_each_partition_keeps_the_order(streams: Streams, bat
     for key in range(4):
         assert [one.seq for _, one in seen if one.key == key] == list(range(key, 300, 4))
     (executor,) = streams.executors
-    await eventually(lambda: executor.runner.meter.acked == 300)
+    await eventually(lambda: executor.runner.counters.acked == 300)
     began = time.monotonic()
     await stopped(serving)
     assert time.monotonic() - began < 2
@@ -135,9 +135,9 @@ async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     await eventually(lambda: [seq for _, seq in children.noted(1)] == [1, 5])
     await eventually(lambda: [seq for _, seq in children.noted(0)] == [0, 2, 6])
     (executor,) = children.module.streams.executors
-    await eventually(lambda: executor.runner.meter.acked == 7)
-    assert executor.runner.meter.dead == 2
-    assert executor.runner.meter.fenced == 0
+    await eventually(lambda: executor.runner.counters.acked == 7)
+    assert executor.runner.counters.dead == 2
+    assert executor.runner.counters.fenced == 0
     pids = {pid for number in (0, 1) for pid, _ in children.noted(number)}
     assert len(pids) == 3
     assert os.getpid() not in pids
@@ -145,11 +145,11 @@ async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     await children.send((0, 8, "slow"), (0, 10, ""))
     await eventually(lambda: children.noted(0)[-1][1] == 8)
     serving.cancel()
-    await eventually(lambda: all(lane.closing for lane in executor.runner.lanes))
+    await eventually(lambda: all(lane.closing for lane in executor.runner.partitions))
     children.go_on()
     await asyncio.wait([serving])
     assert [seq for _, seq in children.noted(0)][-3:] == [6, 8, 8], "its begin and its end"
-    assert (executor.runner.meter.failed, executor.runner.meter.dead) == (2, 2)
+    assert (executor.runner.counters.failed, executor.runner.counters.dead) == (2, 2)
     keys, link = children.module.sums.keys, children.module.streams.link
     assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
 
@@ -164,7 +164,7 @@ async def test_an_error_that_only_its_process_can_read_concerns_its_event_alone(
     serving = asyncio.create_task(children.module.streams.serve(["compute"]))
     await eventually(lambda: [seq for _, seq in children.noted(0)] == [0, *range(4, 20, 2)])
     (executor,) = children.module.streams.executors
-    assert executor.runner.meter.dead == 1
+    assert executor.runner.counters.dead == 1
     assert "error=ChildFailed: OnlyHere: sum 2" in caplog.text
     await stopped(serving)
 
@@ -179,11 +179,11 @@ async def test_a_child_that_dies_while_its_partition_is_given_back_is_no_failure
     await eventually(lambda: [seq for _, seq in children.noted(0)] == [0])
     (executor,) = module.streams.executors
     serving.cancel()
-    await eventually(lambda: all(lane.closing for lane in executor.runner.lanes))
+    await eventually(lambda: all(lane.closing for lane in executor.runner.partitions))
     for process in multiprocessing.active_children():
         process.kill()
     await asyncio.wait([serving])
-    assert executor.runner.meter.dead == 0
+    assert executor.runner.counters.dead == 0
     keys, link = module.sums.keys, module.streams.link
     assert (await link.command("XPENDING", keys.log(0), "compute"))["pending"] == 1
 
@@ -208,7 +208,7 @@ async def test_a_worker_that_stops_lets_the_event_of_a_thread_end(streams: Strea
     await eventually(begun.is_set)
     (executor,) = streams.executors
     serving.cancel()
-    await eventually(lambda: all(lane.closing for lane in executor.runner.lanes))
+    await eventually(lambda: all(lane.closing for lane in executor.runner.partitions))
     go_on.set()
     await asyncio.wait([serving])
     assert ended == [0]
@@ -227,12 +227,12 @@ async def test_children_that_outlast_their_grace_are_not_waited_for_any_longer(
     serving = asyncio.create_task(module.streams.serve(["compute"]))
     await eventually(lambda: len(multiprocessing.active_children()) == 2)
     (executor,) = module.streams.executors
-    await eventually(lambda: [len(lane.taken) for lane in executor.runner.lanes] == [3, 3])
+    await eventually(lambda: [len(lane.taken) for lane in executor.runner.partitions] == [3, 3])
     began = time.monotonic()
     await stopped(serving)
     assert time.monotonic() - began < 20
     assert multiprocessing.active_children() == []
-    assert (executor.runner.meter.failed, executor.runner.meter.dead) == (0, 0)
+    assert (executor.runner.counters.failed, executor.runner.counters.dead) == (0, 0)
 
 
 async def test_batches_come_to_a_process_in_order(children: Computing) -> None:
@@ -246,7 +246,7 @@ async def test_batches_come_to_a_process_in_order(children: Computing) -> None:
 def test_a_processor_that_no_child_could_import_is_refused() -> None:
     streams = Streams(RedisSettings())
     orders = streams.stream("orders", record=Order, partition_by="key")
-    with pytest.raises(ConfigurationError, match="a child has to import it"):
+    with pytest.raises(ConfigurationError, match="so that a child can import it"):
 
         @streams.processor(orders, mode="process")
         def local(events: BlockingEvents[Order]) -> None: ...

@@ -69,7 +69,7 @@ import sys
 
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams import standalone
-from chancy.plugins.redis.streams.processing.middleware import DeadLetters
+from chancy.plugins.redis.streams.processing.middleware import DeadLetterMiddleware
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.orders import Order
@@ -81,7 +81,7 @@ orders = streams.stream("orders", record=Order, partition_by="order_id", partiti
 @streams.processor(
     orders,
     policy=Ignore(),
-    middleware=[DeadLetters(orders)],
+    middleware=[DeadLetterMiddleware(orders)],
     join_delay_s=0,
     grace_s=float(sys.argv[2]),
 )

@@ -35,5 +35,5 @@ async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: f
         assert crew.out_of_order() == []
         assert took_s < 10
         if join_delay_s:
-            moves = [worker.executor.runner.meter.rebalances for worker in workers]
+            moves = [worker.executor.runner.counters.rebalances for worker in workers]
             assert max(moves) <= 4, moves

@@ -60,12 +60,12 @@ async def test_ids_of_the_caller_are_kept(link: ScriptClient) -> None:
 @pytest.mark.parametrize(
     ("ids", "reason"),
     [
-        (["1-1"], "1 ids were given for 3 records"),
-        (["1-1", "1-2", "1-3", "1-4"], "4 ids were given for 3 records"),
+        (["1-1"], "1 ids for 3 records"),
+        (["1-1", "1-2", "1-3", "1-4"], "4 ids for 3 records"),
         (["1-1", "1-2", "1-2"], "the id 1-2 is not above 1-2"),
         (["0-0", "1-2", "1-3"], "the id 0-0 is not above 0-0: ids must rise, from 0-1 on"),
-        (["1-1", "*", "1-3"], r"'\*' is no id of an event"),
-        (["1-1", "2", "3"], "'2' is no id of an event"),
+        (["1-1", "*", "1-3"], r"'\*' is not a valid event id"),
+        (["1-1", "2", "3"], "'2' is not a valid event id"),
     ],
 )
 async def test_ids_that_cannot_be_are_refused(
@@ -93,7 +93,7 @@ async def test_a_record_that_does_not_fit_sends_nothing(alone: ScriptClient) -> 
     with pytest.raises(InvalidArguments) as refused:
         await stream.send(*records)
     assert "order_id" in str(refused.value) or "'x'" in str(refused.value)
-    assert refused.value.__notes__ == ["it is record 2 of 3"]
+    assert refused.value.__notes__ == ["this is record 2 of 3"]
     assert await every(stream) == [[], []]
 
 
@@ -180,7 +180,7 @@ async def test_all_before_what_fails_are_sent(
     bad[2].note = 7  # type: ignore[assignment]
     with pytest.raises(InvalidArguments, match="note") as refused:
         await stream.send_many(bad)
-    assert refused.value.__notes__ == ["it is record 3", "2 records were sent"]
+    assert refused.value.__notes__ == ["this is record 3", "2 records were sent"]
     assert await every(stream) == [list(range(12))]
 
 

@@ -61,7 +61,7 @@ def test_each_source_goes_before_the_one_further_away(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("LEASE", "10", "CHANCY_STREAMS_LEASE is no setting of streams: there are CHANCY_STREAMS_"),
+        ("LEASE", "10", "CHANCY_STREAMS_LEASE is not a setting of streams: use CHANCY_STREAMS_"),
         ("LEASE_S", "long", "CHANCY_STREAMS_LEASE_S='long' must be a number"),
         ("PREFETCH", "1.5", "CHANCY_STREAMS_PREFETCH='1.5' must be a whole number"),
         ("LEASE_S", "0", "lease_s=0 must be from 0.2 to 3600"),
@@ -88,8 +88,10 @@ def declare() -> None:
 def test_defaults_come_first_and_have_names() -> None:
     streams = made()
     unknown: Any = {"lease": 1}
-    with pytest.raises(ConfigurationError, match="'lease' has no default: there are alarm_s"):
+    with pytest.raises(
+        ConfigurationError, match="'lease' is not a setting with a default: use alarm_s"
+    ):
         streams.defaults(**unknown)
     streams.stream("orders", record=Order, partition_by="order_id")
-    with pytest.raises(ConfigurationError, match="orders is declared already"):
+    with pytest.raises(ConfigurationError, match="orders is already declared"):
         streams.defaults(lease_s=1)

@@ -102,7 +102,7 @@ async def test_a_second_request_to_stop_interrupts_and_leaves_nothing(streams: S
     serving = asyncio.create_task(streams.serve())
     await began.wait()
     serving.cancel()
-    await eventually(lambda: all(lane.closing for lane in streams.executors[0].runner.lanes))
+    await eventually(lambda: all(lane.closing for lane in streams.executors[0].runner.partitions))
     assert not serving.done()
     serving.cancel()
     async with asyncio.timeout(10):

@@ -128,7 +128,7 @@ async def test_a_batch_that_waits_to_be_filled_ends_with_its_partition(
         first = await crew.start()
         await crew.send(0, 8, keys=8)
         await eventually(crew.settled)
-        lanes = first.executor.runner.lanes
+        lanes = first.executor.runner.partitions
         await eventually(lambda: [len(lane.buffer) for lane in lanes] == [1] * 8)
         joined = await crew.start()
         await eventually(lambda: crew.settled() and len(joined.owned) == 4, timeout=10)

@@ -153,7 +153,7 @@ async def test_what_a_thread_ends_when_another_owns_its_partition_is_refused_by_
         book.turns[stream.keys.own(MOVED, "handle")].until = 0
         await Ownership(stream.link, executor.processor, "another").acquire([MOVED])
         await ended(shop, stream, book)
-        assert executor.runner.meter.fenced == 1
+        assert executor.runner.counters.fenced == 1
         assert {call.name for call in book.late} == {LATE[shop.how]}
         assert book.acked[stream.keys.log(MOVED)] == []
         assert book.wrong == []
@@ -187,4 +187,4 @@ async def test_what_a_thread_ends_while_its_partition_is_given_back_is_not_count
     await asyncio.wait(shop.serving)
     left = await pending(stream)
     await stream.link.close()
-    assert (left, executor.runner.meter.acked) == (1, 0)
+    assert (left, executor.runner.counters.acked) == (1, 0)

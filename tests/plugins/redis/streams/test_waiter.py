@@ -57,7 +57,7 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
     try:
         await begun.wait()
         lanes.append(idle(1))
-        waiter.look()
+        waiter.check()
         await asyncio.sleep(0.1)  # until it has been sent, and blocks for four seconds unless ended
         await alone.command("XADD", orders.keys.log(1), "*", "a", "b")
         await eventually(lambda: lanes[1].more, timeout=3)

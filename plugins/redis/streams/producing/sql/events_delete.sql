@@ -1,6 +1,6 @@
--- Deletes rows $2 of the outbox of events, by position, which are in Redis, if the relay $1 still
--- has the turn; gives those that went. Index: the primary keys. Locks: the turn, then the rows.
--- Safe to repeat.
+-- Deletes rows $2 of the event outbox, by position, after they were appended to Redis, if the relay
+-- $1 still holds the lease; returns the deleted positions. Index: the primary keys. Locks: the
+-- lease, then the rows. Safe to repeat.
 with mine as materialized (
   select 1
   from {schema}.redis_turns

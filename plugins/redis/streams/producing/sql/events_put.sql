@@ -1,6 +1,6 @@
--- Puts events into the outbox in their order and wakes a relay; one notice for a transaction.
--- $1 stream, $2 what is declared of it, and for each row: $3 ids, $4 partitions, $5 events, $6
--- widths, $7 data. Index: none. No locks but on what it inserts. Repeated it sends them twice.
+-- Writes events to the outbox in order and wakes a relay with one notification per transaction.
+-- $1 stream, $2 its declaration, and for each row: $3 ids, $4 partitions, $5 events, $6 widths,
+-- $7 data. Index: none. Locks: only the inserted rows. Not safe to repeat: events are sent twice.
 with put as (
   insert into {schema}.redis_events (id, stream, partition, about, events, width, data)
   select u.id, $1::text, u.partition, $2::text::jsonb, u.events, u.width, u.data

@@ -1,4 +1,4 @@
--- Says why the row $1 of the outbox of events, by position, cannot be taken over yet.
+-- Records why the row $1 of the event outbox, by position, cannot be appended yet.
 -- Index: the primary key. Locks: the row. Safe to repeat.
 update {schema}.redis_events
 set problem = left($2::text, 2000)

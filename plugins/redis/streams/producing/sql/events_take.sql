@@ -1,9 +1,9 @@
--- Takes or keeps the turn of the relay $1 for $2 seconds, and gives up to $3 rows of the outbox of
--- events and $4 bytes, one row at least, oldest first; none while another has the turn. Left out
--- are the partitions $5, written as stream/number: if there are any, each of the others has its
--- share of the rows, so that the backlog of those is not read. Indexes: the primary keys, and
--- redis_events_place. Locks: the turn, then the rows by position, so that one that is deleted
--- meanwhile is not given. Safe to repeat.
+-- Takes or extends the lease of the relay $1 for $2 seconds and returns up to $3 rows of the event
+-- outbox and $4 bytes, at least one row, oldest first; none while another relay holds the lease.
+-- The partitions $5, written as stream/number, are excluded: if there are any, each other partition
+-- gets its share of the rows, so that the backlog of the excluded ones is not read. Indexes: the
+-- primary keys, and redis_events_place. Locks: the lease, then the rows by position, so that a row
+-- deleted meanwhile is not returned. Safe to repeat.
 with recursive mine as (
   insert into {schema}.redis_turns as t (name, holder, term, until)
   select 'events', $1::uuid, 1, clock_timestamp() + $2::float8 * interval '1 second'

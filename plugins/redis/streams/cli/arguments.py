@@ -1,4 +1,4 @@
-"""What the commands of streams have in common."""
+"""The STREAM and PROCESSOR arguments of the commands, and their lookup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chancy.text import shown
 
 T = TypeVar("T")
 
-#: Where the commands find the streams.
+#: The key of `Streams` in the metadata of the click context.
 STREAMS = "chancy.redis.streams"
 
 STREAM = click.argument("stream")
@@ -24,39 +24,43 @@ PROCESSOR = click.argument("processor")
 
 
 def declared(name: str) -> Stream[Any]:
-    """The stream of a name.
+    """Return the declared stream of a name.
 
-    :raises ConfigurationError: the application declares none.
+    :raises ConfigurationError: the application does not declare it.
     """
     streams: Streams = click.get_current_context().meta[STREAMS]
-    for one in streams.streams:
-        if one.name == name:
-            return one
-    there = ", ".join(one.name for one in streams.streams)
+    for stream in streams.streams:
+        if stream.name == name:
+            return stream
+    names = ", ".join(stream.name for stream in streams.streams)
     raise ConfigurationError(
         f"the application declares no stream {shown(name)}; "
-        + (f"there are: {there}" if there else "it declares none: is its --app given?")
+        + (f"declared are: {names}" if names else "it declares none: did you pass --app?")
     )
 
 
 async def inspected(stream: Stream[Any], name: str) -> Inspection:
-    """A processor that the application declares, or that another one has begun.
+    """Return the inspection of a processor, declared here or started by another application.
 
-    :raises ConfigurationError: there is none of this name.
+    :raises ConfigurationError: there is no processor of this name.
     """
-    look = Inspection(stream, name)
+    inspection = Inspection(stream, name)
     streams: Streams = click.get_current_context().meta[STREAMS]
-    there = {one.name for one in streams.processors if one.stream.name == stream.name}
-    if name not in there:
-        there.update(await processors(stream))
-    if name in there or await look.members():
-        return look
-    names = ", ".join(sorted(there))
-    others = f"there are: {names}" if names else "none is declared, and nobody has begun one"
+    known = {
+        processor.name for processor in streams.processors if processor.stream.name == stream.name
+    }
+    if name not in known:
+        known.update(await processors(stream))
+    if name in known or await inspection.members():
+        return inspection
+    names = ", ".join(sorted(known))
+    others = f"it has: {names}" if names else "none is declared, and none has started"
     raise ConfigurationError(f"the stream {stream.name} has no processor {shown(name)}; {others}")
 
 
 def run(stream: Stream[Any], work: Callable[[], Awaitable[T]]) -> T:
+    """Run a coroutine function in a new event loop, and close the stream's connections."""
+
     async def main() -> T:
         try:
             return await work()
