@@ -50,26 +50,26 @@ class Finding(NamedTuple):
 async def examine(settings: RedisSettings) -> list[Finding]:
     """Look at the server of the jobs. One that is away is a finding, too."""
     try:
-        async with linked(settings) as link:
-            await link.open()
-            info = facts(await link.command("INFO", "ALL"))
-            told = await _configuration(link)
+        async with linked(settings) as client:
+            await client.open()
+            info = facts(await client.command("INFO", "ALL"))
+            told = await _configuration(client)
             found = [_version(info), *_persistence(info, told), *_memory(info)]
-            found += [*_replication(info, told), *await _cluster(settings, link, info)]
-            found += [*_clients(info), *await _clock(link)]
-            return [*found, await _scripts(link), await _lists(link)]
+            found += [*_replication(info, told), *await _cluster(settings, client, info)]
+            found += [*_clients(info), *await _clock(client)]
+            return [*found, await _scripts(client), await _lists(client)]
     except BrokerError as error:
         away = not isinstance(error, StatementFailed)
         todo = "start the server, or give the plugin its url" if away else _MEND_URL
         return [Finding("reached", f"{settings.shown_url}: {error}", todo)]
 
 
-async def _configuration(link: ShardClient) -> Mapping[str, str]:
+async def _configuration(client: ShardClient) -> Mapping[str, str]:
     """What the server tells of its configuration; hosted ones often tell nothing."""
     told: dict[str, str] = {}
     for name in ("appendfsync", "min-replicas-to-write", "maxclients"):
         try:
-            pair = await link.command("CONFIG", "GET", name)
+            pair = await client.command("CONFIG", "GET", name)
         except StatementFailed:
             return {}
         told |= {
@@ -157,14 +157,14 @@ def _replication(info: Mapping[str, str], told: Mapping[str, str]) -> Iterator[F
 
 
 async def _cluster(
-    settings: RedisSettings, link: ShardClient, info: Mapping[str, str]
+    settings: RedisSettings, client: ShardClient, info: Mapping[str, str]
 ) -> list[Finding]:
     if info.get("cluster_enabled") != "1":
         todo = "leave out cluster=True" if settings.cluster else ""
         return [Finding("cluster", "no", todo)]
     if not settings.cluster:
         return [Finding("cluster", "the server is a node of one", "give the plugin cluster=True")]
-    told = facts(await link.command("CLUSTER", "INFO"))
+    told = facts(await client.command("CLUSTER", "INFO"))
     covered = int(told.get("cluster_slots_ok", "0"))
     state = f"{told.get('cluster_state')}, {covered} of {_SLOTS} slots"
     well = told.get("cluster_state") == "ok" and covered == _SLOTS
@@ -178,12 +178,12 @@ def _clients(info: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("connections", f"{now} of {most}", todo)
 
 
-async def _clock(link: ShardClient) -> list[Finding]:
+async def _clock(client: ShardClient) -> list[Finding]:
     """The shortest of some round trips tells the most of the clock."""
     trips: list[tuple[float, float]] = []
     for _ in range(_TRIPS):
         began, at = time.perf_counter(), time.time()
-        seconds, micros = await link.command("TIME")
+        seconds, micros = await client.command("TIME")
         took_s = time.perf_counter() - began
         trips.append((took_s, int(seconds) + int(micros) / 1e6 - at - took_s / 2))
     offset_s = min(trips)[1]
@@ -202,9 +202,9 @@ async def _clock(link: ShardClient) -> list[Finding]:
     ]
 
 
-async def _lists(link: ShardClient) -> Finding:
+async def _lists(client: ShardClient) -> Finding:
     try:
-        astray = await Repair(link).astray()
+        astray = await Repair(client).astray()
     except StatementFailed as error:
         return Finding("lists of jobs", str(error), "allow this user EVAL and EVALSHA")
     if not any(astray):
@@ -218,9 +218,9 @@ async def _lists(link: ShardClient) -> Finding:
     )
 
 
-async def _scripts(link: ShardClient) -> Finding:
+async def _scripts(client: ShardClient) -> Finding:
     try:
-        await link.command("EVAL", "return redis.call('PUBLISH', KEYS[1], '')", 1, link.tag)
+        await client.command("EVAL", "return redis.call('PUBLISH', KEYS[1], '')", 1, client.tag)
     except StatementFailed as error:
         return Finding("scripts", str(error), "allow this user EVAL, EVALSHA and PUBLISH")
     return Finding("scripts", "may be run")

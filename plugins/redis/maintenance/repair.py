@@ -26,12 +26,12 @@ _ID_BYTES = 16
 class Repair:
     """Puts the jobs of a shard back into its lists."""
 
-    def __init__(self, link: ShardClient) -> None:
-        self._link = link
+    def __init__(self, client: ShardClient) -> None:
+        self._client = client
 
     async def astray(self) -> tuple[int, int, int]:
         """How many pending, scheduled and running jobs are missing or too many in the lists."""
-        pending, scheduled, running = await self._link.run("astray")
+        pending, scheduled, running = await self._client.run("astray")
         return pending, scheduled, running
 
     async def turn(self) -> int:
@@ -43,26 +43,26 @@ class Repair:
 
         :raises BrokerError: the server is away; a later turn begins anew.
         """
-        found, left = await self.astray(), f"{self._link.tag}:astray"
-        if not any(found) or await self._link.command("GET", left) == _text(found):
+        found, left = await self.astray(), f"{self._client.tag}:astray"
+        if not any(found) or await self._client.command("GET", left) == _text(found):
             return 0
         restored = await self._look_at_all()
-        await self._link.run("level")
+        await self._client.run("level")
         rest = await self.astray()
-        await self._link.command("SET", left, _text(rest), "EX", _LEFT_S)
+        await self._client.command("SET", left, _text(rest), "EX", _LEFT_S)
         logger.warning(
             "redis_restored jobs=%d pending=%d scheduled=%d running=%d", restored, *found
         )
         return restored
 
     async def _look_at_all(self) -> int:
-        prefix, cursor, restored = f"{self._link.tag}:j:".encode(), b"0", 0
+        prefix, cursor, restored = f"{self._client.tag}:j:".encode(), b"0", 0
         while True:
             scan = ("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", _LOOK)
-            cursor, keys = await self._link.command(*scan)
+            cursor, keys = await self._client.command(*scan)
             ids = [key[len(prefix) :] for key in keys if len(key) == len(prefix) + _ID_BYTES]
             while ids:
-                looked, missing = await self._link.run("restore", *ids[:BATCH])
+                looked, missing = await self._client.run("restore", *ids[:BATCH])
                 ids = ids[looked:]
                 restored += missing
             if cursor == b"0":

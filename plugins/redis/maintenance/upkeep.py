@@ -48,9 +48,9 @@ def risks(info: bytes) -> list[str]:
 class Upkeep:
     """Every worker does it; a key that lapses says whose turn it is."""
 
-    def __init__(self, link: ShardClient) -> None:
-        self._link = link
-        self._restoration = Repair(link)
+    def __init__(self, client: ShardClient) -> None:
+        self._client = client
+        self._restoration = Repair(client)
         self._looked = False
 
     async def serve(self) -> None:
@@ -58,7 +58,7 @@ class Upkeep:
         backoff = Backoff(base_s=1.0, cap_s=_EVERY_S)
         while True:
             try:
-                await self._link.open()
+                await self._client.open()
                 await self._look_once()
                 forgotten = await self.turn()
             except BrokerError as error:
@@ -74,7 +74,7 @@ class Upkeep:
     async def _look_once(self) -> None:
         """Say what of the server's configuration may cost jobs."""
         if not self._looked:
-            for what in risks(await self._link.command("INFO", "ALL")):
+            for what in risks(await self._client.command("INFO", "ALL")):
                 logger.warning("redis_may_lose_jobs %s", what)
             self._looked = True
 
@@ -82,18 +82,18 @@ class Upkeep:
         """Forget what is too old, and put back what is missing, unless somebody did it a moment
         ago; returns how many were forgotten."""
         lapses_ms = round(_EVERY_S * 500)
-        mine = await self._link.command(
-            "SET", f"{self._link.tag}:upkeep", "", "NX", "PX", lapses_ms
+        mine = await self._client.command(
+            "SET", f"{self._client.tag}:upkeep", "", "NX", "PX", lapses_ms
         )
         if not mine:
             return 0
-        settings, forgotten = self._link.settings, 0
+        settings, forgotten = self._client.settings, 0
         for name, age_s in (
             (":done", settings.keep_finished_s),
             (":dead", settings.keep_failed_s),
         ):
             for _ in range(_MOST_BATCHES):
-                some: int = await self._link.run("trim", name, age_s, _BATCH)
+                some: int = await self._client.run("trim", name, age_s, _BATCH)
                 forgotten += some
                 if some < _BATCH:
                     break

@@ -38,9 +38,9 @@ class Listed(NamedTuple):
 
 async def listed(app: App, number: int = 0) -> Listed:
     """How many jobs there are, and up to so many of each kind."""
-    async with linked(app.redis) as link:
-        await link.open()
-        answer = await link.run("listed", app.name, max(0, min(number, MOST)))
+    async with linked(app.redis) as client:
+        await client.open()
+        answer = await client.run("listed", app.name, max(0, min(number, MOST)))
     kept, done, dead, *kinds = answer
     waiting, running, scheduled = (
         [records.queued(id, text) for id, text in zip(kind[::2], kind[1::2], strict=True)]

@@ -229,9 +229,9 @@ def test_settings_of_environment_application_and_processor(
     [
         ({"default_join_dely": 1}, "default_join_dely: Extra inputs are not permitted"),
         ({"default_prefetch_count": "many"}, "default_prefetch_count: .* integer"),
-        ({"redis_url": "http://127.0.0.1"}, "RedisPlugin: url: the url must begin with one of"),
+        ({"redis_url": "http://127.0.0.1"}, "RedisPlugin: url: the URL must begin with one of"),
         ({"redis_cluster": "perhaps"}, "redis_cluster: .* boolean"),
-        ({"redis_cluster": True, "redis_url": "redis://h/1"}, "has only the database 0"),
+        ({"redis_cluster": True, "redis_url": "redis://h/1"}, "only has database 0"),
     ],
 )
 def test_settings_that_cannot_be(given: dict[str, Any], reason: str) -> None:

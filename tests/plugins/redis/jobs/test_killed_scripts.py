@@ -80,7 +80,7 @@ class Stage:
                 await scenario.again(scene, chancy)
                 await go_on(scene, chancy, look)
                 await check_ends(scene, chancy, scenario.ended[at], scenario.end)
-                link = (await redis_of(chancy)).link
+                link = (await redis_of(chancy)).client
                 assert await Repair(link).astray() == (0, 0, 0)
                 return look.keys()
 

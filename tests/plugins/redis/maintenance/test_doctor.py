@@ -151,6 +151,6 @@ def test_without_the_package_of_redis_it_is_said_what_to_install() -> None:
     program = "import sys; sys.modules['redis'] = None; import chancy.plugins.redis"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: chancy.plugins.redis needs the package 'redis': "
+        "ModuleNotFoundError: chancy.plugins.redis requires the package 'redis': "
         "pip install 'chancy[redis]'"
     )
