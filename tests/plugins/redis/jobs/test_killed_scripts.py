@@ -81,7 +81,7 @@ class Stage:
                 await go_on(scene, chancy, look)
                 await check_ends(scene, chancy, scenario.ended[at], scenario.end)
                 link = (await redis_of(chancy)).client
-                assert await Repair(link).astray() == (0, 0, 0)
+                assert await Repair(link).differences() == (0, 0, 0)
                 return look.keys()
 
     async def survive(self, name: str) -> Mapping[str, int]:

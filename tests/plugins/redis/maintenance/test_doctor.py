@@ -109,7 +109,7 @@ async def test_a_server_that_tells_nothing_of_its_configuration(own_redis: Start
     place = server.url.removeprefix("redis://")
     found = await looked(f"redis://plain:x@{place}")
     assert complaints(found) == set()
-    assert "does not tell" in found["appendonly"].found
+    assert "does not report" in found["appendonly"].found
     assert complaints(await looked(f"redis://poor:x@{place}")) == {"scripts"}
 
 

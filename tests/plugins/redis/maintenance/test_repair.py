@@ -35,7 +35,7 @@ async def delete(broker: RedisBroker, name: str) -> None:
 
 async def restored(broker: RedisBroker) -> int:
     found = await Repair(broker.client).turn()
-    assert await Repair(broker.client).astray() == (0, 0, 0)
+    assert await Repair(broker.client).differences() == (0, 0, 0)
     return found
 
 
