@@ -207,5 +207,5 @@ def test_the_command_line_says_that_redis_is_away(shop: Shop, redis_server: Redi
         env = shop.environment | {"FENNEL_REDIS_URL": f"redis://127.0.0.1:{way.port}/0"}
         words = ("redis", "info", "--app", f"{APP}:app")
         answer = alone(*words, cwd=shop.folder, env=env, code=4)
-    assert "chancy: Redis is away" in answer.err
+    assert "chancy: Redis is unavailable" in answer.err
     assert not answer.out

@@ -26,9 +26,9 @@ def die() -> None:
 def arm(where: str | None = None) -> None:
     """Kill this process at a call of a script.
 
-    ``claim:before:2``: before the second call is sent. ``claim:after:2``: after Redis has run it and
-    before this process gets the reply. ``receive:after:1``: after the first job was handed to this
-    process and before a claim has fetched it. `where` defaults to the variable ``FATAL``.
+    ``claim:before:2``: before the second call is sent. ``claim:after:2``: after Redis has run it
+    and before this process gets the reply. ``receive:after:1``: after the first job was handed to
+    this process and before a claim has fetched it. `where` defaults to the variable ``FATAL``.
     """
     name, moment, number = (where or os.environ["FATAL"]).split(":")
     left = int(number)
