@@ -182,7 +182,7 @@ def test_the_command_line(shop: Shop) -> None:
     assert said(shop, "dlq", "purge", "--yes") == {"purged": 0}
     nobody = "018f0000-0000-7000-8000-000000000000"
     for id in (nobody, "TBdXyE2ARgKYzCE6wYkJTg"):
-        assert f"there is no job {id}" in said(shop, "task", id, code=1)["error"]
+        assert f"job {id} does not exist" in said(shop, "task", id, code=1)["error"]
     dead = shop.program.fail.delay("baz")
     assert said(shop, "task", dead.uuid)["state"] == "pending"
     with shop.worker():

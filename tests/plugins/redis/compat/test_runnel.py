@@ -243,7 +243,7 @@ def test_settings_that_cannot_be(given: dict[str, Any], reason: str) -> None:
 def test_what_cannot_be_is_misconfigured() -> None:
     app = App("a")
     stream = app.stream("orders", Order, "order_id")
-    with pytest.raises(Misconfigured, match="read_timeout=9000 ms must not be over the grace"):
+    with pytest.raises(Misconfigured, match="read_timeout=9000 ms must not exceed the grace"):
         app.processor(stream, read_timeout=9_000)
     with pytest.raises(Misconfigured, match="two streams"):
         app.stream("orders", Order, "order_id")
