@@ -49,7 +49,7 @@ class ServiceKeys:
     hashes: str
 
     @property
-    def given(self) -> tuple[str, str, str]:
+    def script_keys(self) -> tuple[str, str, str]:
         """The keys that every script receives."""
         return self.waiting, self.ended, self.known
 

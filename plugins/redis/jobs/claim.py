@@ -71,8 +71,8 @@ class RedisClaims:
         """See `Broker.claim`."""
         if limit <= 0:
             return []
-        if given := self.handoff.fetch(worker_id, queue, limit):
-            return given
+        if handed := self.handoff.fetch(worker_id, queue, limit):
+            return handed
         if self._unknown and (found := await self._recover(queue, worker_id)):
             self.handoff.store(found[limit:])
             return found[:limit]
@@ -90,16 +90,16 @@ class RedisClaims:
     ) -> Sequence[Claim]:
         claims: list[Claim] = []
         missed: list[Claim] = []
-        lease, began = _NO_LEASE, 0.0
+        lease, sent_at = _NO_LEASE, 0.0
         try:
             while len(claims) < limit:
                 # A lease for each script: if a later reply is lost, the earlier claims are known.
-                lease, began = self._lease(), time.monotonic()
+                lease, sent_at = self._lease(), time.monotonic()
                 leases.add(lease)
                 most = min(MOVED, limit - len(claims))
-                given, fresh, more = await self._run_claim(queue, worker_id, lease, most)
-                missed += given
-                leases.update(claim.lease for claim in given)
+                handed, fresh, more = await self._run_claim(queue, worker_id, lease, most)
+                missed += handed
+                leases.update(claim.lease for claim in handed)
                 claims += fresh
                 if not more:
                     break
@@ -108,7 +108,7 @@ class RedisClaims:
             if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
                 unknown = self._unknown.setdefault((worker_id, queue), [])
                 if len(unknown) < _MOST_UNKNOWN:
-                    unknown.append(_UnansweredScript(lease, began))
+                    unknown.append(_UnansweredScript(lease, sent_at))
             raise
         room = limit - len(claims)
         self.handoff.store(missed[room:])

@@ -102,7 +102,7 @@ class JobAdoption:
             await take_back(self._client, stay)
         if changed:
             await self._fetch("forget", list(changed))
-        await self._delivery.forget(moves)
+        await self._delivery.remove_marks(moves)
 
     async def _refuse(self, move: AdoptedJob, problem: str) -> None:
         await self._fetch("refuse", move.id, problem, REFUSED_S)

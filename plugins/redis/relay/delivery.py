@@ -103,7 +103,7 @@ class Delivery(Generic[P]):
         first = await self.push(taken[:middle], late_at)
         return first + await self.push(taken[middle:], late_at)
 
-    async def forget(self, delivered: Sequence[P]) -> None:
+    async def remove_marks(self, delivered: Sequence[P]) -> None:
         """Remove the marks of jobs that are deleted from Postgres."""
         if delivered:
             await self._client.run("relayed", *(job.mark for job in delivered))

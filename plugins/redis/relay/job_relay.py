@@ -40,7 +40,7 @@ class JobRelay:
         done = await self._delivery.push(taken, late_at)
         if done:
             await self._outbox.delete(done)
-            await self._delivery.forget(done)
+            await self._delivery.remove_marks(done)
         return len(taken)
 
     async def _refuse(self, row: JobOutboxRow, problem: str) -> None:

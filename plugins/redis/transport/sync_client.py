@@ -187,12 +187,12 @@ class SyncRedisClient:
         given = (self.keys.hashes, *args)
         with self._turn(), translated():
             if not (lasting and self.replicas):
-                return scripts()[script].run_sync(self._open(), self.keys.given, given)
+                return scripts()[script].run_sync(self._open(), self.keys.script_keys, given)
             # Half of the timeout, so that the reply itself still arrives in time.
             wait_s = min(self._timeout_s or _HEARD_S, _HEARD_S) / 2
             return heard(
                 self._open(),
-                ScriptCall(scripts()[script], self.keys.given, given),
+                ScriptCall(scripts()[script], self.keys.script_keys, given),
                 self.replicas,
                 wait_s,
             )

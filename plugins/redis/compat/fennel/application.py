@@ -174,8 +174,8 @@ class Backoff:
     application.
     """
 
-    def __init__(self, given: Callable[[int], float] | str) -> None:
-        self._given = given
+    def __init__(self, function: Callable[[int], float] | str) -> None:
+        self._function = function
 
     def __call__(self, claim: Claim, outcome: Outcome) -> float:
         return float(self.function(claim.attempt))
@@ -186,9 +186,9 @@ class Backoff:
 
         :raises ConfigurationError: the path cannot be imported.
         """
-        if isinstance(self._given, str):
-            self._given = _at(self._given)
-        return self._given
+        if isinstance(self._function, str):
+            self._function = _at(self._function)
+        return self._function
 
 
 def _at(path: str) -> Callable[[int], float]:

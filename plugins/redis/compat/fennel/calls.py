@@ -40,27 +40,27 @@ def every(job: Job) -> bool:
     return True
 
 
-def id_of(given: UUID | str) -> UUID:
+def id_of(uuid: UUID | str) -> UUID:
     """The id of a job from a caller's argument.
 
     :raises JobNotFound: it is not a UUID, so no job has it; ids made by fennel are like this.
     """
     try:
-        return UUID(str(given))
+        return UUID(str(uuid))
     except ValueError:
-        raise not_found(given) from None
+        raise not_found(uuid) from None
 
 
 def not_found(id: object) -> exceptions.JobNotFound:
     return exceptions.JobNotFound(f"job {id} does not exist or is no longer kept")
 
 
-async def find(app: App, given: UUID | str, chancy: Chancy) -> QueuedJob:
+async def find(app: App, uuid: UUID | str, chancy: Chancy) -> QueuedJob:
     """A job, or the job that it was replayed as.
 
     :raises JobNotFound: it is not kept.
     """
-    id = id_of(given)
+    id = id_of(uuid)
     found = await latest(app, chancy, await chancy.get_job(id))
     if found is None:
         raise not_found(id)
@@ -134,7 +134,7 @@ async def read_dead(
     app: App, meant: Filter, batchsize: int, chancy: Chancy
 ) -> list[tuple[str, Job]]:
     """Dead jobs that were not replayed, newest first."""
-    return [one async for one in _dead(app, meant, batchsize, chancy)]
+    return [job async for job in _dead(app, meant, batchsize, chancy)]
 
 
 async def replay_dead(

@@ -80,7 +80,7 @@ class Settings(BaseModel):
         return value
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
+def settings_of(arguments: Mapping[str, Any]) -> Settings:
     """Settings from keyword arguments, with defaults from the environment.
 
     :raises ConfigurationError: a setting is invalid or unknown.
@@ -91,6 +91,6 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         if (variable := f"FENNEL_{name.upper()}") in os.environ
     }
     try:
-        return Settings.model_validate(found | dict(given))
+        return Settings.model_validate(found | dict(arguments))
     except ValidationError as error:
         raise ConfigurationError(f"the settings of fennel: {reasons(error)}") from None

@@ -97,25 +97,28 @@ class PyTaskHelpers:
         return self._store.list().active
 
 
-def client_of(given: Any) -> Client:
+def client_of(redis_instance: Any) -> Client:
     """The client for a `redis_instance` of pytask.
 
     :raises ConfigurationError: it is none of the accepted types.
     """
-    if isinstance(given, Redis | RedisCluster):
-        return given
-    if isinstance(given, Mapping):
-        return Redis(**given)
-    if isinstance(given, list | tuple) and all(isinstance(node, Mapping) for node in given):
+    if isinstance(redis_instance, Redis | RedisCluster):
+        return redis_instance
+    if isinstance(redis_instance, Mapping):
+        return Redis(**redis_instance)
+    if isinstance(redis_instance, list | tuple) and all(
+        isinstance(node, Mapping) for node in redis_instance
+    ):
         from redis.cluster import ClusterNode
 
         node_of: Any = ClusterNode
         return RedisCluster(
-            startup_nodes=[node_of(node["host"], node["port"]) for node in given],
+            startup_nodes=[node_of(node["host"], node["port"]) for node in redis_instance],
             require_full_coverage=False,
         )
     raise ConfigurationError(
-        f"{shown(given)} must be a redis-py client, a dict of its arguments, or a list of nodes"
+        f"redis_instance={shown(redis_instance)} must be a redis-py client, a dict of its "
+        "arguments, or a list of nodes"
     )
 
 

@@ -178,6 +178,6 @@ class Worker:
         )
 
 
-def _or(given: T | None, default: T) -> T:
+def _or(value: T | None, default: T) -> T:
     """The value, or the default if it is None; zero and the empty string are values."""
-    return default if given is None else given
+    return default if value is None else value

@@ -112,11 +112,11 @@ def compressor_of(own: Any) -> NamedCompressor | None:
     return _Named(own)
 
 
-def middleware_of(given: Iterable[Any]) -> list[Middleware]:
+def middleware_of(declared: Iterable[Any]) -> list[Middleware]:
     """Middleware of streams; middleware of runnel is wrapped."""
     return [
         middleware if isinstance(middleware, DeadLetterMiddleware) else _Around(middleware)
-        for middleware in given
+        for middleware in declared
     ]
 
 

@@ -65,7 +65,7 @@ class Settings(BaseModel):
     default_join_delay: Seconds = 2
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
+def settings_of(arguments: Mapping[str, Any]) -> Settings:
     """Settings from keyword arguments, with defaults from the environment.
 
     :raises ConfigurationError: a setting is invalid or unknown.
@@ -76,6 +76,6 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         if (variable := f"RUNNEL_{name.upper()}") in os.environ
     }
     try:
-        return Settings.model_validate(found | dict(given))
+        return Settings.model_validate(found | dict(arguments))
     except ValidationError as error:
         raise ConfigurationError(f"the settings of runnel: {reasons(error)}") from None

@@ -95,7 +95,7 @@ def gather(
     handles = list(results)
     if not handles:
         return []
-    awaited = [one.awaited for one in handles]
+    awaited = [handle.awaited for handle in handles]
     return _call(
         handles[0].app, functools.partial(aio.gather, awaited, task_timeout, return_exceptions)
     )
@@ -110,7 +110,7 @@ def wait(
         return set(), set()
 
     async def main() -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
-        done, pending = await aio.wait([one.awaited for one in handles], timeout, return_when)
+        done, pending = await aio.wait([handle.awaited for handle in handles], timeout, return_when)
         # Callers have no event loop in which to await them.
         for future in pending:
             future.cancel()

@@ -96,7 +96,7 @@ async def gather(
     :param return_exceptions: return exceptions in place of results; otherwise the first is raised.
     """
     return await asyncio.gather(
-        *(one.get(task_timeout) for one in results), return_exceptions=return_exceptions
+        *(result.get(task_timeout) for result in results), return_exceptions=return_exceptions
     )
 
 
@@ -104,7 +104,7 @@ async def wait(
     results: Iterable[AsyncResult], timeout: float, return_when: ReturnWhen = "ALL_COMPLETED"
 ) -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
     """Futures that are done, and futures still pending after `timeout` seconds."""
-    waiting = [asyncio.ensure_future(one.get(None)) for one in results]
+    waiting = [asyncio.ensure_future(result.get(None)) for result in results]
     if not waiting:
         return set(), set()
     return await asyncio.wait(waiting, timeout=timeout, return_when=return_when)
