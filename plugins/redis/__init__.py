@@ -1,4 +1,4 @@
-"""Redis beside Postgres: queues whose jobs are kept there, streams and services."""
+"""Redis queues, streams and services, beside Postgres."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 try:
-    import redis as _  # noqa: F401  before whatever needs it
+    import redis as _  # noqa: F401  before the modules that need it
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "chancy.plugins.redis needs the package 'redis': pip install 'chancy[redis]'",
+        "chancy.plugins.redis requires the package 'redis': pip install 'chancy[redis]'",
         name="redis",
     ) from error
 
@@ -28,7 +28,7 @@ from chancy.plugins.redis.settings import History, RedisSettings
 from chancy.plugins.redis.streams.producing.relay import EventRelay
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.clients import checked
-from chancy.plugins.redis.transport.script_client import ScriptClient as StreamLink
+from chancy.plugins.redis.transport.script_client import ScriptClient
 from chancy.plugins.redis.transport.shard_client import linked
 from chancy.postgres.schema.component import Migrations, RoleKind
 
@@ -39,24 +39,25 @@ __all__ = ["RedisBroker", "RedisPlugin", "RedisSettings"]
 
 
 class RedisPlugin(Plugin):
-    """Connects an application to a Redis or Valkey server, or to a cluster of them.
+    """Connects an application to a Redis or Valkey server or cluster.
 
-    Jobs of a ``Queue(name, broker="redis")`` are kept there. How long a push outlasts the server
-    is the server's business: with ``appendfsync everysec`` a power cut costs the last second.
+    Jobs of a ``Queue(name, broker="redis")`` are stored there. The server's configuration decides
+    how durable a push is: with ``appendfsync everysec`` a power cut loses the last second.
 
     :param url: ``redis://[user:password@]host:port/db``, ``rediss://`` with TLS, or
-        ``unix://path?db=0``; of a cluster any node.
+        ``unix://path?db=0``; for a cluster the URL of any node.
     :param cluster: whether the server is a node of a Redis Cluster.
-    :param prefix: before every key: up to 64 of ``A-Z a-z 0-9 _ . : / -``.
-    :param connect_timeout_s: for a connection to be made.
-    :param timeout_s: for the answer to a command.
-    :param max_connections: of one process to one server.
-    :param keep_finished: finished jobs that are kept there, the last ones.
-    :param keep_failed: failed ones, apart from those.
-    :param keep_finished_s: seconds for which finished jobs are kept at most.
-    :param keep_failed_s: the same for failed ones.
-    :param history: which finished jobs are written into the history in Postgres: ``all``,
-        ``failed``, or ``none``. A queue may say otherwise: ``broker_options={"history": "all"}``.
+    :param prefix: prefix of every key: up to 64 of ``A-Z a-z 0-9 _ . : / -``.
+    :param connect_timeout_s: seconds to establish a connection.
+    :param timeout_s: seconds to wait for the reply to a command.
+    :param max_connections: connections of one process to one server.
+    :param replicas: replicas that must have a push before it returns (``WAIT``).
+    :param keep_finished: finished jobs that Redis keeps, the newest ones.
+    :param keep_failed: failed jobs that Redis keeps, counted separately.
+    :param keep_finished_s: seconds after which a finished job is removed.
+    :param keep_failed_s: seconds after which a failed job is removed.
+    :param history: which finished jobs are written to the history in Postgres: ``all``,
+        ``failed`` or ``none``. A queue overrides it with ``broker_options={"history": "all"}``.
     """
 
     Settings = RedisSettings
@@ -94,10 +95,10 @@ class RedisPlugin(Plugin):
             }
         )
 
-        #: Streams and processors are declared here; the processors run beside the worker.
+        #: Declares streams and processors; the processors run beside the worker.
         self.streams = Streams(self.settings)
         self._only: Collection[str] | None = None
-        #: Services are declared and commanded here; they run beside the worker.
+        #: Declares and controls services; they run beside the worker.
         self.services = Services(self.settings)
 
     @classmethod
@@ -123,9 +124,11 @@ class RedisPlugin(Plugin):
         return [commands(self.streams, self.services, self.settings)]
 
     def choose(self, processors: Collection[str]) -> Collection[str]:
-        ours = [name for one in self.streams.processors for name in (one.name, one.id)]
-        self._only = [name for name in processors if name in ours]
-        return ours
+        known = [
+            name for processor in self.streams.processors for name in (processor.name, processor.id)
+        ]
+        self._only = [name for name in processors if name in known]
+        return known
 
     @property
     def exit_code(self) -> int:
@@ -134,33 +137,33 @@ class RedisPlugin(Plugin):
     async def serve(self, runtime: Runtime) -> None:
         ORIGIN.set(Origin(lambda: runtime.worker_id))
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keep_up(), name="upkeep")
-            group.create_task(self._stream(runtime), name="streams")
+            group.create_task(self._run_upkeep(), name="upkeep")
+            group.create_task(self._run_streams(runtime), name="streams")
             group.create_task(self.services.serve(), name="services")
             if isinstance(runtime.broker, SqlStore):
-                group.create_task(self._relay(runtime.broker, runtime), name="relay")
+                group.create_task(self._relay_jobs(runtime.broker, runtime), name="relay")
                 group.create_task(self._relay_events(runtime.broker, runtime), name="event relay")
-                group.create_task(self._archive(runtime.broker, runtime), name="archive")
+                group.create_task(self._archive_jobs(runtime.broker, runtime), name="archive")
 
-    async def _stream(self, runtime: Runtime) -> None:
-        # What others wait for is handed over while the last jobs have their time.
+    async def _run_streams(self, runtime: Runtime) -> None:
+        # Partitions are handed over to other workers while the last jobs finish.
         await self.streams.serve(self._only, leader=runtime.leader, ending=runtime.ending)
 
-    async def _keep_up(self) -> None:
-        async with linked(self.settings) as link:
-            await Upkeep(link).serve()
+    async def _run_upkeep(self) -> None:
+        async with linked(self.settings) as client:
+            await Upkeep(client).serve()
 
-    async def _relay(self, store: SqlStore, runtime: Runtime) -> None:
-        async with linked(self.settings) as link:
-            await JobRelay(link, store, runtime).serve()
+    async def _relay_jobs(self, store: SqlStore, runtime: Runtime) -> None:
+        async with linked(self.settings) as client:
+            await JobRelay(client, store, runtime).serve()
 
     async def _relay_events(self, store: SqlStore, runtime: Runtime) -> None:
-        link = StreamLink(self.settings)
+        client = ScriptClient(self.settings)
         try:
-            await EventRelay(link, store, runtime).serve()
+            await EventRelay(client, store, runtime).serve()
         finally:
-            await link.close()
+            await client.close()
 
-    async def _archive(self, store: SqlStore, runtime: Runtime) -> None:
-        async with linked(self.settings) as link:
-            await Archive(link, store, runtime).serve()
+    async def _archive_jobs(self, store: SqlStore, runtime: Runtime) -> None:
+        async with linked(self.settings) as client:
+            await Archive(client, store, runtime).serve()

@@ -1,4 +1,4 @@
-"""The names of keys: a prefix, and a hash tag that keeps related keys on one node."""
+"""Key names: a prefix, and a hash tag that keeps related keys on one cluster node."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from chancy.text import shown
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Makes the names of keys.
+    """Builds key names.
 
-    :param prefix: of every key; of `RedisSettings`.
+    :param prefix: prefix of every key, from `RedisSettings`.
     """
 
     prefix: str
 
     def tag(self, name: str, shard: int = 0) -> str:
-        """What begins every key of one shard: ``{prefix name:shard}``.
+        """The start of every key of one shard: ``{prefix name:shard}``.
 
-        A cluster hashes only what is in braces: scripts may take any keys that share a tag.
+        A cluster hashes only the part in braces, so one script may use any keys that share a tag.
         """
         return f"{{{self.prefix}{name}:{shard}}}"
 
     def plain(self, name: str) -> str:
-        """A key that no script takes together with others."""
+        """A key that is never used in one script together with other keys."""
         return f"{self.prefix}{name}"
 
 
@@ -35,12 +35,12 @@ _TAG = re.compile(r"\{([^{}]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class ServiceKeys:
-    """The keys of one kind of services. On a cluster all of them share a hash tag.
+    """The keys of the services of one plugin. On a cluster all of them share a hash tag.
 
-    :param waiting: list: ids that wait for a worker; pushed on the left, taken from the right.
-    :param ended: list: ids that have ended and wait to be cleaned up after.
-    :param known: set: ids that run or are stopped, and those that are kept after their end.
-    :param hashes: what the hash of each service begins with, and the channel of its events.
+    :param waiting: list of ids that wait for a worker; pushed on the left, taken from the right.
+    :param ended: list of ids that have ended and wait for their cleanup.
+    :param known: set of ids that run or are stopped, and of those kept after their end.
+    :param hashes: prefix of the hash of each service and of the channel of its events.
     """
 
     waiting: str
@@ -49,23 +49,23 @@ class ServiceKeys:
     hashes: str
 
     @property
-    def given(self) -> tuple[str, str, str]:
-        """What every script is given."""
+    def script_keys(self) -> tuple[str, str, str]:
+        """The keys that every script receives."""
         return self.waiting, self.ended, self.known
 
     @property
     def rung(self) -> str:
-        """List: ids that a worker has moved while it waited, on their way to be taken."""
+        """List of ids that a blocked worker has moved from `waiting` and not yet claimed."""
         return f"{self.waiting}:rung"
 
     @property
     def control(self) -> str:
-        """Stream: ids of which something is wanted, for their owners to look at once."""
+        """Stream of ids with a new command, which their owners read immediately."""
         return f"{self.waiting}:control"
 
     @property
     def leases(self) -> str:
-        """Sorted set: ids that run, by the end of their lease in ms."""
+        """Sorted set of running ids by the end of their lease, in milliseconds."""
         return f"{self.waiting}:leases"
 
     def of(self, id: str) -> str:
@@ -74,7 +74,7 @@ class ServiceKeys:
 
 
 def own_keys(prefix: str) -> ServiceKeys:
-    """Those of the services of a plugin whose keys begin with a prefix."""
+    """The service keys of a plugin with this key prefix."""
     tag = f"{{{prefix}services}}:"
     return ServiceKeys(f"{tag}new", f"{tag}end", f"{tag}known", f"{tag}service-")
 
@@ -82,10 +82,10 @@ def own_keys(prefix: str) -> ServiceKeys:
 def named_keys(
     *, waiting: str, ended: str, known: str, hashes: str, clustered: bool = False
 ) -> ServiceKeys:
-    """Those of other names.
+    """Service keys with custom names.
 
-    :param clustered: put ``{services}`` before each, unless they share a hash tag.
-    :raises ConfigurationError: two are the same.
+    :param clustered: prepend ``{services}`` to each, unless they already share a hash tag.
+    :raises ConfigurationError: two names are equal.
     """
     names = (waiting, ended, known, hashes)
     if len(set(names)) != len(names):

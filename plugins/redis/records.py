@@ -1,4 +1,4 @@
-"""Jobs as Redis has them: one string each, the layout of which ``lua/_record.lua`` mirrors."""
+"""The binary record of a job in Redis, with the same layout as in ``jobs/lua/_record.lua``."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _refuse(name: str) -> Any:
 
 
 def check_json(text: str, what: str) -> Any:
-    """The value of JSON text that every store of ours would take.
+    """The value of a JSON string that both Redis and Postgres can store.
 
-    :raises ValueError, InvalidArguments: it is none: NUL, halves of surrogates, NaN.
+    :raises ValueError, InvalidArguments: it is not JSON, or has NUL, lone surrogates or NaN.
     """
     value, end = _scan(text, what)
     if end != len(text):
@@ -55,11 +55,11 @@ def _scan(text: str, what: str) -> tuple[Any, int]:
     try:
         return _FLOATS.raw_decode(text)
     except RecursionError:
-        raise ValueError(f"{what} is nested too deep") from None
+        raise ValueError(f"{what} is nested too deeply") from None
 
 
 def check_object(text: str, what: str) -> str:
-    """The text of a JSON object, on one line."""
+    """A JSON object as a string on one line."""
     value = check_json(text, what)
     if not isinstance(value, dict):
         raise ValueError(f"{what} is not an object: {text[:80]}")
@@ -67,10 +67,10 @@ def check_object(text: str, what: str) -> str:
 
 
 class Past(NamedTuple):
-    """What a job has behind it that was elsewhere before.
+    """The attempts that a job had in another store before it was moved to Redis.
 
     :param errors: its failures, oldest first, each with ``attempt``, ``worker_id`` and ``at``.
-    :param pushed_at: seconds since 1970; 0: now.
+    :param pushed_at: seconds since 1970; 0 means now.
     """
 
     attempt: int = 0
@@ -83,9 +83,9 @@ _NEW = Past()
 
 
 def pushed(job: PreparedJob, past: Past = _NEW) -> tuple[bytes, bytes]:
-    """What the script ``push`` takes of a job.
+    """The two arguments of the script ``push`` for a job: ORDER and REST.
 
-    :raises StatementFailed: a text of it cannot be stored.
+    :raises StatementFailed: the job has a string that cannot be stored.
     """
     try:
         check_json(job.arguments, "arguments")
@@ -117,47 +117,52 @@ def pushed(job: PreparedJob, past: Past = _NEW) -> tuple[bytes, bytes]:
     return order, b"".join((lengths, queue, func, arguments, limits, key, meta, errors))
 
 
-def settled(one: Settlement) -> bytes:
-    """What the script ``settle`` takes; what cannot be stored fails with a reason."""
-    if one.state is _SUCCEEDED and one.failure is None and one.meta is None:
-        # As nearly all of them are.
+def settled(settlement: Settlement) -> bytes:
+    """The argument of the script ``settle`` for a settlement.
+
+    A settlement that cannot be stored becomes a failure with the reason.
+    """
+    if settlement.state is _SUCCEEDED and settlement.failure is None and settlement.meta is None:
+        # The fast path: nearly all settlements are like this.
         result = b""
-        if one.result is not None:
+        if settlement.result is not None:
             try:
-                check_json(one.result, "the result")
-                result = one.result.encode()
+                check_json(settlement.result, "the result")
+                result = settlement.result.encode()
             except (ValueError, InvalidArguments) as error:
-                return _settled(_failed(one, error))
-        flags = one.refund + 2 * one.crashed
+                return _settled(_failed(settlement, error))
+        flags = settlement.refund + 2 * settlement.crashed
         return (
-            _SETTLE.pack(one.id.bytes, one.lease.bytes, 4, flags, 0, 0.0, 0, len(result), 0)
+            _SETTLE.pack(
+                settlement.id.bytes, settlement.lease.bytes, 4, flags, 0, 0.0, 0, len(result), 0
+            )
             + result
         )
     try:
-        return _settled(one)
+        return _settled(settlement)
     except (ValueError, OverflowError, InvalidArguments) as error:
-        return _settled(_failed(one, error))
+        return _settled(_failed(settlement, error))
 
 
-def _settled(one: Settlement) -> bytes:
+def _settled(settlement: Settlement) -> bytes:
     failure = result = meta = b""
-    if one.failure is not None:
-        failure = encode(one.failure.as_json(), what="the failure", limit=_HUGE).encode()
-    if one.result is not None:
-        check_json(one.result, "the result")
-        result = one.result.encode()
-    if one.meta is not None:
-        meta = check_object(one.meta, "meta").encode()
-    kind, at = 2, one.delay_s or 0.0
-    if one.run_at is not None:
-        kind, at = 1, seconds_of(one.run_at)
+    if settlement.failure is not None:
+        failure = encode(settlement.failure.as_json(), what="the failure", limit=_HUGE).encode()
+    if settlement.result is not None:
+        check_json(settlement.result, "the result")
+        result = settlement.result.encode()
+    if settlement.meta is not None:
+        meta = check_object(settlement.meta, "meta").encode()
+    kind, at = 2, settlement.delay_s or 0.0
+    if settlement.run_at is not None:
+        kind, at = 1, seconds_of(settlement.run_at)
     else:
-        _ = datetime.now(UTC) + timedelta(seconds=at)  # raises where the calendar ends
+        _ = datetime.now(UTC) + timedelta(seconds=at)  # raises after the year 9999
     head = _SETTLE.pack(
-        one.id.bytes,
-        one.lease.bytes,
-        one.state,
-        one.refund + 2 * one.crashed,
+        settlement.id.bytes,
+        settlement.lease.bytes,
+        settlement.state,
+        settlement.refund + 2 * settlement.crashed,
         kind,
         at,
         len(failure),
@@ -167,15 +172,18 @@ def _settled(one: Settlement) -> bytes:
     return b"".join((head, failure, result, meta))
 
 
-def _failed(one: Settlement, error: Exception) -> Settlement:
-    """What is settled instead of a settlement that cannot be stored."""
-    why = f"the settlement as {one.state.label} could not be stored: {error}"
+def _failed(settlement: Settlement, error: Exception) -> Settlement:
+    """The failure that replaces a settlement that cannot be stored."""
+    why = f"the settlement as {settlement.state.label} could not be stored: {error}"
     failure = Failure.named("chancy.errors.StatementFailed", why)
-    return Settlement(one.id, one.lease, State.FAILED, failure=failure)
+    return Settlement(settlement.id, settlement.lease, State.FAILED, failure=failure)
 
 
 def claim(id: bytes, record: bytes, taken: tuple[UUID, UUID] | None = None) -> Claim:
-    """The claim of a record that runs, or as it was before it was ``taken``: lease and worker."""
+    """The claim of a running job.
+
+    :param taken: lease and worker of the claim, if the record is from before the claim.
+    """
     (
         _, _, attempt, crashes, _, _, worker, lease, priority, most, position, _, _, _,
         n_queue, n_func, n_arguments, n_limits, n_key, n_meta, _, _,
@@ -194,7 +202,7 @@ def claim(id: bytes, record: bytes, taken: tuple[UUID, UUID] | None = None) -> C
 
 
 def meta_of(record: bytes) -> bytes:
-    """The meta of a record, one JSON object a line."""
+    """The meta of a record, one JSON object per line."""
     head = _HEAD.unpack_from(record)
     lengths = head[14:]
     at = _HEAD.size + sum(lengths[:5])
@@ -202,7 +210,7 @@ def meta_of(record: bytes) -> bytes:
 
 
 def parts(record: bytes) -> tuple[tuple[Any, ...], list[bytes]]:
-    """The numbers of a record, as ``lua/_record.lua`` lists them, and its texts."""
+    """The numbers of a record, in the order of ``lua/_record.lua``, and its strings."""
     numbers = _HEAD.unpack_from(record)
     texts: list[bytes] = []
     at = _HEAD.size
@@ -218,14 +226,14 @@ def failures(lines: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def queued(id: bytes, record: bytes) -> QueuedJob:
-    """A job as its record says."""
+    """The job of a record."""
     numbers, texts = parts(record)
     (
         state, _, attempt, crashes, claimed, stop, worker, _, priority, most, _, due, since,
         finished,
     ) = numbers  # fmt: skip
     texts[4] = b""
-    queue, func, arguments, limits, _, meta, errors, result = [one.decode() for one in texts]
+    queue, func, arguments, limits, _, meta, errors, result = [text.decode() for text in texts]
     running = state == State.RUNNING or state >= State.SUCCEEDED
     return QueuedJob(
         id=UUID(bytes=id),
@@ -237,21 +245,24 @@ def queued(id: bytes, record: bytes) -> QueuedJob:
         attempt=attempt,
         max_attempts=most,
         crashes=crashes,
-        run_at=None if due != due else moment(due),
+        run_at=None if due != due else datetime_of(due),
         worker_id=UUID(bytes=worker) if running and any(worker) else None,
         meta=json.loads(merged(meta)) if meta else {},
         errors=failures(errors),
         result=json.loads(result) if result else None,
-        pushed_at=moment(since),
-        claimed_at=moment(claimed) if claimed else None,
-        finished_at=moment(finished) if finished else None,
-        stop_asked_at=moment(stop) if stop else None,
+        pushed_at=datetime_of(since),
+        claimed_at=datetime_of(claimed) if claimed else None,
+        finished_at=datetime_of(finished) if finished else None,
+        stop_asked_at=datetime_of(stop) if stop else None,
         limits=limits_from(json.loads(limits) if limits else {}),
     )
 
 
-def place(record: bytes, now: float, ahead: int, running: int) -> QueuePosition:
-    """Where the job of a record stands, at a time of the server."""
+def position(record: bytes, now: float, ahead: int, running: int) -> QueuePosition:
+    """The queue position of the job of a record.
+
+    :param now: the time of the server.
+    """
     head = _HEAD.unpack_from(record)
     claimed, due, since = head[4], head[11], head[12]
     timed = due == due
@@ -267,21 +278,22 @@ def place(record: bytes, now: float, ahead: int, running: int) -> QueuePosition:
 def _line(error: Mapping[str, Any]) -> str:
     about = dict(error)
     attempt, worker, at = (about.pop(name, None) for name in ("attempt", "worker_id", "at"))
-    who = UUID(str(worker)) if worker else UUID(int=0)
-    when = seconds_of(datetime.fromisoformat(str(at))) if at else 0.0
-    return f"{int(attempt or 0)} {who} {when!r}\t{encode(about, what='a failure', limit=_HUGE)}"
+    worker_id = UUID(str(worker)) if worker else UUID(int=0)
+    failed_at = seconds_of(datetime.fromisoformat(str(at))) if at else 0.0
+    failure = encode(about, what="a failure", limit=_HUGE)
+    return f"{int(attempt or 0)} {worker_id} {failed_at!r}\t{failure}"
 
 
 def _error(line: str) -> Mapping[str, Any]:
     about, _, failure = line.partition("\t")
     attempt, worker, at = about.split(" ")
     found: dict[str, Any] = json.loads(failure)
-    when = moment(float(at)).isoformat()
-    return found | {"attempt": int(attempt), "worker_id": worker, "at": when}
+    failed_at = datetime_of(float(at)).isoformat()
+    return found | {"attempt": int(attempt), "worker_id": worker, "at": failed_at}
 
 
 def merged(lines: str) -> str:
-    """One JSON object of several, a later one put over those before."""
+    """The JSON objects of several lines merged into one; keys of later lines win."""
     if "\n" not in lines:
         return lines
     whole: dict[str, Any] = {}
@@ -294,8 +306,8 @@ def seconds_of(at: datetime) -> float:
     return (at - _EPOCH).total_seconds()
 
 
-def moment(seconds: float) -> datetime:
-    """A time of the server; what the calendar does not have is its end."""
+def datetime_of(seconds: float) -> datetime:
+    """The datetime of a server time in seconds, clamped to the years 1 to 9999."""
     try:
         return _EPOCH + timedelta(seconds=seconds)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""``chancy redis``."""
+"""The command group ``chancy redis``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def commands(streams: Streams, services: Services, settings: RedisSettings) -> c
     @click.group("redis")
     @click.pass_context
     def group(context: click.Context) -> None:
-        """Look after what is kept in Redis.
+        """Inspect and manage queues, streams and services in Redis.
 
         \b
         Example:
@@ -26,6 +26,8 @@ def commands(streams: Streams, services: Services, settings: RedisSettings) -> c
         """
         context.meta[SETTINGS] = settings
 
-    for one in (stream_commands(streams), service_commands(services), info_, task_, dlq, doctor):
-        group.add_command(one)
+    for command in (
+        stream_commands(streams), service_commands(services), info_, task_, dlq, doctor
+    ):  # fmt: skip
+        group.add_command(command)
     return group

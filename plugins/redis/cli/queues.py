@@ -1,4 +1,4 @@
-"""``chancy redis doctor``, ``info``, ``task`` and ``dlq``: the server, and the queues in it."""
+"""``chancy redis doctor``, ``info``, ``task`` and ``dlq``: the server and its queues."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from chancy.plugins.dead_letter import DeadLetter, DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.letter import facts
 from chancy.plugins.redis.cli.report import info, redis_queues, task
 from chancy.plugins.redis.maintenance.doctor import examine
-from chancy.plugins.redis.relay.purge import purge as forget
+from chancy.plugins.redis.relay.purge import purge as purge_jobs
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.shard_client import linked
 
-#: Where the commands find the settings of the plugin.
+#: The key of the plugin's settings in ``click.Context.meta``.
 SETTINGS = "chancy.redis.settings"
-#: The exit code when the answer is no.
+#: The exit status for a missing job, or for findings that need action.
 _NO = 1
 _PAGE = 500
 
 _LETTERS = DeadLetters()
-QUEUE = click.option("--queue", metavar="NAME", help="Only letters of this queue.")
+QUEUE = click.option("--queue", metavar="NAME", help="Only dead letters of this queue.")
 
 
 @click.command("info")
 @click.pass_obj
 def info_(line: CommandLine) -> None:
-    """Print, as JSON, the queues in Redis with up to 100 of their jobs in each state, and who
-    serves them. Exits 4 if Redis cannot be reached.
+    """Print the queues in Redis as JSON, with up to 100 jobs in each state and their workers.
+
+    Exits with status 4 if Redis cannot be reached.
 
     \b
     Example:
@@ -44,11 +45,11 @@ def info_(line: CommandLine) -> None:
     settings: RedisSettings = click.get_current_context().meta[SETTINGS]
 
     async def main(chancy: Application) -> dict[str, Any]:
-        # What is asked of all brokers leaves out one that is away.
-        async with linked(settings) as link:
-            await link.open()
+        # Calls over all brokers skip an unavailable one, so reach the server explicitly.
+        async with linked(settings) as client:
+            await client.open()
             found = await info(chancy)
-            await link.command("EXISTS", link.tag)
+            await client.command("EXISTS", client.tag)
             return found
 
     line.script(line.run(main))
@@ -58,7 +59,7 @@ def info_(line: CommandLine) -> None:
 @click.argument("id")
 @click.pass_obj
 def task_(line: CommandLine, id: str) -> None:
-    """Print a job as JSON. Exits 1 with {"error": …} if there is none.
+    """Print a job as JSON. Exits with status 1 and {"error": …} if it does not exist.
 
     \b
     Example:
@@ -67,12 +68,12 @@ def task_(line: CommandLine, id: str) -> None:
     try:
         wanted = UUID(id)
     except ValueError:
-        # Whatever a script took for one, it gets the same answer.
+        # A malformed id gets the same reply as an unknown one.
         found = None
     else:
         found = line.run(lambda chancy: task(chancy, wanted))
     if found is None:
-        line.script({"error": f"there is no job {id}, or it is kept no longer"})
+        line.script({"error": f"job {id} does not exist or is no longer kept"})
         sys.exit(_NO)
     line.script(found)
 
@@ -81,9 +82,10 @@ def task_(line: CommandLine, id: str) -> None:
 @as_json
 @click.pass_obj
 def doctor(line: CommandLine, json_: bool) -> None:
-    """Look whether the server is set as jobs need it. Exits 1 if something is to be done.
+    """Check the configuration of the Redis server. Exits with status 1 if action is needed.
 
-    Only Redis is spoken to. What it does not tell, as hosted servers do not, is left out.
+    Connects only to Redis. Settings that the server does not expose, as on hosted servers, are
+    left out.
 
     \b
     Example:
@@ -92,16 +94,19 @@ def doctor(line: CommandLine, json_: bool) -> None:
     settings: RedisSettings = click.get_current_context().meta[SETTINGS]
     found = asyncio.run(examine(settings))
     if json_:
-        line.script([one.as_json() for one in found])
+        line.script([finding.as_json() for finding in found])
     else:
-        rows = [("ok" if one.ok else "warn", one.about, one.found, one.todo) for one in found]
-        # No table: that would cut what is found, such as the error of a server that is away.
+        rows = [
+            ("ok" if finding.ok else "warn", finding.about, finding.found, finding.todo)
+            for finding in found
+        ]
+        # Not a table: that would truncate findings such as a connection error.
         rows.insert(0, ("", "about", "found", "to do"))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
             line.line("  ".join(padded).rstrip())
-    if not all(one.ok for one in found):
+    if not all(finding.ok for finding in found):
         sys.exit(_NO)
 
 
@@ -109,8 +114,8 @@ def doctor(line: CommandLine, json_: bool) -> None:
 def dlq() -> None:
     """Read, replay and purge the dead letters of queues in Redis, as JSON.
 
-    It is `chancy dead` for these queues; only letters that were not replayed count. A job that
-    failed becomes a letter within the sweep of the dead letters, half a minute by default.
+    Same as `chancy dead`, limited to these queues and to dead letters that were not replayed. A
+    failed job becomes a dead letter at the next sweep of that plugin, every 30 seconds by default.
 
     \b
     Example:
@@ -122,7 +127,7 @@ def dlq() -> None:
 @QUEUE
 @click.pass_obj
 def read(line: CommandLine, queue: str | None) -> None:
-    """Print the letters, those that died last first.
+    """Print the dead letters, newest first.
 
     \b
     Example:
@@ -138,14 +143,14 @@ def read(line: CommandLine, queue: str | None) -> None:
                 before = page[-1].id
         return found
 
-    line.script([facts(one) for one in line.run(main)])
+    line.script([facts(letter) for letter in line.run(main)])
 
 
 @dlq.command()
 @QUEUE
 @click.pass_obj
 def replay(line: CommandLine, queue: str | None) -> None:
-    """Push the jobs of the letters again, with all their attempts; prints how many.
+    """Push dead-lettered jobs again with all their attempts, and print how many.
 
     \b
     Example:
@@ -154,26 +159,27 @@ def replay(line: CommandLine, queue: str | None) -> None:
 
     async def main(chancy: Application) -> dict[str, Any]:
         filters = await _wanted(chancy, queue)
-        return {"replayed": sum([await _LETTERS.replay_all(chancy, one) for one in filters])}
+        replayed = [await _LETTERS.replay_all(chancy, wanted) for wanted in filters]
+        return {"replayed": sum(replayed)}
 
     line.script(line.run(main))
 
 
 @dlq.command()
 @QUEUE
-@click.option("--yes", is_flag=True, help="Do not ask: what is purged is lost.")
+@click.option("--yes", is_flag=True, help="Confirm: purged jobs are lost.")
 @click.pass_obj
 def purge(line: CommandLine, queue: str | None, yes: bool) -> None:
-    """Forget the letters and their jobs for good, with --yes; prints how many.
+    """Delete the dead letters and their jobs for good, and print how many. Requires --yes.
 
-    Nothing is left of the jobs in Redis and in the history.
+    The jobs are removed from Redis and from the history.
 
     \b
     Example:
       chancy redis dlq purge --app shop.jobs:chancy --queue mail --yes
     """
     if not yes:
-        raise click.UsageError("this forgets dead letters for good: give --yes if that is meant")
+        raise click.UsageError("this deletes dead letters for good: pass --yes to confirm")
 
     settings: RedisSettings = click.get_current_context().meta[SETTINGS]
 
@@ -181,11 +187,11 @@ def purge(line: CommandLine, queue: str | None, yes: bool) -> None:
         purged = 0
         for wanted in await _wanted(chancy, queue):
             while page := await _LETTERS.find(chancy, wanted, limit=_PAGE):
-                ids = [one.id for one in page]
-                await forget(settings, chancy.broker, ids)
-                some = await _LETTERS.purge_all(chancy, replace(wanted, ids=ids))
-                purged += some
-                if not some:
+                ids = [letter.id for letter in page]
+                await purge_jobs(settings, chancy.broker, ids)
+                count = await _LETTERS.purge_all(chancy, replace(wanted, ids=ids))
+                purged += count
+                if not count:
                     break
         return {"purged": purged}
 
@@ -193,6 +199,5 @@ def purge(line: CommandLine, queue: str | None, yes: bool) -> None:
 
 
 async def _wanted(chancy: Application, queue: str | None) -> Sequence[LetterFilter]:
-    return [
-        LetterFilter(queue=one.name, replayed=False) for one in await redis_queues(chancy, queue)
-    ]
+    queues = await redis_queues(chancy, queue)
+    return [LetterFilter(queue=queue.name, replayed=False) for queue in queues]

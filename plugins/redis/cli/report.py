@@ -1,4 +1,4 @@
-"""What ``chancy redis info`` and ``task`` tell of the queues in Redis, as values for JSON."""
+"""The output of ``chancy redis info`` and ``task``, as values for JSON."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from chancy.plugin.runtime import Application
 from chancy.queue.queue import Queue
 from chancy.states import State
 
-#: Jobs of a queue that are listed in each state.
+#: Jobs listed for each queue and state.
 LISTED = 100
 
 
 async def redis_queues(chancy: Application, name: str | None = None) -> Sequence[Queue]:
-    """The queues that have their jobs in Redis, or the one of them that has this name."""
+    """The queues whose jobs are in Redis, or only the one with this name."""
     queues = await chancy.broker.queues()
-    return [one for one in queues if one.broker == "redis" and name in (None, one.name)]
+    return [queue for queue in queues if queue.broker == "redis" and name in (None, queue.name)]
 
 
 async def info(chancy: Application) -> dict[str, Any]:
-    """Queues with their numbers and newest jobs, and the workers that serve them."""
+    """Queues with their counts and newest jobs, and the workers that serve them."""
     queues = await redis_queues(chancy)
-    names = {one.name for one in queues}
+    names = {queue.name for queue in queues}
     counts = await chancy.broker.counts()
     return {
         "queues": [
             {
-                "name": one.name,
-                "paused": one.paused,
-                "concurrency": one.concurrency,
-                "counts": counts[one.name]._asdict() if one.name in counts else {},
-                "waiting": await _listed(chancy, one, State.PENDING),
-                "running": await _listed(chancy, one, State.RUNNING),
-                "schedule": await _listed(chancy, one, State.SCHEDULED),
+                "name": queue.name,
+                "paused": queue.paused,
+                "concurrency": queue.concurrency,
+                "counts": counts[queue.name]._asdict() if queue.name in counts else {},
+                "waiting": await _listed(chancy, queue, State.PENDING),
+                "running": await _listed(chancy, queue, State.RUNNING),
+                "schedule": await _listed(chancy, queue, State.SCHEDULED),
             }
-            for one in queues
+            for queue in queues
         ],
         "heartbeats": [
             {
-                "worker": str(one.id),
-                "host": one.host,
-                "pid": one.pid,
-                "beat_at": _time(one.beat_at),
-                "silent_s": round(one.silent_s, 3),
+                "worker": str(worker.id),
+                "host": worker.host,
+                "pid": worker.pid,
+                "beat_at": _time(worker.beat_at),
+                "silent_s": round(worker.silent_s, 3),
             }
-            for one in await chancy.broker.workers()
-            if names.intersection(one.queues)
+            for worker in await chancy.broker.workers()
+            if names.intersection(worker.queues)
         ],
     }
 
 
 async def task(chancy: Application, id: UUID) -> dict[str, Any] | None:
-    """A job; None if there is none."""
+    """A job with its arguments, result and errors; None if it does not exist."""
     found = (await chancy.broker.get([id])).get(id)
     if found is None:
         return None
@@ -70,7 +70,7 @@ async def task(chancy: Application, id: UUID) -> dict[str, Any] | None:
 
 async def _listed(chancy: Application, queue: Queue, state: State) -> list[dict[str, Any]]:
     wanted = JobFilter(states=frozenset({state}), queue=queue.name, limit=LISTED)
-    return [_shown(one) for one in await chancy.broker.find(wanted)]
+    return [_shown(job) for job in await chancy.broker.find(wanted)]
 
 
 def _shown(job: QueuedJob) -> dict[str, Any]:

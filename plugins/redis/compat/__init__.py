@@ -1,1 +1,1 @@
-"""The call shapes of other libraries over Redis: a program of theirs runs with another import."""
+"""Compatible APIs of other Redis libraries, whose programs run with a changed import."""

@@ -1,4 +1,4 @@
-"""Finding the modules of a program by the names of their files."""
+"""Autodiscovery of the modules of a program by file pattern."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def discover(pattern: str) -> list[str]:
-    """Import the modules whose files match, by their place below the current directory.
+    """Import the modules whose files match a pattern below the current directory.
 
-    Files whose path could not be written after ``import``, such as those of ``.venv``, are left
-    out. Raises what importing one of the others raises.
+    Files whose path is not a valid module name, such as those of ``.venv``, are skipped. Errors of
+    an import are raised.
 
-    :returns: their names, in the order in which they were imported.
+    :returns: the names of the modules, in import order.
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -1,4 +1,4 @@
-"""A broker on Redis: every operation is one script, atomic, by the clock of the server."""
+"""The Redis broker: operations are atomic scripts that use the clock of the server."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from chancy.job.definition import QueuedJob
 from chancy.plugins.redis import records
 from chancy.plugins.redis.jobs import meta as folding
 from chancy.plugins.redis.jobs.claim import RedisClaims
+from chancy.plugins.redis.jobs.notifications import Notifications
 from chancy.plugins.redis.jobs.push import RedisPushes
-from chancy.plugins.redis.jobs.queues_and_workers import Queues, RedisHeartbeat, Workers
+from chancy.plugins.redis.jobs.queues import Queues
 from chancy.plugins.redis.jobs.settle import settle
-from chancy.plugins.redis.jobs.watch import Notifications
+from chancy.plugins.redis.jobs.workers import RedisHeartbeat, Workers
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.relay.adoption import adoption
 from chancy.plugins.redis.relay.outbox import JobOutboxWriter
@@ -44,9 +45,9 @@ from chancy.text import shown
 logger = logging.getLogger("chancy.redis")
 
 _COUNT_CAP = 100_001
-#: For so long the end of a job is told to those who asked for it, and of so many jobs.
-_EXPECTED_S, _MOST_EXPECTED = 86_400, 1_000_000
-_ANSWERS = {
+#: Seconds for which a watched job's completion is published, and the most jobs watched.
+_WATCHED_S, _MOST_WATCHED = 86_400, 1_000_000
+_CANCELLATIONS = {
     b"c": Cancellation.CANCELLED,
     b"a": Cancellation.ASKED,
     b"f": Cancellation.FINISHED,
@@ -57,26 +58,26 @@ _ANSWERS = {
 class RedisBroker:
     """A `chancy.broker.contract.Broker` on a Redis or Valkey server, or on one slot of a cluster.
 
-    Workers live as long as they beat: their beats are by the clock of the server, and the leases
-    of all that a worker has claimed stand and fall with them.
+    Heartbeats use the clock of the server. They renew the leases of all jobs that a worker has
+    claimed: when they stop, all of its leases expire together.
 
-    :param outbox: the schema in Postgres that has the table of the outbox, for
-        pushes inside transactions; None: there is none, and they are refused.
+    :param outbox: the schema in Postgres with the outbox table, for pushes inside transactions;
+        None: such pushes are refused.
     """
 
     def __init__(self, settings: RedisSettings, *, outbox: str | None = None) -> None:
         self.settings = settings
-        self._deposits = JobOutboxWriter(outbox)
+        self._outbox = JobOutboxWriter(outbox)
         self.tag = Keys(settings.prefix).tag("jobs")
-        #: The way to its server, for what is beside the broker.
-        self.link = ShardClient(settings, self.tag)
-        self._pushes = RedisPushes(self.link)
-        self._queues = Queues(self.link)
-        self._workers = Workers(self.link)
-        self._kept = (settings.keep_finished, settings.keep_failed)
+        #: The client of its shard, also used by the relay, the archive and the upkeep.
+        self.client = ShardClient(settings, self.tag)
+        self._pushes = RedisPushes(self.client)
+        self._queues = Queues(self.client)
+        self._workers = Workers(self.client)
+        self._keep = (settings.keep_finished, settings.keep_failed)
         self._ages = (settings.keep_finished_s, settings.keep_failed_s)
-        self._claims = RedisClaims(self.link, self._kept)
-        self._watch = Notifications(self.link, self._claims)
+        self._claims = RedisClaims(self.client, self._keep)
+        self._notifications = Notifications(self.client, self._claims)
 
     def __repr__(self) -> str:
         return f"RedisBroker({self.settings.shown_url})"
@@ -84,43 +85,50 @@ class RedisBroker:
     @property
     def capabilities(self) -> frozenset[Capability]:
         offered = {Capability.NOTICES, Capability.UNIQUE}
-        if self._deposits.possible:
+        if self._outbox.possible:
             offered.add(Capability.TRANSACTIONAL_PUSH)
         return frozenset(offered)
 
     async def open(self) -> None:
-        await self.link.open()
+        await self.client.open()
         self._claims.open()
 
     async def close(self) -> None:
-        await self._watch.close()
+        await self._notifications.close()
         await self._claims.close()
-        await self.link.close()
+        await self.client.close()
 
     def check_queue(self, queue: Queue) -> None:
         for name in queue.broker_options.keys() - {"history"}:
             raise ConfigurationError(
-                f"queue {queue.name!r}: the redis broker has no option {shown(name)}, but 'history'"
+                f"queue {queue.name!r}: the redis broker has no option {shown(name)}; "
+                f"its only option is 'history'"
             )
         history_of(queue, self.settings)
 
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """See `Broker.push`. Within a transaction of Postgres the jobs go into the outbox: their
-        unique keys are looked at when they come to Redis."""
+        """See `Broker.push`.
+
+        Within a Postgres transaction the jobs go into the outbox; their unique keys are checked
+        when they arrive in Redis.
+        """
         if within is None:
             return await self._pushes.push(jobs)
-        return await self._deposits.put(jobs, within)
+        return await self._outbox.put(jobs, within)
 
     def push_within(self, jobs: Sequence[PreparedJob], *, within: object) -> Mapping[UUID, UUID]:
-        """The same from a thread without an event loop; see `BlockingWithin`."""
-        return self._deposits.put_blocking(jobs, within)
+        """`push` within a transaction, without an event loop; see `BlockingWithin`."""
+        return self._outbox.put_blocking(jobs, within)
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        """All of them are taken before the first is stored, but within a transaction."""
+        """See `Broker.push_many`.
+
+        Outside a transaction all chunks are read before the first job is stored.
+        """
         if within is None:
             return await self._pushes.push([job for chunk in chunks for job in chunk])
         for chunk in chunks:
@@ -129,7 +137,7 @@ class RedisBroker:
 
     def adoption(self, control: Broker) -> Adoption | None:
         """See `chancy.broker.optional.Adopting`."""
-        return adoption(control, self.link, self.cancel) if self._deposits.possible else None
+        return adoption(control, self.client, self.cancel) if self._outbox.possible else None
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
@@ -139,7 +147,7 @@ class RedisBroker:
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
-        return await settle(self.link, self._kept, settlements)
+        return await settle(self.client, self._keep, settlements)
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale: set[UUID] = set()
@@ -150,7 +158,7 @@ class RedisBroker:
             parts: list[bytes] = []
             for note, meta in zip(notes[at : at + count], metas[at : at + count], strict=True):
                 parts += [note.id.bytes + note.lease.bytes, meta]
-            lines = await self.link.run("update_meta", *parts)
+            lines = await self.client.run("update_meta", *parts)
             for note, objects in zip(notes[at:], lines, strict=False):
                 if objects > folding.MOST:
                     await self._fold(note)
@@ -160,29 +168,29 @@ class RedisBroker:
         return frozenset(stale)
 
     async def _fold(self, note: Note) -> None:
-        [record] = await self.link.run("fetch", *self._ages, note.id.bytes)
+        [record] = await self.client.run("fetch", *self._ages, note.id.bytes)
         if record:
-            await folding.fold(self.link, note.id, note.lease, record)
+            await folding.fold(self.client, note.id, note.lease, record)
 
     async def promote(self, limit: int) -> Promotion:
         promoted = 0
         while True:
             most = max(0, min(MOVED, limit - promoted))
-            done, due = await self.link.run("promote", most)
+            done, due = await self.client.run("promote", most)
             promoted += done
             next_due_s = float(due) if due else None
-            # Fewer than could be: there are no more that are due, or they are large.
-            over = done < most and (not done or next_due_s != 0.0)
-            if over or promoted >= limit:
+            # Fewer than the limit: either no more jobs are due, or their records are large.
+            exhausted = done < most and (not done or next_due_s != 0.0)
+            if exhausted or promoted >= limit:
                 return Promotion(promoted, next_due_s)
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         found: dict[UUID, Cancellation] = {}
         left, at = list(dict.fromkeys(ids)), 0
         while at < len(left):
-            some = left[at : at + BATCH]
-            answer = await self.link.run("cancel", *self._kept, *(id.bytes for id in some))
-            found |= zip(some, map(_ANSWERS.__getitem__, answer), strict=False)
+            batch = left[at : at + BATCH]
+            answer = await self.client.run("cancel", *self._keep, *(id.bytes for id in batch))
+            found |= zip(batch, map(_CANCELLATIONS.__getitem__, answer), strict=False)
             at += len(answer)
         return found
 
@@ -190,17 +198,17 @@ class RedisBroker:
         moved: set[UUID] = set()
         left = sorted(set(ids))
         while left:
-            looked, *found = await self.link.run("run_now", *(id.bytes for id in left[:BATCH]))
+            processed, *found = await self.client.run("run_now", *(id.bytes for id in left[:BATCH]))
             moved.update(UUID(bytes=id) for id in found)
-            left = left[looked:]
+            left = left[processed:]
         return frozenset(moved)
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
-        answer = await self.link.run("stop_requests", worker_id.bytes)
+        answer = await self.client.run("stop_requests", worker_id.bytes)
         return [UUID(bytes=id) for id in answer]
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
-        # What nobody has fetched of what was given goes back within a second.
+        # Jobs handed off but never fetched are released within a second.
         unsure = self._claims.unsure(worker_id)
         found = await self._workers.running(worker_id, besides=besides)
         return {id: lease for id, lease in found.items() if lease not in unsure}
@@ -209,36 +217,36 @@ class RedisBroker:
         return await self._read(ids, "fetch", *self._ages)
 
     async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        return await self._read(ids, "watch", _EXPECTED_S, _MOST_EXPECTED, *self._ages)
+        return await self._read(ids, "watch", _WATCHED_S, _MOST_WATCHED, *self._ages)
 
     async def _read(
         self, ids: Sequence[UUID], script: str, *args: float
     ) -> Mapping[UUID, QueuedJob]:
-        texts = await records_of(self.link.run, ids, script, *args)
+        texts = await records_of(self.client.run, ids, script, *args)
         return {
             id: records.queued(id.bytes, text) for id, text in zip(ids, texts, strict=True) if text
         }
 
     async def unwatch(self, ids: Sequence[UUID]) -> None:
         for at in range(0, len(ids), MOVED):
-            await self.link.run("unwatch", *(id.bytes for id in ids[at : at + MOVED]))
+            await self.client.run("unwatch", *(id.bytes for id in ids[at : at + MOVED]))
 
     async def position(self, id: UUID) -> QueuePosition | None:
-        answer = await self.link.run("position", id.bytes)
+        answer = await self.client.run("position", id.bytes)
         if not answer:
             return None
         record, now, ahead, running = answer
-        return records.place(record, float(now), ahead, running)
+        return records.position(record, float(now), ahead, running)
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         if not 1 <= wanted.limit <= 1_000:
-            raise ConfigurationError(f"limit={wanted.limit} must be from 1 to 1,000 jobs")
+            raise ConfigurationError(f"limit={wanted.limit} must be from 1 to 1,000")
         states = "".join(str(int(state)) for state in wanted.states)
         before = b"" if wanted.before is None else wanted.before.bytes
         found: list[QueuedJob] = []
         while True:
             left = wanted.limit - len(found)
-            before, *rows = await self.link.run(
+            before, *rows = await self.client.run(
                 "find", before, left, states, wanted.queue or "", wanted.func or "", *self._ages
             )
             found += map(records.queued, rows[::2], rows[1::2])
@@ -246,12 +254,12 @@ class RedisBroker:
                 return found
 
     async def counts(self) -> Mapping[str, QueueCounts]:
-        answer: list[bytes] = await self.link.run("counts")
+        answer: list[bytes] = await self.client.run("counts")
         found: dict[str, dict[str, int]] = {}
         for field, number in zip(answer[::2], answer[1::2], strict=True):
             letter, _, queue = field.decode().partition(":")
             state = {"p": "pending", "r": "running", "s": "scheduled"}[letter]
-            # Below zero where the counters were deleted by hand, until they are mended.
+            # Negative after counters were deleted by hand, until the repair recounts them.
             found.setdefault(queue, {})[state] = max(0, min(int(number), _COUNT_CAP))
         return {queue: QueueCounts(**by_state) for queue, by_state in found.items()}
 
@@ -286,19 +294,19 @@ class RedisBroker:
         return await self._workers.all()
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        answer = await self.link.run("orphans", silent_s, max(0, min(limit, MOVED)))
+        answer = await self.client.run("orphans", silent_s, max(0, min(limit, MOVED)))
         return list(map(records.claim, answer[::2], answer[1::2]))
 
     def heartbeat(self, worker_id: UUID) -> Heartbeat:
         return RedisHeartbeat(self.settings, self.tag, worker_id)
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
-        return await self._watch.subscribe(topic)
+        return await self._notifications.subscribe(topic)
 
 
 def _meta(note: Note) -> bytes:
     try:
-        return records.check_object(note.meta, "a note").encode()
+        return records.check_object(note.meta, "meta").encode()
     except (InvalidArguments, ValueError) as error:
         logger.error("meta_update_refused job=%s error=%s", note.id, error)
         return b"{}"

@@ -1,4 +1,4 @@
-"""Claiming, without losing a claim whose answer was lost."""
+"""Claiming jobs, and recovering claims whose reply was lost."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from chancy.states import State
 
 logger = logging.getLogger("chancy.redis")
 
-#: Seconds for which a claim without an answer may still be carried out by the server.
+#: Seconds for which the server may still execute a claim without a reply.
 _UNKNOWN_FOR_S = 30.0
 _LEASES = 64
-#: Claims without an answer that are remembered: the workers of a process times their queues.
+#: Most unanswered claims that are remembered for a worker and queue.
 _MOST_UNKNOWN = 1_000
 _NO_LEASE = UUID(int=0)
-#: Seconds at the most until claims that could not be given back are given back again.
+#: Most seconds between two attempts to release claims.
 _AGAIN_S = 5.0
 
 
 @dataclass(slots=True)
 class _UnansweredScript:
-    """A claim whose answer was lost."""
+    """A claim script whose reply was lost."""
 
     lease: UUID
     since: float
@@ -53,28 +53,28 @@ class RedisClaims:
     :param keep: how many finished and how many failed jobs the server keeps.
     """
 
-    def __init__(self, link: ShardClient, keep: tuple[int, int]) -> None:
-        self._link = link
-        self._kept = keep
+    def __init__(self, client: ShardClient, keep: tuple[int, int]) -> None:
+        self._client = client
+        self._keep = keep
         self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_UnansweredScript]] = {}
-        # The workers of claims that are under way, and the leases of what these may give.
+        # The worker of each claim call in flight, and the leases that its claims may have.
         self._calls: list[tuple[UUID, set[UUID]]] = []
-        self._returns: set[asyncio.Task[None]] = set()
-        self._asking: set[tuple[UUID, str]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
+        self._confirming: set[tuple[UUID, str]] = set()
         self._closed = asyncio.Event()
-        #: Where workers wait for what is pushed, while `attended` is set.
-        self.desk = Handoff(self._give_back, self._look)
-        self.attended = False
+        #: Receives pushed jobs for waiting workers, while `listening` is true.
+        self.handoff = Handoff(self._release, self._confirm)
+        self.listening = False
 
     async def claim(self, queue: str, *, worker_id: UUID, limit: int) -> Sequence[Claim]:
         """See `Broker.claim`."""
         if limit <= 0:
             return []
-        if given := self.desk.fetch(worker_id, queue, limit):
-            return given
+        if handed := self.handoff.fetch(worker_id, queue, limit):
+            return handed
         if self._unknown and (found := await self._recover(queue, worker_id)):
-            self.desk.keep(found[limit:])
+            self.handoff.store(found[limit:])
             return found[:limit]
         leases: set[UUID] = set()
         call = (worker_id, leases)
@@ -82,131 +82,135 @@ class RedisClaims:
         try:
             return await self._claim(queue, worker_id, limit, leases)
         finally:
-            # By identity: another call may be its equal.
-            self._calls = [one for one in self._calls if one is not call]
+            # By identity: another call may compare equal.
+            self._calls = [other for other in self._calls if other is not call]
 
     async def _claim(
         self, queue: str, worker_id: UUID, limit: int, leases: set[UUID]
     ) -> Sequence[Claim]:
         claims: list[Claim] = []
         missed: list[Claim] = []
-        lease, began = _NO_LEASE, 0.0
+        lease, sent_at = _NO_LEASE, 0.0
         try:
             while len(claims) < limit:
-                # One for each script: what one has given is known, whatever becomes of the next.
-                lease, began = self._lease(), time.monotonic()
+                # A lease for each script: if a later reply is lost, the earlier claims are known.
+                lease, sent_at = self._lease(), time.monotonic()
                 leases.add(lease)
                 most = min(MOVED, limit - len(claims))
-                given, fresh, more = await self._ask(queue, worker_id, lease, most)
-                missed += given
-                leases.update(claim.lease for claim in given)
+                handed, fresh, more = await self._run_claim(queue, worker_id, lease, most)
+                missed += handed
+                leases.update(claim.lease for claim in handed)
                 claims += fresh
                 if not more:
                     break
         except BaseException as error:
-            self.desk.keep([*missed, *claims])
+            self.handoff.store([*missed, *claims])
             if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
                 unknown = self._unknown.setdefault((worker_id, queue), [])
                 if len(unknown) < _MOST_UNKNOWN:
-                    unknown.append(_UnansweredScript(lease, began))
+                    unknown.append(_UnansweredScript(lease, sent_at))
             raise
         room = limit - len(claims)
-        self.desk.keep(missed[room:])
+        self.handoff.store(missed[room:])
         return [*missed[:room], *claims]
 
-    async def _ask(
+    async def _run_claim(
         self, queue: str, worker_id: UUID, lease: UUID, most: int
     ) -> tuple[list[Claim], list[Claim], bool]:
-        """What was given and did not come, what is claimed now, and whether there may be more."""
-        came, sent = self.desk.came(worker_id, queue), time.monotonic()
-        answer: list[Any] = await self._link.run(
+        """Run the script ``claim`` once.
+
+        :returns: handed-off claims that did not arrive, new claims, and whether there may be more.
+        """
+        received, sent = self.handoff.unconfirmed(worker_id, queue), time.monotonic()
+        answer: list[Any] = await self._client.run(
             "claim",
             queue,
             worker_id.bytes,
             lease.bytes,
             most,
-            self.desk.name,
-            int(self.attended),
-            *came,
+            self.handoff.name,
+            int(self.listening),
+            *received,
         )
-        self.desk.told(worker_id, queue, came)
-        self.desk.skew = sent - float(answer[1])
+        self.handoff.confirmed(worker_id, queue, received)
+        self.handoff.skew = sent - float(answer[1])
         at = 3 + 2 * answer[0]
         missed, ids, found = _claims(answer[3:at]), answer[at::2], answer[at + 1 :: 2]
         fresh = list(map(records.claim, ids, found, repeat((lease, worker_id))))
         for claim, record in zip(fresh, found, strict=True):
             if claim.meta is not None and folding.is_long(record):
-                await folding.fold(self._link, claim.id, claim.lease, record)
-        return self.desk.missed(missed), fresh, answer[2] == 1
+                await folding.fold(self._client, claim.id, claim.lease, record)
+        return self.handoff.missed(missed), fresh, answer[2] == 1
 
     def unsure(self, worker_id: UUID) -> Collection[UUID]:
-        """The leases of the claims of a worker whose answer may come yet: it is waited for, however
-        long that takes, or was lost."""
+        """The leases of a worker's claims that are in flight, or whose reply was lost recently."""
         since = time.monotonic() - _UNKNOWN_FOR_S
         lost = {
-            one.lease
+            script.lease
             for (worker, _), unknown in self._unknown.items()
             if worker == worker_id
-            for one in unknown
-            if one.since > since
+            for script in unknown
+            if script.since > since
         }
         return lost.union(*(leases for worker, leases in self._calls if worker == worker_id))
 
     async def leave(self, worker_id: UUID) -> None:
-        """Give back what a worker that leaves was given last, and drop what is remembered of it."""
+        """Release the claims that a leaving worker has not fetched, and drop its state."""
         for key in [key for key in self._unknown if key[0] == worker_id]:
             del self._unknown[key]
-        for queue in self.desk.queues(worker_id):
-            missed, _, _ = await self._ask(queue, worker_id, _NO_LEASE, 0)
-            self.desk.keep(missed)
-            waiting = self.desk.fetch(worker_id, queue, _MOST_UNKNOWN)
+        for queue in self.handoff.queues(worker_id):
+            missed, _, _ = await self._run_claim(queue, worker_id, _NO_LEASE, 0)
+            self.handoff.store(missed)
+            waiting = self.handoff.fetch(worker_id, queue, _MOST_UNKNOWN)
             if waiting:
-                # Once: whoever leaves does not wait for the server. What it keeps is rescued.
-                await self._settle_back(waiting)
-        self.desk.forget(worker_id)
+                # One attempt: a leaving worker does not wait for the server. The rest is rescued.
+                await self._release_once(waiting)
+        self.handoff.remove(worker_id)
 
     def open(self) -> None:
-        """Give back from now on what nobody fetches."""
+        """Start releasing claims that are not fetched in time."""
         self._closed = asyncio.Event()
-        self._asking.clear()
+        self._confirming.clear()
 
     async def close(self) -> None:
-        """Let what is being given back be given back, if the server takes it at once. The rest
-        stays claimed until its worker is taken for dead."""
+        """Finish releases in progress, with one attempt each.
+
+        Claims that could not be released stay claimed until their worker is presumed dead.
+        """
         self._closed.set()
-        if self._returns:
-            await asyncio.wait(self._returns)
+        if self._releases:
+            await asyncio.wait(self._releases)
 
-    def _give_back(self, claims: Sequence[Claim]) -> None:
-        # Nobody can fetch them any more: after an error they may be with another worker.
-        self._begin(self._until_done(partial(self._settle_back, claims)))
+    def _release(self, claims: Sequence[Claim]) -> None:
+        # They cannot be fetched any more: after an error another worker may have them.
+        self._start(self._until_done(partial(self._release_once, claims)))
 
-    def _look(self, worker_id: UUID, queue: str) -> None:
-        """Ask what was given to a worker, for its next claim, or to give it back."""
-        if (worker_id, queue) not in self._asking:
-            self._asking.add((worker_id, queue))
-            self._begin(self._until_done(partial(self._look_once, worker_id, queue)))
+    def _confirm(self, worker_id: UUID, queue: str) -> None:
+        """Fetch the handed-off claims of a worker from the server, to be claimed or released."""
+        if (worker_id, queue) not in self._confirming:
+            self._confirming.add((worker_id, queue))
+            self._start(self._until_done(partial(self._confirm_once, worker_id, queue)))
 
-    async def _look_once(self, worker_id: UUID, queue: str) -> bool:
+    async def _confirm_once(self, worker_id: UUID, queue: str) -> bool:
         try:
-            missed, _, _ = await self._ask(queue, worker_id, _NO_LEASE, 0)
+            missed, _, _ = await self._run_claim(queue, worker_id, _NO_LEASE, 0)
         except BrokerError as error:
             logger.warning("handoff_unconfirmed queue=%s error=%s", queue, error)
             return False
-        self._asking.discard((worker_id, queue))
-        self.desk.keep(missed)
+        self._confirming.discard((worker_id, queue))
+        self.handoff.store(missed)
         return True
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closed.is_set():
             work.close()
             return
-        task = asyncio.create_task(work, name="chancy redis claims given back")
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
+        task = asyncio.create_task(work, name="chancy redis claims released")
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def _until_done(self, attempt: Callable[[], Awaitable[bool]]) -> None:
-        """Try until it is done, or we close."""
+        """Repeat an attempt until it returns true or the claims are closed."""
         backoff, closed = Backoff(base_s=PATIENCE_S, cap_s=_AGAIN_S), self._closed
         while not await attempt() and not closed.is_set():
             with suppress(TimeoutError):
@@ -214,11 +218,13 @@ class RedisClaims:
                     await closed.wait()
                     return
 
-    async def _settle_back(self, claims: Sequence[Claim]) -> bool:
-        """Whether the server took them back. Repeated, it changes nothing of what it took."""
-        back = [Settlement(one.id, one.lease, State.PENDING, refund=True) for one in claims]
+    async def _release_once(self, claims: Sequence[Claim]) -> bool:
+        """Release claims; False if the server is unavailable. Idempotent."""
+        released = [
+            Settlement(claim.id, claim.lease, State.PENDING, refund=True) for claim in claims
+        ]
         try:
-            await settle(self._link, self._kept, back)
+            await settle(self._client, self._keep, released)
         except BrokerError as error:
             logger.warning("handoff_release_failed jobs=%d error=%s", len(claims), error)
             return False
@@ -230,16 +236,19 @@ class RedisClaims:
         return self._leases.pop()
 
     async def _recover(self, queue: str, worker_id: UUID) -> list[Claim]:
-        """The jobs of claims whose answer was lost; asked again until they cannot come any more."""
+        """The claims of scripts whose reply was lost.
+
+        Each script is looked up once per second, until the server cannot execute it any more.
+        """
         unknown = self._unknown.get((worker_id, queue), [])
         now = time.monotonic()
-        for one in list(unknown):
-            if now - one.asked_at < 1.0:
+        for script in list(unknown):
+            if now - script.asked_at < 1.0:
                 continue
-            claims = await self._of_lease(worker_id, one.lease)
-            one.asked_at = now
-            if claims or now - one.since > _UNKNOWN_FOR_S:
-                unknown.remove(one)
+            claims = await self._of_lease(worker_id, script.lease)
+            script.asked_at = now
+            if claims or now - script.since > _UNKNOWN_FOR_S:
+                unknown.remove(script)
             if claims:
                 found = sorted(claims, key=lambda claim: (-claim.priority, claim.position))
                 logger.info("claim_recovered queue=%s jobs=%d", queue, len(found))
@@ -249,11 +258,11 @@ class RedisClaims:
         return []
 
     async def _of_lease(self, worker_id: UUID, lease: UUID) -> Collection[Claim]:
-        """What was claimed with a lease, piece by piece."""
+        """All claims with a lease, read page by page."""
         found: dict[UUID, Claim] = {}
         cursor: bytes | str = "0"
         while True:
-            answer = await self._link.run("recover", worker_id.bytes, lease.bytes, cursor)
+            answer = await self._client.run("recover", worker_id.bytes, lease.bytes, cursor)
             cursor = answer[0]
             found |= {claim.id: claim for claim in _claims(answer[1:])}
             if cursor == b"0":

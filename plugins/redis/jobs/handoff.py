@@ -1,8 +1,9 @@
-"""Jobs that a push gives at once to a worker that waits for them, so that nobody has to ask.
+"""Handing a pushed job directly to a waiting worker, without a round trip to claim it.
 
-A worker whose claim finds too little waits at the desk of its process. The script of a push that
-finds it there claims the job for it, and publishes it to the desk. Every claim says what came, and
-is told what else was given: a job is not lost with the message, and not taken twice.
+A worker whose claim returns too few jobs is parked on the server, with the handoff of its process.
+The script of a push that finds it claims the job for it and publishes the job to the handoff. Each
+claim confirms the jobs that arrived, and returns the handed-off jobs that did not: no job is lost
+with its message, and none runs twice.
 """
 
 from __future__ import annotations
@@ -21,163 +22,169 @@ from chancy.plugins.redis import records
 
 logger = logging.getLogger("chancy.redis")
 
-#: Seconds after which a job that no claim has fetched from the desk goes back: its queue is no
-#: longer served here, or has no room.
+#: Seconds after which a job that no claim has fetched is released: its queue is no longer served
+#: here, or has no room.
 PATIENCE_S = 0.25
-#: Seconds after which what arrives is not taken: who was frozen or cut off may have lost it to
-#: another, and asks. Far below any time after which a worker is taken for dead.
+#: Seconds after which a job that arrives is not accepted, but confirmed with the server first: a
+#: process that was frozen or cut off may have lost it. Far below any timeout after which a worker
+#: is presumed dead.
 LATE_S = 0.5
 _WORKER, _ID = 16, 32
-#: Workers of a process, those that were declared dead too, times their queues. Above it those go
-#: that have not been asked for the longest, but for what the server does not know yet that it came:
-#: it would give that again. It forgets by itself what it has given after `_FORGOTTEN_S`.
-MOST_PLACES = 1_000
+#: Most entries of a process: its workers, including dead ones, times their queues. Above it the
+#: least recently used entries are dropped, except those with unconfirmed jobs, which the server
+#: would hand off again. The server drops its own list of these jobs after `_FORGOTTEN_S`.
+MOST_ENTRIES = 1_000
 _FORGOTTEN_S = 86_400.0
 
-_moment: Callable[[bytes], tuple[float, ...]] = struct.Struct(">d").unpack_from
+_time_of: Callable[[bytes], tuple[float, ...]] = struct.Struct(">d").unpack_from
 
 
 @dataclass(slots=True)
 class _WaitingWorker:
-    """Of one worker and queue."""
+    """The entry of one worker and queue."""
 
-    #: Given, and not yet fetched by a claim.
+    #: Claims that were handed off and that no claim call has fetched yet.
     waiting: list[Claim] = field(default_factory=list[Claim])
-    #: Of what was given: lease and id as one. The server does not know yet that it came.
-    came: set[bytes] = field(default_factory=set[bytes])
-    #: When the last one was given of which the server knows: what comes later is not new.
-    known: float = 0.0
-    #: The same of places that went, of which this one may be one: whether it is new is asked.
-    doubted: float = 0.0
+    #: Lease and id of each job that arrived and is not confirmed to the server yet.
+    unconfirmed: set[bytes] = field(default_factory=set[bytes])
+    #: Handoff time of the newest confirmed job; a message that is not newer is a duplicate.
+    confirmed_at: float = 0.0
+    #: `confirmed_at` of dropped entries, possibly of this one: older messages need confirmation.
+    dropped_at: float = 0.0
 
 
 class Handoff:
-    """Where what was given to the workers of this process waits for their next claim.
+    """Jobs handed to the workers of this process, until their next claim call fetches them.
 
-    :param give_back: told what nobody has fetched.
-    :param ask: told of a worker and a queue for which something came that was not taken, and that
-        no claim has asked for since: the worker may never claim there again.
+    :param release: called with claims that no claim call has fetched in time.
+    :param confirm: called with a worker and a queue whose job arrived but was not accepted, and
+        for which no claim was sent since: the worker may never claim there again.
     """
 
     def __init__(
         self,
-        give_back: Callable[[Sequence[Claim]], None],
-        ask: Callable[[UUID, str], None],
+        release: Callable[[Sequence[Claim]], None],
+        confirm: Callable[[UUID, str], None],
     ) -> None:
-        self._give_back = give_back
-        self._ask = ask
-        self._doubted = 0.0
-        self._places: dict[tuple[UUID, str], _WaitingWorker] = {}
-        #: Seconds of our clock less those of the server's, or a little less; None: not known yet.
+        self._release = release
+        self._confirm = confirm
+        self._dropped_at = 0.0
+        self._entries: dict[tuple[UUID, str], _WaitingWorker] = {}
+        #: Our monotonic clock minus the server's clock in seconds, or slightly less; None: unknown.
         self.skew: float | None = None
-        #: Names it on the server.
+        #: Identifies this handoff on the server.
         self.name = uuid.uuid4().hex.encode()
 
-    def hear(self, payload: bytes) -> str | None:
-        """Take what was published; the queue whose worker is to claim, None if it is not new.
+    def receive(self, payload: bytes) -> str | None:
+        """Accept a published job.
 
-        What comes late is left for the claim to ask for.
+        A late job is not accepted: the next claim confirms it with the server.
+
+        :returns: the queue whose worker should claim; None for a duplicate.
         """
         claim = records.claim(payload[_WORKER:_ID], payload[_ID:])
-        place = self._places.get((claim.worker_id, claim.queue))
-        given_at = _moment(claim.lease.bytes)[0]
-        if place is not None and given_at <= place.known:
+        entry = self._entries.get((claim.worker_id, claim.queue))
+        given_at = _time_of(claim.lease.bytes)[0]
+        if entry is not None and given_at <= entry.confirmed_at:
             return None
         age_s = None if self.skew is None else time.monotonic() - self.skew - given_at
-        if place is None or given_at <= place.doubted or age_s is None or age_s > LATE_S:
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._doubt, claim, given_at)
+        if entry is None or given_at <= entry.dropped_at or age_s is None or age_s > LATE_S:
+            loop = asyncio.get_running_loop()
+            loop.call_later(PATIENCE_S, self._confirm_late, claim, given_at)
             return claim.queue
-        if not _note(place, claim):
+        if not _add(entry, claim):
             return None
-        self.keep([claim])
+        self.store([claim])
         return claim.queue
 
-    def keep(self, claims: Sequence[Claim]) -> None:
-        """Have claims of one worker and queue wait for the next one that fetches them."""
+    def store(self, claims: Sequence[Claim]) -> None:
+        """Store claims of one worker and queue for its next claim call."""
         if claims:
-            place = self._place(claims[0].worker_id, claims[0].queue)
-            place.waiting += claims
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._expire, place, claims)
+            entry = self._entry(claims[0].worker_id, claims[0].queue)
+            entry.waiting += claims
+            asyncio.get_running_loop().call_later(PATIENCE_S, self._expire, entry, claims)
 
     def fetch(self, worker_id: UUID, queue: str, limit: int) -> list[Claim]:
-        """What waits."""
-        place = self._places.get((worker_id, queue))
-        if place is None or not place.waiting:
+        """Remove and return up to `limit` stored claims."""
+        entry = self._entries.get((worker_id, queue))
+        if entry is None or not entry.waiting:
             return []
-        found = place.waiting[:limit]
-        del place.waiting[:limit]
+        found = entry.waiting[:limit]
+        del entry.waiting[:limit]
         return found
 
     def queues(self, worker_id: UUID) -> Sequence[str]:
-        """Where a worker has waited."""
-        return [queue for worker, queue in self._places if worker == worker_id]
+        """The queues on which a worker has waited."""
+        return [queue for worker, queue in self._entries if worker == worker_id]
 
-    def came(self, worker_id: UUID, queue: str) -> Sequence[bytes]:
-        """What to tell the server that it came."""
-        return list(self._place(worker_id, queue).came)
+    def unconfirmed(self, worker_id: UUID, queue: str) -> Sequence[bytes]:
+        """Lease and id of the jobs that arrived and that the next claim should confirm."""
+        return list(self._entry(worker_id, queue).unconfirmed)
 
-    def told(self, worker_id: UUID, queue: str, came: Sequence[bytes]) -> None:
-        """The server knows of these."""
-        if came:
-            place = self._place(worker_id, queue)
-            place.came.difference_update(came)
-            place.known = max(place.known, *(_moment(one)[0] for one in came))
+    def confirmed(self, worker_id: UUID, queue: str, received: Sequence[bytes]) -> None:
+        """Record that the server has the confirmation of these jobs."""
+        if received:
+            entry = self._entry(worker_id, queue)
+            entry.unconfirmed.difference_update(received)
+            newest = max(_time_of(token)[0] for token in received)
+            entry.confirmed_at = max(entry.confirmed_at, newest)
 
     def missed(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Of what the server says was given, that which has not come."""
-        return [
-            claim for claim in claims if _note(self._place(claim.worker_id, claim.queue), claim)
-        ]
+        """Those of the handed-off claims that the server reports which have not arrived."""
+        return [claim for claim in claims if _add(self._entry(claim.worker_id, claim.queue), claim)]
 
-    def forget(self, worker_id: UUID) -> None:
-        """Drop what is remembered of a worker that has left."""
+    def remove(self, worker_id: UUID) -> None:
+        """Drop the entries of a worker that has left."""
         for queue in self.queues(worker_id):
-            del self._places[worker_id, queue]
+            del self._entries[worker_id, queue]
 
-    def _doubt(self, claim: Claim, given_at: float) -> None:
-        """Ask for what came and was not taken, if no claim has done it meanwhile."""
-        place = self._places.get((claim.worker_id, claim.queue))
-        if place is None or (given_at > place.known and _name(claim) not in place.came):
-            self._ask(claim.worker_id, claim.queue)
+    def _confirm_late(self, claim: Claim, given_at: float) -> None:
+        """Confirm a job that was not accepted, unless a claim has done so meanwhile."""
+        entry = self._entries.get((claim.worker_id, claim.queue))
+        if entry is None or (
+            given_at > entry.confirmed_at and _token(claim) not in entry.unconfirmed
+        ):
+            self._confirm(claim.worker_id, claim.queue)
 
-    def _place(self, worker_id: UUID, queue: str) -> _WaitingWorker:
-        place = self._places.pop((worker_id, queue), None)
-        if place is None:
-            if len(self._places) >= MOST_PLACES:
-                self._drop_one()
-            place = _WaitingWorker(doubted=self._doubted)
-        # The last one that was asked for is the last to go.
-        self._places[worker_id, queue] = place
-        return place
+    def _entry(self, worker_id: UUID, queue: str) -> _WaitingWorker:
+        entry = self._entries.pop((worker_id, queue), None)
+        if entry is None:
+            if len(self._entries) >= MOST_ENTRIES:
+                self._drop_oldest()
+            entry = _WaitingWorker(dropped_at=self._dropped_at)
+        # Reinserted last: the dict is ordered by last use.
+        self._entries[worker_id, queue] = entry
+        return entry
 
-    def _drop_one(self) -> None:
+    def _drop_oldest(self) -> None:
         now = time.monotonic() - (self.skew or 0.0)
-        for key, place in self._places.items():
-            newest = max((_moment(one)[0] for one in place.came), default=-_FORGOTTEN_S)
-            if not place.waiting and newest < now - _FORGOTTEN_S:
-                self._doubted = max(self._doubted, place.known)
-                del self._places[key]
+        for key, entry in self._entries.items():
+            times = (_time_of(token)[0] for token in entry.unconfirmed)
+            newest = max(times, default=-_FORGOTTEN_S)
+            if not entry.waiting and newest < now - _FORGOTTEN_S:
+                self._dropped_at = max(self._dropped_at, entry.confirmed_at)
+                del self._entries[key]
                 return
 
-    def _expire(self, place: _WaitingWorker, claims: Sequence[Claim]) -> None:
-        waiting = set(place.waiting)
+    def _expire(self, entry: _WaitingWorker, claims: Sequence[Claim]) -> None:
+        waiting = set(entry.waiting)
         left = [claim for claim in claims if claim in waiting]
         if left:
-            gone = set(left)
-            place.waiting = [claim for claim in place.waiting if claim not in gone]
+            expired = set(left)
+            entry.waiting = [claim for claim in entry.waiting if claim not in expired]
             for claim in left:
                 logger.info("handoff_released queue=%s job=%s", claim.queue, claim.id)
-            self._give_back(left)
+            self._release(left)
 
 
-def _note(place: _WaitingWorker, claim: Claim) -> bool:
-    """Whether it is new."""
-    one = _name(claim)
-    if one in place.came:
+def _add(entry: _WaitingWorker, claim: Claim) -> bool:
+    """Add a job to the unconfirmed ones; False if it is already there."""
+    token = _token(claim)
+    if token in entry.unconfirmed:
         return False
-    place.came.add(one)
+    entry.unconfirmed.add(token)
     return True
 
 
-def _name(claim: Claim) -> bytes:
+def _token(claim: Claim) -> bytes:
     return claim.lease.bytes + claim.id.bytes

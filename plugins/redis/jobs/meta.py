@@ -1,7 +1,7 @@
-"""Meta that was written again and again: made into one object by whoever sees that there are many.
+"""Compaction of meta that was updated many times.
 
-What changes it adds a line to it, as no script reads JSON: a job that is put off each second would
-have 1.5 MB of them after a day.
+Scripts do not parse JSON, so each update appends a line: a job that is snoozed every second would
+have 1.5 MB of meta after a day. A process that finds too many lines merges them into one object.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from chancy.errors import BrokerError
 from chancy.plugins.redis import records
 from chancy.plugins.redis.transport.shard_client import ShardClient
 
-#: Objects of the meta of a job after which they are made into one.
+#: Lines in the meta of a job after which they are merged into one object.
 MOST = 32
 
 
 def is_long(record: bytes) -> bool:
-    """Whether the meta of a record has more objects than are to be kept apart."""
+    """Whether the meta of a record has at least `MOST` line breaks and should be merged."""
     return records.meta_of(record).count(b"\n") >= MOST
 
 
-async def fold(link: ShardClient, id: UUID, lease: UUID, record: bytes) -> None:
-    """Make one object of the meta of a running job, if it is as in its record yet. Otherwise, and
-    while the server is away, it stays as it is: it is looked at again."""
+async def fold(client: ShardClient, id: UUID, lease: UUID, record: bytes) -> None:
+    """Merge the meta of a running job into one object.
+
+    Does nothing if the meta has changed since `record`, or if the server is unavailable: a later
+    call merges it.
+    """
     old = records.meta_of(record)
     with suppress(BrokerError):
-        await link.run("fold", id.bytes, lease.bytes, old, records.merged(old.decode()))
+        await client.run("fold", id.bytes, lease.bytes, old, records.merged(old.decode()))

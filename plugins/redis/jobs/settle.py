@@ -1,4 +1,4 @@
-"""Settlements: ends of attempts, in scripts that hold up nobody."""
+"""Settling attempts in batches small enough not to block the server."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from chancy.states import State
 
 
 async def settle(
-    link: ShardClient, kept: tuple[int, int], settlements: Sequence[Settlement]
+    client: ShardClient, keep: tuple[int, int], settlements: Sequence[Settlement]
 ) -> frozenset[UUID]:
     """See `Broker.settle`.
 
-    :param kept: how many finished and how many failed jobs the server keeps.
+    :param keep: how many finished and how many failed jobs the server keeps.
     """
     stale: set[UUID] = set()
     texts = list(map(records.settled, settlements))
     most = MOVED if all(map(_is_plain, settlements)) else BATCH
     at = 0
     while at < len(texts):
-        some = texts[at : at + most]
-        looked, *places = await link.run("settle", *kept, *some[: fit(some, most, ADDED)])
+        batch = texts[at : at + most]
+        processed, *places = await client.run("settle", *keep, *batch[: fit(batch, most, ADDED)])
         stale.update(settlements[at + place].id for place in places)
-        at += looked
+        at += processed
     return frozenset(stale)
 
 
-def _is_plain(one: Settlement) -> bool:
-    return one.state is State.SUCCEEDED and one.meta is None
+def _is_plain(settlement: Settlement) -> bool:
+    return settlement.state is State.SUCCEEDED and settlement.meta is None

@@ -1,1 +1,1 @@
-"""Keeping the data in Redis in order: sweeps, repair, diagnosis."""
+"""Maintenance of the data in Redis: upkeep, repair, diagnosis."""

@@ -1,7 +1,7 @@
-"""Restoration: jobs whose record is there, and that are missing where workers look for them.
+"""Repair: jobs that have a record but are missing in the lists from which workers claim.
 
-Every script changes records, lists and counters together. What deletes one key alone, as a hand
-or an eviction does, leaves jobs that nobody would ever run.
+Every script changes records, lists and counters together. Deleting a single key, by hand or by
+eviction, leaves jobs that would never run.
 """
 
 from __future__ import annotations
@@ -14,56 +14,55 @@ from chancy.plugins.redis.transport.shard_client import ShardClient
 
 logger = logging.getLogger("chancy.redis")
 
-#: Keys that the server looks at in one command: a fraction of a millisecond.
-_LOOK = 500
-#: Seconds between two of them, so that it takes a small part of the server's time.
+#: Keys that the server scans in one command: a fraction of a millisecond.
+_SCAN_COUNT = 500
+#: Seconds between two scans, so that they take a small part of the server's time.
 _PAUSE_S = 0.002
-#: Seconds for which a difference that is left is not looked into again.
+#: Seconds for which a remaining difference is not examined again.
 _LEFT_S = 86_400
 _ID_BYTES = 16
 
 
 class Repair:
-    """Puts the jobs of a shard back into its lists."""
+    """Restores missing jobs of a shard in its lists."""
 
-    def __init__(self, link: ShardClient) -> None:
-        self._link = link
+    def __init__(self, client: ShardClient) -> None:
+        self._client = client
 
-    async def astray(self) -> tuple[int, int, int]:
-        """How many pending, scheduled and running jobs are missing or too many in the lists."""
-        pending, scheduled, running = await self._link.run("astray")
+    async def differences(self) -> tuple[int, int, int]:
+        """By how many pending, scheduled and running jobs the lists differ from the counters."""
+        pending, scheduled, running = await self._client.run("astray")
         return pending, scheduled, running
 
     async def turn(self) -> int:
-        """Look at every record, if the lists and the counters differ; gives how many jobs were
-        missing in a list.
+        """If the lists and counters differ, check all records; returns how many jobs were missing.
 
-        What differs afterwards are counters of scheduled and running jobs of which there are too
-        many to be told apart in one script; a turn of another day may find fewer.
+        A remaining difference is in the counters of scheduled and running jobs, if there are too
+        many to recount in one script. It is examined again after a day.
 
-        :raises BrokerError: the server is away; a later turn begins anew.
+        :raises BrokerError: the server is unavailable; a later turn starts again.
         """
-        found, left = await self.astray(), f"{self._link.tag}:astray"
-        if not any(found) or await self._link.command("GET", left) == _text(found):
+        found, left = await self.differences(), f"{self._client.tag}:astray"
+        if not any(found) or await self._client.command("GET", left) == _text(found):
             return 0
-        restored = await self._look_at_all()
-        await self._link.run("level")
-        rest = await self.astray()
-        await self._link.command("SET", left, _text(rest), "EX", _LEFT_S)
+        restored = await self._restore_all()
+        await self._client.run("level")
+        rest = await self.differences()
+        await self._client.command("SET", left, _text(rest), "EX", _LEFT_S)
         logger.warning(
             "redis_restored jobs=%d pending=%d scheduled=%d running=%d", restored, *found
         )
         return restored
 
-    async def _look_at_all(self) -> int:
-        prefix, cursor, restored = f"{self._link.tag}:j:".encode(), b"0", 0
+    async def _restore_all(self) -> int:
+        prefix, cursor, restored = f"{self._client.tag}:j:".encode(), b"0", 0
         while True:
-            scan = ("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", _LOOK)
-            cursor, keys = await self._link.command(*scan)
+            scan = ("SCAN", cursor, "MATCH", prefix + b"*", "COUNT", _SCAN_COUNT)
+            cursor, keys = await self._client.command(*scan)
             ids = [key[len(prefix) :] for key in keys if len(key) == len(prefix) + _ID_BYTES]
             while ids:
-                looked, missing = await self._link.run("restore", *ids[:BATCH])
-                ids = ids[looked:]
+                checked, missing = await self._client.run("restore", *ids[:BATCH])
+                ids = ids[checked:]
                 restored += missing
             if cursor == b"0":
                 return restored

@@ -1,1 +1,1 @@
-"""From Postgres to Redis and back: the outbox, adopted jobs, archived history."""
+"""Jobs between Postgres and Redis: the outbox, adopted jobs, the archive."""

@@ -1,11 +1,12 @@
-"""The archive: finished jobs of Redis are written into the history in Postgres, by the leader.
+"""The archive: the leader writes finished jobs from Redis to the history in Postgres.
 
-Redis lists what is to be written until it is there: a leader that dies leaves it to the next one,
-and what is written twice is there once. So dashboards, the pruner and dead letters see them.
+Dashboards, the pruner and dead letters read the jobs there. Redis lists a job until it is written,
+so the next leader continues where a dead one stopped; writing a job twice has no effect.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from collections.abc import Sequence
@@ -18,20 +19,21 @@ from chancy.clock import Backoff
 from chancy.errors import BrokerError, StatementFailed
 from chancy.plugin.leader import elected
 from chancy.plugin.runtime import Runtime
-from chancy.plugins.redis.relay import archive_row as history
+from chancy.plugins.redis import records
 from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.postgres.statements import load
+from chancy.states import State
 
 logger = logging.getLogger("chancy.redis")
 
-#: Jobs of one statement.
+#: Jobs written by one statement.
 BATCH = 250
-#: Seconds between two looks of the leader, and of the others.
+#: Seconds between two polls of the leader, and of the other workers.
 _EVERY_S, _RARELY_S = 1.0, 30.0
 
 
 class EndedJob(NamedTuple):
-    """A job that is to be written: when it ended, as Redis says it, and its record."""
+    """A finished job to write: its id, the time at which it ended in Redis's format, its record."""
 
     id: bytes
     at: bytes
@@ -39,11 +41,13 @@ class EndedJob(NamedTuple):
 
 
 class Archive:
-    """Works beside each worker: the leader often, the others rarely, so that it is done without
-    any leader too."""
+    """The loop that archives jobs; it runs in each worker.
 
-    def __init__(self, link: ShardClient, store: SqlStore, runtime: Runtime) -> None:
-        self._link = link
+    The leader polls often, the others rarely, so that jobs are archived without a leader, too.
+    """
+
+    def __init__(self, client: ShardClient, store: SqlStore, runtime: Runtime) -> None:
+        self._client = client
         self._store = store
         self._runtime = runtime
         self._sql = load(
@@ -51,13 +55,13 @@ class Archive:
         )
 
     async def serve(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         backoff = Backoff(base_s=0.5, cap_s=10.0)
         clock, leader = self._runtime.clock, self._runtime.leader
         while True:
             await elected(leader, clock, _RARELY_S * random.uniform(0.8, 1.2))
             try:
-                await self._link.open()
+                await self._client.open()
                 while await self.turn():
                     backoff.reset()
             except BrokerError as error:
@@ -69,23 +73,23 @@ class Archive:
             await clock.sleep(pause_s)
 
     async def turn(self) -> int:
-        """Write a batch; gives how many jobs there were.
+        """Write a batch; returns its size.
 
-        :raises BrokerError: Postgres or Redis is away; the jobs stay listed.
+        :raises BrokerError: Postgres or Redis is unavailable; the jobs stay listed.
         """
-        over, *parts = await self._link.run("unarchived", BATCH)
+        over, *parts = await self._client.run("unarchived", BATCH)
         found = [EndedJob(*parts[at : at + 3]) for at in range(0, len(parts), 3)]
-        lost = int(over) + sum(1 for one in found if not one.record)
+        lost = int(over) + sum(1 for job in found if not job.record)
         if lost:
             logger.warning("redis_archive_dropped jobs=%d", lost)
-        await self._write([one for one in found if one.record])
+        await self._write([job for job in found if job.record])
         if found:
-            await self._link.run("archived", *(part for one in found for part in one[:2]))
+            await self._client.run("archived", *(part for job in found for part in job[:2]))
         return len(found)
 
     async def _write(self, ended: Sequence[EndedJob]) -> None:
-        """Write jobs; on a refusal each alone, so that a bad one stands alone."""
-        rows = [history.row(one.id, one.record) for one in ended]
+        """Write jobs; halve the batch when Postgres refuses it, to isolate invalid jobs."""
+        rows = [_history_row(job.id, job.record) for job in ended]
         text = f"[{','.join(row for row in rows if row)}]"
         try:
             if len(text) > 2:
@@ -101,3 +105,54 @@ class Archive:
             middle = len(ended) // 2
             await self._write(ended[:middle])
             await self._write(ended[middle:])
+
+
+def _history_row(id: bytes, record: bytes) -> str | None:
+    """The row of the history for a record, as a JSON object.
+
+    None if the job was pushed again and is not finished. JSON of the record is copied verbatim.
+    """
+    numbers, texts = records.parts(record)
+    (
+        state, _, attempt, crashes, claimed, stop, worker, lease, priority, most, position, due,
+        since, finished,
+    ) = numbers  # fmt: skip
+    if not State(state).final:
+        return None
+    queue, func, arguments, limits, key, meta, errors, result = texts
+    plain = {
+        "id": str(UUID(bytes=id)),
+        "pos": int(position),
+        "state": state,
+        "queue": queue.decode(),
+        "priority": priority,
+        "func": func.decode(),
+        "run_at": None if due != due else _time(due),
+        "attempt": attempt,
+        "max_attempts": most,
+        "crashes": crashes,
+        "lease": _id(lease),
+        "worker_id": _id(worker),
+        "claimed_at": _time(claimed),
+        "stop_asked_at": _time(stop),
+        "unique_key": f"\\x{key.hex()}" if key else None,
+        "pushed_at": _time(since),
+        "finished_at": _time(finished),
+        "errors": list(records.failures(errors.decode())) or None,
+    }
+    exact = {
+        "arguments": arguments.decode(),
+        "limits": limits.decode(),
+        "meta": records.merged(meta.decode()),
+        "result": result.decode(),
+    }
+    written = ",".join(f'"{name}":{text}' for name, text in exact.items() if text)
+    return f"{json.dumps(plain)[:-1]},{written}}}"
+
+
+def _time(seconds: float) -> str | None:
+    return records.datetime_of(seconds).isoformat() if seconds else None
+
+
+def _id(raw: bytes) -> str | None:
+    return str(UUID(bytes=raw)) if any(raw) else None

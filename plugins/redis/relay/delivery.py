@@ -1,8 +1,8 @@
-"""Delivery: what waits in Postgres is pushed to Redis, each job once, however often it is tried.
+"""Delivery: pushing jobs that wait in Postgres to Redis, exactly once.
 
-It is taken for a while, pushed, and deleted where it was. Who dies in between leaves it to another,
-who pushes it again: Redis remembers what it has until that is deleted. Who is frozen in between
-comes too late: Redis refuses what is pushed after the time for which it was taken.
+A job is leased, pushed, and deleted from Postgres. If the process dies in between, another one
+pushes it again: Redis keeps a mark of the job until it is deleted from Postgres. If the process is
+frozen in between, Redis refuses its push after the end of the lease.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from chancy.plugins.redis.transport.shard_client import ShardClient
 
 logger = logging.getLogger("chancy.redis")
 
-#: Jobs that are taken at a time; several scripts store them.
+#: Jobs leased at a time; several scripts store them.
 BATCH = 250
-#: The part of the time for which they are taken after which Redis refuses them: the clocks of two
-#: servers may run apart by a tenth.
+#: The fraction of the lease after which Redis refuses the jobs: the clock rates of the two servers
+#: may differ by a tenth.
 _TRUSTED = 0.9
 #: Seconds after which a job that Redis has refused is tried again.
 REFUSED_S = 3_600.0
-#: Jobs that Redis remembers at most, the last ones: a relay that dies before it says that they are
-#: deleted leaves them for good, 24 bytes each.
+#: Most marks that Redis keeps, the newest ones, 24 bytes each: a relay that dies before it removes
+#: its marks leaves them behind.
 _MOST_MARKS = 100_000
 
 
 class Deliverable(Protocol):
-    """A job that was taken."""
+    """A job that was leased."""
 
     @property
     def id(self) -> UUID: ...
 
     @property
     def mark(self) -> bytes:
-        """What Redis remembers of it until it is deleted; of no other, ever."""
+        """The mark that Redis keeps until the job is deleted from Postgres; never reused."""
         ...
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """What the script ``push`` takes of it. Raises `StatementFailed`."""
+        """The arguments of the script ``push`` for the job. Raises `StatementFailed`."""
         ...
 
 
@@ -51,36 +51,38 @@ P = TypeVar("P", bound=Deliverable)
 
 
 class Delivery(Generic[P]):
-    """Pushes what was taken.
+    """Pushes leased jobs to Redis.
 
-    :param refuse: keeps a job that Redis does not take, and is told why.
+    :param refuse: called with a job that Redis refuses, and the reason; keeps the job.
     """
 
-    def __init__(self, link: ShardClient, refuse: Callable[[P, str], Awaitable[None]]) -> None:
-        self._link = link
+    def __init__(self, client: ShardClient, refuse: Callable[[P, str], Awaitable[None]]) -> None:
+        self._client = client
         self._refuse = refuse
 
     async def late_at(self, lease_s: float) -> float:
-        """When it is too late for what is taken after this call for so many seconds, by the clock
-        of Redis.
+        """The server time after which Redis refuses jobs that are leased after this call.
 
-        :raises BrokerError: Redis is away: there is nothing to take jobs for.
+        :param lease_s: seconds for which the jobs will be leased.
+        :raises BrokerError: Redis is unavailable, so there is no point in leasing jobs.
         """
-        seconds, micros = await self._link.command("TIME")
+        seconds, micros = await self._client.command("TIME")
         return int(seconds) + int(micros) / 1e6 + lease_s * _TRUSTED
 
     async def push(self, taken: Sequence[P], late_at: float) -> list[P]:
-        """Push jobs; on a refusal each alone, so that a bad one stands alone. Gives those that
-        are in Redis now, or whose unique key another job has there."""
+        """Push jobs; halve the batch when Redis refuses it, to isolate invalid jobs.
+
+        :returns: the jobs that are in Redis now, or whose unique key another job holds there.
+        """
         if not taken:
             return []
         try:
-            encoded = [one.encoded() for one in taken]
+            encoded = [job.encoded() for job in taken]
             if fit([rest for _, rest in encoded], PIECE) < len(taken):
                 return await self._push_halves(taken, late_at)
             marked = zip(taken, encoded, strict=True)
-            parts = [part for one, (order, rest) in marked for part in (one.mark, order, rest)]
-            answer = await self._link.run_lasting("relay", late_at, _MOST_MARKS, *parts)
+            parts = [part for job, (order, rest) in marked for part in (job.mark, order, rest)]
+            answer = await self._client.run_lasting("relay", late_at, _MOST_MARKS, *parts)
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -101,7 +103,7 @@ class Delivery(Generic[P]):
         first = await self.push(taken[:middle], late_at)
         return first + await self.push(taken[middle:], late_at)
 
-    async def forget(self, delivered: Sequence[P]) -> None:
-        """Have Redis remember these no longer: they are deleted where they were."""
+    async def remove_marks(self, delivered: Sequence[P]) -> None:
+        """Remove the marks of jobs that are deleted from Postgres."""
         if delivered:
-            await self._link.run("relayed", *(one.mark for one in delivered))
+            await self._client.run("relayed", *(job.mark for job in delivered))

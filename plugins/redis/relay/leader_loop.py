@@ -1,4 +1,4 @@
-"""When to look into an outbox: the leader when it is told, the others now and then."""
+"""The schedule of an outbox relay: on notification in the leader, by polling elsewhere."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from chancy.plugin.runtime import Runtime
 
 logger = logging.getLogger("chancy.redis")
 
-#: Seconds between two looks of the leader, who also hears notices, and of the others.
+#: Seconds between two polls of the leader, which also gets notifications, and of other workers.
 _EVERY_S, _RARELY_S = 2.0, 15.0
 
 
 class LeaderLoop:
-    """Works beside each worker: the leader at once, the others now and then, so that it is done
-    without any leader too.
+    """Runs a relay in each worker.
 
-    :param begin: reaches the server.
-    :param turn: does what there is to do; whether there may be more at once.
+    The leader runs on notification, the others poll rarely, so that jobs are relayed without a
+    leader, too.
+
+    :param connect: reaches the server before each run.
+    :param turn: relays a batch; returns whether there may be more.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        begin: Callable[[], Awaitable[None]],
+        connect: Callable[[], Awaitable[None]],
         turn: Callable[[], Awaitable[bool]],
     ) -> None:
         self._runtime = runtime
-        self._begin = begin
+        self._connect = connect
         self._turn = turn
         self._subscription: Subscription | None = None
 
     async def serve(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         backoff = Backoff(base_s=0.2, cap_s=5.0)
         clock = self._runtime.clock
         try:
             while True:
                 try:
                     if self._runtime.leader.leading:
-                        await self._listen()
-                    await self._begin()
+                        await self._subscribe()
+                    await self._connect()
                     while await self._turn():
                         backoff.reset()
                 except BrokerError as error:
@@ -58,16 +60,16 @@ class LeaderLoop:
                     backoff.reset()
                     await self._wait()
         finally:
-            await self._deafen()
+            await self._unsubscribe()
 
-    async def _listen(self) -> None:
+    async def _subscribe(self) -> None:
         if self._subscription is None:
             try:
                 self._subscription = await self._runtime.broker.subscribe(Topic.RELAY)
             except BrokerError as error:
                 logger.warning("redis_relay_polling error=%s", error)
 
-    async def _deafen(self) -> None:
+    async def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.close()
@@ -75,7 +77,7 @@ class LeaderLoop:
     async def _wait(self) -> None:
         clock, leader = self._runtime.clock, self._runtime.leader
         if not leader.leading:
-            await self._deafen()
+            await self._unsubscribe()
             await elected(leader, clock, _RARELY_S * random.uniform(0.8, 1.2))
             return
         pause_s = _EVERY_S * random.uniform(0.8, 1.2)
@@ -86,5 +88,5 @@ class LeaderLoop:
             await self._subscription.receive(pause_s)
         except BrokerError as error:
             logger.warning("redis_relay_polling error=%s", error)
-            await self._deafen()
+            await self._unsubscribe()
             await asyncio.sleep(random.uniform(0.0, 1.0))

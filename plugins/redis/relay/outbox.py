@@ -1,4 +1,4 @@
-"""The outbox: a table of jobs that were pushed inside transactions, on their way to Redis."""
+"""The outbox: a Postgres table of jobs pushed inside transactions, until they are in Redis."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PLAIN = len(PreparedJob._fields) - 1
 
 
 class JobOutboxRow(NamedTuple):
-    """A job of the outbox that was taken.
+    """A leased job of the outbox.
 
-    :param pos: its place; of no other row, ever.
+    :param pos: the number of its row; never reused.
     """
 
     pos: int
@@ -37,11 +37,11 @@ class JobOutboxRow(NamedTuple):
 
     @property
     def mark(self) -> bytes:
-        """What Redis remembers of it until the row is deleted."""
+        """The mark that Redis keeps until the row is deleted."""
         return self.job.id.bytes + self.pos.to_bytes(8, "big")
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """What the script ``push`` takes of it. Raises `StatementFailed`."""
+        """The arguments of the script ``push`` for the job. Raises `StatementFailed`."""
         return records.pushed(self.job)
 
 
@@ -52,18 +52,17 @@ def statement(name: str, schema: str) -> str:
 
 
 def insertion(schema: str, jobs: Sequence[PreparedJob]) -> tuple[str, list[object]]:
-    """The statement, with its parameters, that puts jobs into the outbox.
+    """The statement that inserts jobs into the outbox, and its parameters.
 
-    :raises PushError: a unique key is to raise if it is held, which nobody knows yet.
-    :raises StatementFailed: Redis could not store one of them.
+    :raises PushError: a job has ``on_conflict="raise"``, which cannot be checked yet.
+    :raises StatementFailed: Redis could not store one of the jobs.
     """
     for job in jobs:
         records.pushed(job)
         if job.unique is not None and job.unique.on_conflict == "raise":
             raise PushError(
-                f"job {job.func} is unique with on_conflict='raise': inside a transaction nobody "
-                f"can say yet whether its key is free in Redis; use 'skip' or 'replace', or push "
-                f"without within="
+                f"job {job.func} is unique with on_conflict='raise', which cannot be checked in "
+                f"Redis inside a transaction; use 'skip' or 'replace', or push without within="
             )
     columns = [list(values) for values in zip(*jobs, strict=True)]
     rules = [_rule(job.unique) for job in jobs]
@@ -77,9 +76,9 @@ def _rule(unique: UniqueKey | None) -> str | None:
 
 
 class JobOutboxWriter:
-    """The table, for those who put jobs into it inside transactions of theirs.
+    """Inserts jobs into the outbox inside transactions of the caller.
 
-    :param schema: the one that has the table; None: there is none.
+    :param schema: the schema of the table; None if there is no table.
     """
 
     def __init__(self, schema: str | None) -> None:
@@ -90,14 +89,14 @@ class JobOutboxWriter:
         return self._schema is not None
 
     async def put(self, jobs: Sequence[PreparedJob], within: object) -> Mapping[UUID, UUID]:
-        """Put jobs into the table; errors as of `insertion`, and those of the caller's library."""
+        """Insert jobs. Raises the errors of `insertion` and of the caller's Postgres library."""
         if jobs:
             text, parameters = insertion(self._checked(within), jobs)
             await fetch_within(within, text, *parameters)
         return {}
 
     def put_blocking(self, jobs: Sequence[PreparedJob], within: object) -> Mapping[UUID, UUID]:
-        """The same without an event loop."""
+        """`put` without an event loop."""
         if jobs:
             text, parameters = insertion(self._checked(within), jobs)
             fetch_within_sync(within, text, *parameters)
@@ -106,14 +105,14 @@ class JobOutboxWriter:
     def _checked(self, within: object) -> str:
         if self._schema is None:
             raise TypeError(
-                f"within={shown(within)}: Redis has no part in transactions, and there is no "
-                "table in Postgres to keep the jobs meanwhile"
+                f"within={shown(within)}: Redis takes no part in transactions, and there is no "
+                "outbox table in Postgres to hold the jobs until the commit"
             )
         return self._schema
 
 
 class JobOutboxReader:
-    """The table, for those who take jobs out of it."""
+    """Leases jobs of the outbox to a relay, and deletes them."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -122,20 +121,20 @@ class JobOutboxReader:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def take(self, limit: int, lease_s: float) -> list[JobOutboxRow]:
-        """Jobs that nobody else is given for so many seconds, oldest first."""
-        return sorted(map(_waiting, await self._fetch("take", limit, lease_s)))
+        """Lease up to `limit` jobs for `lease_s` seconds, oldest first."""
+        return sorted(map(_outbox_row, await self._fetch("take", limit, lease_s)))
 
     async def delete(self, taken: Sequence[JobOutboxRow]) -> None:
-        await self._fetch("delete", [one.pos for one in taken])
+        await self._fetch("delete", [row.pos for row in taken])
 
-    async def refuse(self, one: JobOutboxRow, problem: str, again_s: float) -> None:
-        """Keep a job that Redis does not take, and give it again after so many seconds."""
-        await self._fetch("refuse", one.pos, problem, again_s)
+    async def refuse(self, row: JobOutboxRow, problem: str, again_s: float) -> None:
+        """Keep a job that Redis refuses, and lease it again after `again_s`."""
+        await self._fetch("refuse", row.pos, problem, again_s)
 
 
-def _waiting(row: Sequence[Any]) -> JobOutboxRow:
+def _outbox_row(row: Sequence[Any]) -> JobOutboxRow:
     pos, id, queue, priority, func, arguments, run_at, most, meta, limits, rule = row
-    due = None if run_at is None else records.moment(run_at)
+    due = None if run_at is None else records.datetime_of(run_at)
     unique = None
     if rule is not None:
         fields = json.loads(rule)

@@ -1,4 +1,4 @@
-"""Purging: of jobs that failed for good nothing is left, in Redis and in the history."""
+"""Purging failed jobs from Redis and from the history."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.shard_client import linked
 from chancy.postgres.statements import load
 
-#: Jobs of one script: it holds up everybody else for 1 ms.
+#: Jobs of one script, which blocks the server for 1 ms.
 BATCH = 128
 
 
 async def purge(settings: RedisSettings, control: Broker, ids: Sequence[UUID]) -> None:
-    """Forget those of the jobs that failed; others stay. Safe to repeat.
+    """Delete those of the jobs that failed; others stay. Idempotent.
 
-    Their letters are not touched: purge those afterwards, so that whoever is killed in between
-    finds them again.
+    Dead letters are not deleted: delete them afterwards, so that a process that is killed in
+    between finds them again.
 
-    :param control: the broker that has the history.
-    :raises BrokerError: Redis or Postgres is away, or refuses.
+    :param control: the broker with the history.
+    :raises BrokerError: Redis or Postgres is unavailable, or refuses the command.
     """
-    async with linked(settings) as link:
-        await link.open()
+    async with linked(settings) as client:
+        await client.open()
         for at in range(0, len(ids), BATCH):
-            some = list(ids[at : at + BATCH])
-            await link.run("purge", *(id.bytes for id in some))
+            batch = list(ids[at : at + BATCH])
+            await client.run("purge", *(id.bytes for id in batch))
             if isinstance(control, SqlStore):
                 folder = resources.files("chancy.plugins.redis.relay") / "sql"
-                await control.fetch(load(folder, "history_forget", control.schema), some)
+                await control.fetch(load(folder, "history_forget", control.schema), batch)

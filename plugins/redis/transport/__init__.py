@@ -1,1 +1,1 @@
-"""Connections to Redis: the wire, pools, clusters, scripts."""
+"""Connections to Redis: clients, pools, cluster routing, scripts."""

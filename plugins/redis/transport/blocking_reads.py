@@ -1,4 +1,4 @@
-"""Reads that block, each on a connection of its own."""
+"""Blocking reads, each on its own connection."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from chancy.plugins.redis.transport.clients import AsyncClient, command, connect
 from chancy.plugins.redis.transport.scripts import Value
 
 _SINGLE = {"single_connection_client": True}
-#: With a timeout of its own the client waits for each write by `asyncio.wait_for`, which on Python
-#: 3.11 loses a cancellation that comes as the write ends: of 3,000 tasks that were cancelled within
-#: a command, 2,922 went on.
+#: With a socket timeout the client wraps each write in `asyncio.wait_for`, which on Python 3.11
+#: loses a cancellation that arrives as the write ends: of 3,000 tasks cancelled within a command,
+#: 2,922 went on.
 UNTIMED: Mapping[str, Any] = {"socket_timeout": None}
 
 
 @asynccontextmanager
 async def answered(timeout_s: float) -> AsyncGenerator[None]:
-    """Wait for an answer at most so long, and raise the errors of the client as a broker's."""
+    """Limit the wait for a reply, and raise errors of the client as broker errors."""
     with translated():
         async with asyncio.timeout(timeout_s):
             yield
 
 
 class Servers(Protocol):
-    """Knows where a key is; a link."""
+    """Finds the server of a key: a client."""
 
     @property
     def settings(self) -> RedisSettings: ...
@@ -37,7 +37,7 @@ class Servers(Protocol):
 
 
 class Reader:
-    """A connection on which a command may block; only one at a time."""
+    """A connection for blocking commands, one at a time."""
 
     def __init__(self, link: Servers) -> None:
         self._link = link
@@ -45,9 +45,9 @@ class Reader:
         self._id: int | None = None
 
     async def read(self, *parts: Value, key: str | bytes, block_ms: int) -> Any:
-        """Send a command that blocks for up to so many milliseconds.
+        """Send a command that blocks for up to `block_ms` milliseconds.
 
-        :param key: one of its keys, which decides the server.
+        :param key: one of its keys, which selects the server.
         """
         settings = self._link.settings
         try:
@@ -58,14 +58,16 @@ class Reader:
                     self._id = await command(self._client, "CLIENT", "ID")
                 return await command(self._client, *parts)
         except BaseException:
-            # The next one gets a connection that owes no answer, and where the key is by then.
+            # The next read gets a fresh connection, to the server that has the key by then.
             await self.close()
             self._link.doubt()
             raise
 
     async def unblock(self) -> bool:
-        """End the command that blocks now, as if its time were over; False if none blocks yet, or
-        any more. Not in a cluster."""
+        """End the blocking command as if it had timed out; not supported in a cluster.
+
+        :returns: False if no command is blocking.
+        """
         if self._id is None:
             return False
         return bool(await self._link.command("CLIENT", "UNBLOCK", self._id))

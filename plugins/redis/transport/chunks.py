@@ -1,4 +1,4 @@
-"""How much one script is given: the server does nothing else while it runs."""
+"""Batch sizes of scripts, which block the server while they run."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from uuid import UUID
 
 from chancy.plugins.redis.transport.shard_client import ShardClient
 
-#: Jobs of a script that takes each apart: 1 ms, 2 ms where each takes the place of another. A
-#: machine that has much else to do takes three times as long, and 5 ms are to be enough for it.
+#: Jobs of a script that parses each record: 1 ms, or 2 ms if each job replaces another. A busy
+#: machine takes three times as long; the target is at most 5 ms.
 BATCH = 64
-#: Jobs of a script that reads or moves them, stores jobs that are alike, or ends them plainly: half
-#: a millisecond, and three times as much while the server makes room for more keys.
+#: Jobs of a script that reads or moves records, stores jobs of one kind, or settles plain
+#: successes: half a millisecond, and three times as much while the server grows its key space.
 MOVED = 128
-#: Bytes that are given to a script: 1.5 ms on Redis 7.0, which is the slowest.
+#: Bytes of the arguments of a script: 1.5 ms on Redis 7.0, which is the slowest.
 BYTES = 256 * 1024
-#: Bytes of what is put into records: scripts stop by themselves after 192 KiB of these, and write
+#: Bytes that a script adds to records: scripts stop after reading 192 KiB of records, and write
 #: both.
 ADDED = 128 * 1024
 
 
 def fit(texts: Sequence[bytes], most: int, left: int = BYTES) -> int:
-    """How many of the first ones go into one script: at least one, if there is one.
+    """How many of the first strings fit into one script: at least one, if there is any.
 
-    :param left: how many bytes they may have together.
+    :param left: the most bytes of all of them together.
     """
-    some = texts[:most]
-    if sum(map(len, some)) <= left:
-        return len(some)
-    for count, text in enumerate(some):
+    batch = texts[:most]
+    if sum(map(len, batch)) <= left:
+        return len(batch)
+    for count, text in enumerate(batch):
         left -= len(text)
         if left < 0:
             return max(1, count)
-    return len(some)
+    return len(batch)
 
 
 async def take_back(link: ShardClient, ids: Sequence[UUID]) -> None:
-    """Have jobs that wait, and were never claimed, not be there."""
+    """Delete waiting jobs that were never claimed."""
     at = 0
     while at < len(ids):
         at += await link.run("take_back", *(id.bytes for id in ids[at : at + BATCH]))
@@ -48,12 +48,12 @@ async def records_of(
     script: str,
     *args: float,
 ) -> list[bytes]:
-    """The records of jobs in the order of their ids; empty for those that are not there.
+    """The records of jobs in the order of their ids; empty for missing ones.
 
     :param run: runs a script of a `ShardClient`.
     """
     found: list[bytes] = []
     while len(found) < len(ids):
-        some = ids[len(found) : len(found) + MOVED]
-        found += await run(script, *args, *(id.bytes for id in some))
+        batch = ids[len(found) : len(found) + MOVED]
+        found += await run(script, *args, *(id.bytes for id in batch))
     return found

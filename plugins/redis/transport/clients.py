@@ -1,4 +1,4 @@
-"""Clients of redis-py, made from settings, and what their errors mean."""
+"""redis-py clients made from settings, and the translation of their errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from chancy.plugins.redis.settings import RedisSettings
 Client = Redis | RedisCluster
 AsyncClient = AsyncRedis | AsyncRedisCluster
 
-#: Errors after which the same call may succeed, on this server or on the one that follows it.
-#: Redirections too: the client follows them, unless the cluster is in motion.
+#: Errors after which the same call may succeed, on this server or on its successor. Includes
+#: redirections: the client follows them, unless the cluster is resharding.
 _AWAY = (
     errors.ConnectionError,
     errors.TimeoutError,
@@ -38,20 +38,20 @@ _AWAY = (
     OSError,
 )
 _REFUSED = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)
-#: What a server says in an answer that has no class of its own.
+#: Prefixes of error replies that have no exception class of their own.
 _AWAY_WORDS = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY ")
 
 _IN_SCRIPT = re.compile(r"Error running script .*?: -([A-Z]+ .*)", re.DOTALL)
 
 
 def connect(settings: RedisSettings, **more: Any) -> AsyncClient:
-    """An async client; it connects at the first command. Answers are bytes.
+    """An async client, which connects at the first command. Replies are bytes.
 
-    A command is sent once: what its error leaves unknown is for the caller to know.
+    A command is sent once: the caller handles errors that leave its outcome unknown.
     """
     options = _options(settings) | more
     if settings.cluster:
-        # One repetition, for a node that moved: a redirection is no answer.
+        # One retry, for a slot that moved: a redirected command was not run.
         return AsyncRedisCluster.from_url(
             settings.url, retry=AsyncRetry(NoBackoff(), 1), require_full_coverage=False, **options
         )
@@ -63,7 +63,7 @@ def connect(settings: RedisSettings, **more: Any) -> AsyncClient:
 
 
 def connect_sync(settings: RedisSettings, **more: Any) -> Client:
-    """The same for threads: it may be shared by them."""
+    """A sync client, which threads may share; otherwise like `connect`."""
     options = {"retry": Retry(NoBackoff(), 1 if settings.cluster else 0)}
     options |= _options(settings) | more
     if settings.cluster:
@@ -72,13 +72,13 @@ def connect_sync(settings: RedisSettings, **more: Any) -> Client:
 
 
 def command(client: AsyncClient, *parts: str | bytes | int | float, **options: Any) -> Any:
-    """``execute_command`` with a type: an awaitable of the answer."""
+    """``execute_command`` with type hints: an awaitable of the reply."""
     untyped: Any = client
     return untyped.execute_command(*parts, **options)
 
 
 def command_sync(client: Client, *parts: str | bytes | int | float, **options: Any) -> Any:
-    """The same for threads: the answer."""
+    """`command` for a sync client: the reply."""
     untyped: Any = client
     return untyped.execute_command(*parts, **options)
 
@@ -95,29 +95,29 @@ def _options(settings: RedisSettings) -> dict[str, Any]:
 
 
 def broker_error(error: Exception) -> BrokerError | None:
-    """What an error of the client means here; None: it is none of Redis'."""
+    """The broker error for an error of the client; None if it is not an error of Redis."""
     if isinstance(error, BrokerError):
         return error
-    text, said = f"{type(error).__name__}: {error}", _said(error)
+    text, reply = f"{type(error).__name__}: {error}", _error_reply(error)
     if isinstance(error, _REFUSED):
-        return StatementFailed(f"Redis refuses us: {text}")
+        return StatementFailed(f"Redis refused access: {text}")
     if isinstance(error, errors.MaxConnectionsError):
         return BrokerUnavailable(f"no connection to Redis is free: {text}; raise max_connections")
-    if isinstance(error, _AWAY) or said.startswith(_AWAY_WORDS):
-        return BrokerUnavailable(f"Redis is away: {text}")
+    if isinstance(error, _AWAY) or reply.startswith(_AWAY_WORDS):
+        return BrokerUnavailable(f"Redis is unavailable: {text}")
     if isinstance(error, errors.RedisClusterException):
-        return BrokerUnavailable(f"no node of the Redis Cluster answers as it should: {text}")
-    if isinstance(error, errors.OutOfMemoryError) or said.startswith("OOM "):
-        # Until there is room: what only makes jobs less goes through.
+        return BrokerUnavailable(f"no node of the Redis Cluster replies as expected: {text}")
+    if isinstance(error, errors.OutOfMemoryError) or reply.startswith("OOM "):
+        # Temporary: scripts that only remove or finish jobs still run.
         return StatementFailed(f"Redis is full: {text}", passing=True)
     if isinstance(error, errors.RedisError):
-        passing = said.startswith(("MISCONF", "NOREPLICAS"))
+        passing = reply.startswith(("MISCONF", "NOREPLICAS"))
         return StatementFailed(f"Redis refused a command: {text}", passing=passing)
     return None
 
 
-def _said(error: Exception) -> str:
-    """What the server says: Redis 6 tells of an error within a script at the end of its answer."""
+def _error_reply(error: Exception) -> str:
+    """The error reply of the server; Redis 6 puts an error within a script at its end."""
     text = str(error)
     within = _IN_SCRIPT.match(text)
     return within[1] if within else text
@@ -125,10 +125,10 @@ def _said(error: Exception) -> str:
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Raise the errors of the client as those of a broker.
+    """Raise errors of the client as broker errors.
 
-    :raises BrokerUnavailable: the connection failed or broke, the answer took too long, or the
-        server is loading, moving or read-only; the outcome is unknown.
+    :raises BrokerUnavailable: the connection failed or broke, the reply took too long, or the
+        server is loading, resharding or read-only; the outcome is unknown.
     :raises StatementFailed: the server refused the command.
     """
     try:
@@ -141,9 +141,9 @@ def translated() -> Generator[None]:
 
 
 def checked(values: dict[str, Any]) -> RedisSettings:
-    """Settings of these values.
+    """Validated settings from values.
 
-    :raises ConfigurationError: one of them cannot be; the message names it and not the password.
+    :raises ConfigurationError: a value is invalid; the message names it, but not the password.
     """
     from pydantic import ValidationError
 

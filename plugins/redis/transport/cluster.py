@@ -1,4 +1,4 @@
-"""The servers of a cluster: which of them has a key, and the way to each."""
+"""Routing in a cluster: which server has a key, and connections to each server."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Value
 
-#: Times that one command is sent anew after it was refused: because its slot is elsewhere, is
-#: being moved, or its server could not be reached.
+#: Most times that a command is sent after it was refused because its slot is elsewhere or being
+#: moved, or because its server could not be reached.
 _MOST_TURNS = 16
-#: Seconds until a command is sent anew while the keys of its slot are being moved, at first and at
-#: last: they double. 1.2 in all; what it takes to move a slot without much in it is 0.05.
+#: First and longest pause in seconds before a command is sent again while the keys of its slot are
+#: being moved; it doubles. 1.2 s in all; moving a nearly empty slot takes 0.05 s.
 _SOON_S, _LATE_S = 0.01, 0.1
-#: Servers that are remembered; a cluster has up to 1,000.
+#: Most servers that are remembered; a cluster has up to 1,000.
 _MOST_KNOWN = 1_000
 
 
 class ClusterRouter:
-    """Sends scripts to the servers of a cluster, on connections of ours. Of one event loop.
+    """Sends scripts to the servers of a cluster; belongs to one event loop.
 
-    What may have been run is never sent again: a read that happened twice unseen would leave out
-    the events of its first answer. What was refused is, and so is what found no server.
+    A script that may have run is never sent again: a read that runs twice unnoticed would skip the
+    events of its first reply. A script that was refused, or that reached no server, is sent again.
 
-    :param known: urls of servers, which it keeps up to date; others may read it, and do so, too.
+    :param known: URLs of servers, which the router updates; other routers may share the list.
     """
 
     def __init__(self, settings: RedisSettings, known: list[str]) -> None:
@@ -44,16 +44,16 @@ class ClusterRouter:
         self._learning = asyncio.Lock()
 
     async def exchange(self, parts: Sequence[Value]) -> Any:
-        """Run one script; gives its answer. Raises the errors of the client, and `OSError`."""
+        """Run one script; returns its reply. Raises the errors of the client, and `OSError`."""
         [answer] = await self.exchange_many([parts])
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     async def exchange_many(self, commands: Sequence[Sequence[Value]]) -> list[Any]:
-        """Run scripts, in one round trip for each server; an error takes the place of an answer.
+        """Run scripts in one round trip per server; an error takes the place of a reply.
 
-        :param commands: ``EVALSHA`` or ``EVAL``: the fourth part is the first key.
+        :param commands: ``EVALSHA`` or ``EVAL`` commands, whose fourth part is the first key.
         """
         slots = [_slot(parts[3]) for parts in commands]
         answers: list[Any] = [None] * len(commands)
@@ -64,7 +64,7 @@ class ClusterRouter:
                 await self._learn()
             except (errors.RedisError, OSError):
                 if turn:
-                    break  # what was answered is answered
+                    break  # return the replies received so far
                 raise
             by_server: dict[str, list[int]] = defaultdict(list)
             for at in left:
@@ -74,7 +74,7 @@ class ClusterRouter:
                     answers[at] = errors.ClusterDownError(f"no server has the slot {slots[at]}")
                 else:
                     by_server[url].append(at)
-            # All of them are waited for: what is still under way could overtake what comes next.
+            # Wait for all replies: a command in flight could otherwise be overtaken by a later one.
             await asyncio.gather(
                 *(
                     self._send(url, commands, some, asked, answers)
@@ -100,20 +100,20 @@ class ClusterRouter:
         return _alone(self._settings, url)
 
     async def cluster(self) -> RedisSettings:
-        """The settings of the cluster, by a server of it that answers now."""
+        """The settings of the cluster, with the URL of a server that replies now."""
         self._stale = True
         await self._learn()
         return self._settings.model_copy(update={"url": self._teller})
 
     def doubt(self) -> None:
-        """A server does not answer as it should: ask again which has what."""
+        """Refresh the slots before the next command: a server did not reply as expected."""
         self._stale = True
 
     async def close(self) -> None:
-        """Drop the connections; the next use makes new ones."""
+        """Close the connections; the next use opens new ones."""
         servers, self._servers = self._servers, {}
-        for one in servers.values():
-            await one.close()
+        for server in servers.values():
+            await server.close()
 
     async def _send(
         self,
@@ -146,11 +146,11 @@ class ClusterRouter:
         return server
 
     def _follow(self, refused: Mapping[int, Exception], slots: Sequence[int]) -> dict[int, str]:
-        """Take note of redirections; gives who is to be asked for what is on its way there."""
+        """Follow redirections; returns the servers for slots that are being moved (``ASK``)."""
         asked: dict[int, str] = {}
         for at, error in refused.items():
             match error:
-                # In this order: the first is a kind of the second.
+                # In this order: MovedError is a subclass of AskError.
                 case errors.MovedError():
                     self._slots[slots[at]] = url_of(self._settings, error.host, error.port)
                 case errors.AskError():
@@ -160,13 +160,13 @@ class ClusterRouter:
         return asked
 
     def _lose(self, url: str) -> None:
-        """A server cannot be reached, or has not answered: others may know who follows it."""
+        """Handle a server that did not reply: refresh the slots from another server first."""
         self._stale = True
-        # In one step: threads look, too.
-        self._known[:] = sorted(self._known, key=lambda one: one == url)
+        # In one step, because threads read the list, too.
+        self._known[:] = sorted(self._known, key=lambda known: known == url)
 
     async def _learn(self) -> None:
-        """Ask any server which of them has what, if that is in doubt."""
+        """Refresh the slots from any server, if they may be stale."""
         async with self._learning:
             if not self._stale:
                 return
@@ -178,7 +178,7 @@ class ClusterRouter:
                     failed = error
                     continue
                 known = self._take(url, told)
-                # Those that are no more.
+                # Close servers that left the cluster.
                 servers = self._servers
                 for gone in servers.keys() - known:
                     await servers.pop(gone).close()
@@ -186,15 +186,15 @@ class ClusterRouter:
             raise failed
 
     def _take(self, asked: str, told: Any) -> set[str]:
-        """Take note of what ``CLUSTER SLOTS`` told; gives all servers that it told of."""
+        """Store the slots of a reply to ``CLUSTER SLOTS``; returns the URLs of all its servers."""
         host = asked.rpartition("@")[2].rpartition("://")[2].rpartition(":")[0]
         slots: dict[int, str] = {}
         known: dict[str, None] = {}
         for first, last, *nodes in told:
-            # A node that does not know its own name gives none.
+            # A node without a known address has an empty host: it is the server that replied.
             urls = [
-                url_of(self._settings, (one[0] or b"").decode() or host, int(one[1]))
-                for one in nodes
+                url_of(self._settings, (node[0] or b"").decode() or host, int(node[1]))
+                for node in nodes
             ]
             slots.update(dict.fromkeys(range(first, last + 1), urls[0]))
             known.update(dict.fromkeys(urls))
@@ -204,7 +204,7 @@ class ClusterRouter:
 
 
 def url_of(settings: RedisSettings, host: str, port: int) -> str:
-    """The url of a server of the cluster."""
+    """The URL of a server of the cluster."""
     scheme, _, rest = settings.url.partition("://")
     login, at, _ = rest.rpartition("@")
     place = f"[{host}]" if ":" in host and not host.startswith("[") else host
@@ -212,12 +212,12 @@ def url_of(settings: RedisSettings, host: str, port: int) -> str:
 
 
 def remember(known: list[str], urls: list[str]) -> None:
-    """Put servers before those that were known; not all callers begin with the same one."""
+    """Put servers first in the known list, in random order, so that callers spread over them."""
     known[:] = list(dict.fromkeys([*random.sample(urls, len(urls)), *known]))[:_MOST_KNOWN]
 
 
 def _alone(settings: RedisSettings, url: str) -> RedisSettings:
-    """The settings of one server of a cluster."""
+    """The settings for one server of a cluster."""
     return settings.model_copy(update={"cluster": False, "url": url})
 
 
@@ -226,10 +226,10 @@ def _slot(key: Value) -> int:
 
 
 def _again(answer: object, turn: int) -> bool:
-    """Whether a command was not run, and may be if it is sent once more."""
+    """Whether a command was not run and should be sent again."""
     if isinstance(answer, errors.AskError | errors.TryAgainError):
         return True
-    # Of the system, and not of a connection: there was none. To wait twice helps nobody.
+    # An OSError means that no connection was made. A connect timeout is not retried.
     return turn == 0 and isinstance(answer, OSError) and not isinstance(answer, TimeoutError)
 
 
@@ -239,17 +239,17 @@ _MOST_KNOWN = 100
 
 
 class ClusterMap:
-    """Knows where to go, by what servers answered. Asks nobody itself.
+    """The node of a shard, derived from redirections; sends no commands itself.
 
-    All keys of a shard share one slot, so that a single node has all of it: the scripts go there
-    on connections of ours, as to a server that stands alone.
+    All keys of a shard share one slot, so a single node has the whole shard, and the scripts go to
+    that node as to a standalone server.
     """
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._known = [settings.url]
         self._at = 0
-        #: Counts the moves: what was made for an earlier one is to be let go of.
+        #: Counts the moves: connections made before the last one should be dropped.
         self.moves = 0
         self.settings = settings.model_copy(update={"cluster": False})
 
@@ -262,13 +262,13 @@ class ClusterMap:
         self._go(self._url(error.host, error.port))
 
     def lost(self) -> None:
-        """The node does not answer: the next of those that are known may know who has the slot."""
+        """Go to the next known node, which may redirect: the current one does not reply."""
         if self.clustered:
             self._at = (self._at + 1) % len(self._known)
             self._go(self._known[self._at])
 
     def learn(self, nodes: bytes) -> None:
-        """Take note of the nodes that ``CLUSTER NODES`` told of."""
+        """Store the nodes of a reply to ``CLUSTER NODES``."""
         for line in nodes.decode().splitlines():
             fields = line.split(" ")
             host, _, port = fields[1].partition("@")[0].rpartition(":")

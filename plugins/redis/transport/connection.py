@@ -1,4 +1,4 @@
-"""One connection to a server: commands and their answers, and nothing around them."""
+"""One connection to a server: sends commands and reads their replies."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.clients import connect
 from chancy.plugins.redis.transport.scripts import Value
 
-# In C: 1,000 jobs take 2 ms less. Its stub wants exactly one type for all parts.
+# Implemented in C: 1,000 jobs take 2 ms less. Its stub requires one type for all parts.
 _packed: Callable[[Any], bytes] = pack_command
 _parse_error: Callable[[str], Exception] = DefaultParser.parse_error
 
 
 class RedisConnection(asyncio.Protocol):
-    """Serves one caller at a time.
+    """A connection for one caller at a time.
 
-    What comes is read where the loop hands it over. Through the streams of asyncio and the parser
-    of a client it would take another turn of the loop, and 20 µs more.
+    Data is parsed in the callback of the event loop. The streams of asyncio and the parser of a
+    client would take another iteration of the loop, and 20 µs more.
 
-    :param hear: takes answers that nobody asked for; without it they end the connection.
+    :param hear: called with pushed messages; without it, an unexpected reply closes the connection.
     """
 
     def __init__(self, hear: Callable[[Any], None] | None = None) -> None:
@@ -34,20 +34,20 @@ class RedisConnection(asyncio.Protocol):
         self._reader = Reader(protocolError=errors.InvalidResponse, replyError=_parse_error)
         self._hear = hear
         self._transport: asyncio.Transport | None = None
-        # Of the commands that wait: their end, the answers so far, and how many there will be.
+        # For the commands in flight: their completion, the replies so far, and how many to expect.
         self._answered: asyncio.Future[None] | None = None
         self._answers: list[Any] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
-        #: Set when it is of no more use; with the reason as a result.
+        #: Done when the connection is unusable, with the reason as its result.
         self.ended: asyncio.Future[str] = self._loop.create_future()
 
     async def command(self, parts: Sequence[Value], timeout_s: float) -> Any:
-        """The answer. Raises the errors of the client, and `errors.TimeoutError`.
+        """Send a command; returns its reply. Raises the errors of the client.
 
-        Whatever is raised but `errors.ResponseError`, the wire is of no more use: an answer that
-        comes later would be taken for that of the next command.
+        After any error other than `errors.ResponseError` the connection is unusable: a late reply
+        would be taken for that of the next command.
         """
         [answer] = await self._exchange(_packed(tuple(parts)), 1, timeout_s)
         if isinstance(answer, Exception):
@@ -55,7 +55,7 @@ class RedisConnection(asyncio.Protocol):
         return answer
 
     async def commands(self, commands: Sequence[Sequence[Value]], timeout_s: float) -> list[Any]:
-        """The same of several at once; an error takes the place of an answer."""
+        """Send several commands at once; an error takes the place of a reply."""
         sent = b"".join([_packed(tuple(parts)) for parts in commands])
         return await self._exchange(sent, len(commands), timeout_s)
 
@@ -67,7 +67,7 @@ class RedisConnection(asyncio.Protocol):
         self._answered = answered = self._loop.create_future()
         self._answers, self._count = [], count
         self._deadline = self._loop.time() + timeout_s
-        # One timer for many commands: to set and cancel one for each takes 3 µs.
+        # One timer for many commands: setting and cancelling one for each takes 3 µs.
         if self._timer is not None and self._timer.when() > self._deadline:
             self._timer.cancel()
             self._timer = None
@@ -77,14 +77,14 @@ class RedisConnection(asyncio.Protocol):
         try:
             await answered
         except BaseException:
-            self.close("a command had no answer")
+            self.close("a command got no reply")
             raise
         finally:
             self._answered = None
         return self._answers
 
     def close(self, why: str = "it was closed") -> None:
-        """Let go of it. What waits for an answer is told."""
+        """Close the connection; commands in flight raise an error."""
         if not self.ended.done():
             self.ended.set_result(why)
         if self._timer is not None:
@@ -97,7 +97,7 @@ class RedisConnection(asyncio.Protocol):
             waiting.set_exception(errors.ConnectionError(self._why()))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Other loops have classes of their own.
+        # Other event loops have their own transport classes.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -106,7 +106,7 @@ class RedisConnection(asyncio.Protocol):
             while (answer := self._reader.gets()) is not False:
                 self._take(answer)
         except errors.InvalidResponse as error:
-            self.close(f"it does not speak as Redis does: {error}")
+            self.close(f"the server does not follow the Redis protocol: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close("the server closed it" if exc is None else str(exc))
@@ -120,7 +120,7 @@ class RedisConnection(asyncio.Protocol):
         elif self._hear is not None:
             self._hear(answer)
         else:
-            self.close("an answer came that nobody had asked for")
+            self.close("an unexpected reply arrived")
 
     def _look_at_time(self) -> None:
         self._timer = None
@@ -131,26 +131,27 @@ class RedisConnection(asyncio.Protocol):
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._look_at_time)
         else:
-            waiting.set_exception(errors.TimeoutError("no answer in time"))
+            waiting.set_exception(errors.TimeoutError("no reply in time"))
 
     def _why(self) -> str:
-        return f"the connection is gone: {self.ended.result() if self.ended.done() else 'none'}"
+        reason = self.ended.result() if self.ended.done() else "not connected"
+        return f"the connection is closed: {reason}"
 
 
 class Connector:
-    """Makes connections to one server."""
+    """Opens connections to one server."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self._timeout_s = settings.connect_timeout_s
         client = connect(settings)
-        assert isinstance(client, AsyncRedis), "of a cluster each node has its own"
-        # Never connected: it knows what the url says, and takes a millisecond to make.
+        assert isinstance(client, AsyncRedis), "each node of a cluster has its own connector"
+        # Never connected: it holds the parsed URL, which takes a millisecond to make.
         self._about: Any = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
 
     async def wire(self, hear: Callable[[Any], None] | None = None) -> RedisConnection:
-        """One that may be used; see `RedisConnection`.
+        """Open a connection and authenticate; see `RedisConnection`.
 
-        Raises the errors of the client, `OSError` and `TimeoutError`.
+        Raises errors of the client, `OSError` and `TimeoutError`.
         """
         loop, about, wire = asyncio.get_running_loop(), self._about, None
         try:
@@ -175,15 +176,17 @@ class Connector:
         return wire
 
     def _name_the_server(self, error: OSError) -> None:
-        """Raise an error that says which server it was, where this one does not: that a name is
-        unknown is said without the name, and that time is up without any word."""
+        """Raise the error again with the name of the server, if its message lacks it.
+
+        An unknown host is reported without its name, and a timeout without any message.
+        """
         path = getattr(self._about, "path", None)
         where = path or f"{self._about.host}:{self._about.port}"
-        said = str(error) or f"no answer within {self._timeout_s:g} s"
-        if str(path or self._about.host) not in said:
-            # Of the same kind: what took too long is not tried again like what is not there.
+        message = str(error) or f"no reply within {self._timeout_s:g} s"
+        if str(path or self._about.host) not in message:
+            # The type is kept: callers do not retry a timeout, unlike a refused connection.
             kind = TimeoutError if isinstance(error, TimeoutError) else OSError
-            raise kind(f"{where}: {said}") from error
+            raise kind(f"{where}: {message}") from error
 
     async def _greet(self, wire: RedisConnection) -> None:
         about, greetings = self._about, list[Sequence[Value]]()

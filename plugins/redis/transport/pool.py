@@ -1,7 +1,6 @@
-"""Connections to one server, each for one caller at a time, without the locks of a client.
+"""A pool of connections to one server, each for one caller at a time.
 
-A command goes out on a wire that nobody else uses meanwhile: 28 thousand round trips a second where
-a client makes 13.
+It needs no locks, unlike a client: 28 thousand round trips per second instead of 13.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from chancy.plugins.redis.transport.scripts import Value
 
 
 class ConnectionPool:
-    """Makes connections as they are wanted, and keeps those that are idle. Of one event loop.
+    """Opens connections on demand and keeps idle ones; belongs to one event loop.
 
-    It raises the errors of the client. How many are in use is for the caller to bound.
+    It raises the errors of the client. The caller limits the number of connections in use.
     """
 
     def __init__(self, settings: RedisSettings) -> None:
@@ -27,7 +26,7 @@ class ConnectionPool:
         self._closings = 0
 
     async def exchange(self, parts: Sequence[Value]) -> Any:
-        """Send one command; gives its answer."""
+        """Send one command; returns its reply."""
         closings = self._closings
         wire = await self._taken()
         try:
@@ -36,7 +35,7 @@ class ConnectionPool:
             self._put_back(wire, closings)
 
     async def exchange_many(self, commands: Sequence[Sequence[Value]]) -> list[Any]:
-        """Send commands in one round trip; an error takes the place of an answer."""
+        """Send commands in one round trip; an error takes the place of a reply."""
         closings = self._closings
         wire = await self._taken()
         try:
@@ -45,8 +44,10 @@ class ConnectionPool:
             self._put_back(wire, closings)
 
     async def close(self) -> None:
-        """Drop them; those in use are dropped when they are given back. The next use makes new
-        ones."""
+        """Close the connections. The next use opens new ones.
+
+        Connections in use are closed when they are returned.
+        """
         self._closings += 1
         idle, self._idle = self._idle, []
         for wire in idle:
@@ -55,7 +56,7 @@ class ConnectionPool:
     async def _taken(self) -> RedisConnection:
         while self._idle:
             wire = self._idle.pop()
-            # It is told when the server closes it.
+            # Done if the server has closed the connection.
             if not wire.ended.done():
                 return wire
         if self._dial is None:

@@ -1,4 +1,4 @@
-"""Scripts that count only once replicas have what they have changed."""
+"""Scripts that succeed only when enough replicas have received their writes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chancy.plugins.redis.transport.scripts import ScriptCall, Value
 
 
 def heard(client: Client, call: ScriptCall, replicas: int, wait_s: float) -> Any:
-    """Run a script, and wait until so many replicas have it.
+    """Run a script, and wait until its writes have reached `replicas` replicas.
 
-    :param wait_s: for them, at most.
-    :raises BrokerUnavailable: fewer have it by then. It may last all the same.
+    :param wait_s: most seconds to wait for the replicas.
+    :raises BrokerUnavailable: fewer replicas have the writes; they may still be durable.
     """
     if not isinstance(client, RedisCluster):
         return _tell(client, call, replicas, wait_s)
@@ -43,22 +43,25 @@ def _tell(client: Redis, call: ScriptCall, replicas: int, wait_s: float) -> Any:
 def _send(
     client: Redis, how: tuple[str, str], call: ScriptCall, replicas: int, wait_s: float
 ) -> Any:
-    """On one connection: WAIT is about what was written by its own. A script that finds all done
-    by an earlier try writes nothing, and WAIT answers at once then: so something is written."""
+    """Send a script and ``WAIT`` on one connection, since ``WAIT`` covers the writes of its own.
+
+    A script whose work was done by an earlier attempt writes nothing, and ``WAIT`` would return
+    immediately: hence the ``SET``.
+    """
     untyped: Any = client
     with untyped.pipeline(transaction=False) as together:
         together.execute_command("SET", f"{call.keys[0]!s}:lasting", "")
         together.execute_command(*how, len(call.keys), *call.keys, *call.args)
         together.execute_command("WAIT", replicas, max(1, int(wait_s * 1000)))
         written, answer, have = together.execute(raise_on_error=False)
-    for one in (written, answer, have):
-        if isinstance(one, Exception):
-            raise one
+    for reply in (written, answer, have):
+        if isinstance(reply, Exception):
+            raise reply
     if have < replicas:
         raise BrokerUnavailable(
-            f"{have} of the {replicas} replicas that services were configured for have heard of "
-            f"{call.script.name} within {wait_s:g} s, so it is unknown whether it lasts: look at "
-            "INFO replication"
+            f"only {have} of the {replicas} replicas required for services have received "
+            f"{call.script.name} within {wait_s:g} s, so it is unknown whether it is durable: "
+            "check INFO replication"
         )
     return answer
 
@@ -70,6 +73,6 @@ def _node(client: RedisCluster, key: Value) -> Redis:
 
 
 def _look_around(client: RedisCluster, key: str) -> None:
-    """Have the client find out who has the key now; what it sends changes nothing."""
+    """Let the client find the node that has the key now, with a command that changes nothing."""
     with suppress(RedisError, OSError):
         command_sync(client, "EXISTS", key)

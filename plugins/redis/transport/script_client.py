@@ -1,4 +1,4 @@
-"""The way to Redis that streams take: their scripts, one or many in a round trip."""
+"""The Redis client of streams: runs their scripts, one or many per round trip."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from chancy.plugins.redis.transport.pool import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Script, Value, load_folder, run_all_sync
 from chancy.plugins.redis.transport.scripts import ScriptCall as ScriptCall
 
-#: What Redis answers: bytes, whole numbers, None, and lists of them.
+#: A reply of Redis: bytes, integers, None, and lists of them.
 Reply = Any
 
 
@@ -44,7 +44,7 @@ def scripts() -> Mapping[str, Script]:
 
 @dataclass(frozen=True, slots=True)
 class StreamCall:
-    """A script of ``lua/`` with what it is given. All keys share one hash tag."""
+    """A script of ``lua/`` with its keys and arguments. All keys share one hash tag."""
 
     script: str
     keys: Sequence[Value]
@@ -52,10 +52,10 @@ class StreamCall:
 
 
 class _LoopConnections:
-    """What leads to Redis from one event loop.
+    """The connections of one event loop.
 
-    :ivar turns: a client refuses more callers than it may have connections: they wait for these.
-    :ivar straight: for scripts, past the client.
+    :ivar turns: limits the callers, since a client refuses more of them than it has connections.
+    :ivar straight: direct connections for scripts, without the client.
     """
 
     def __init__(self, settings: RedisSettings, known: list[str]) -> None:
@@ -67,11 +67,11 @@ class _LoopConnections:
         )
 
     async def client(self) -> AsyncClient:
-        """Raises the errors of the client."""
+        """The client of the loop. Raises the errors of the client."""
         if self._client is None:
             settings = self._settings
             if isinstance(self.straight, ClusterRouter):
-                # That of the url may be gone since then.
+                # The server of the URL may have left the cluster.
                 settings = await self.straight.cluster()
             self._client = self._client or connect(settings, **UNTIMED)
         return self._client
@@ -83,25 +83,25 @@ class _LoopConnections:
 
 
 class ScriptClient:
-    """Reaches Redis or a cluster, by connections of each event loop; it connects at the first use.
+    """A client of Redis or a cluster with connections for each event loop, opened at first use.
 
-    Scripts go straight to their servers; a client is for what is rare.
+    Scripts use direct connections to their servers; a redis-py client sends the rare commands.
     """
 
     def __init__(self, settings: RedisSettings, known: list[str] | None = None) -> None:
         self.settings = settings
-        # The urls of the servers of a cluster, for all loops and threads: that of the settings may
-        # be gone by the time that one of them begins.
+        # URLs of the servers of a cluster, shared by all loops and threads: the server of the
+        # settings may be gone when one of them starts.
         self._known = [settings.url] if known is None else known
         self._ways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = (
             weakref.WeakKeyDictionary()
         )
-        #: The way of threads.
+        #: The client for threads.
         self.sync = SyncScriptClient(settings, self._known)
 
     @property
     def prefix(self) -> str:
-        """What all keys begin with."""
+        """The prefix of all keys."""
         return self.settings.prefix
 
     @property
@@ -110,7 +110,7 @@ class ScriptClient:
         return self.settings.cluster
 
     def _way(self) -> _LoopConnections:
-        """That of the running loop."""
+        """The connections of the running loop."""
         loop = asyncio.get_running_loop()
         way = self._ways.get(loop)
         if way is None:
@@ -120,8 +120,8 @@ class ScriptClient:
     async def call(self, script: str, keys: Sequence[Value], args: Sequence[Value] = ()) -> Reply:
         """Run ``lua/<script>.lua``.
 
-        :raises BrokerUnavailable: Redis is away; the outcome is unknown.
-        :raises StatementFailed: it refused.
+        :raises BrokerUnavailable: Redis is unavailable; the outcome is unknown.
+        :raises StatementFailed: Redis refused the script.
         """
         known, way = scripts()[script], self._way()
         async with way.turns:
@@ -135,7 +135,7 @@ class ScriptClient:
                     return await straight.exchange(("EVAL", known.text, len(keys), *keys, *args))
 
     async def call_many(self, calls: Sequence[StreamCall]) -> Sequence[Reply | Exception]:
-        """Run scripts in one round trip for each server; an error takes the place of an answer."""
+        """Run scripts in one round trip per server; an error takes the place of a reply."""
         if not calls:
             return ()
         known, way = scripts(), self._way()
@@ -157,7 +157,7 @@ class ScriptClient:
         return _meant(answers)
 
     async def command(self, *parts: Value) -> Reply:
-        """Send a plain command; its first key decides the server."""
+        """Send a plain command; its first key selects the server."""
         way = self._way()
         async with way.turns, answered(self.settings.timeout_s):
             return await command(await way.client(), *parts)
@@ -168,24 +168,24 @@ class ScriptClient:
         return self.settings if isinstance(straight, ConnectionPool) else await straight.server(key)
 
     def doubt(self) -> None:
-        """A server of a cluster did not answer: its keys may be elsewhere by now."""
+        """Refresh the cluster's slots before the next command, because a server did not reply."""
         straight = self._way().straight
         if isinstance(straight, ClusterRouter):
             straight.doubt()
 
     def another(self, **changes: float) -> ScriptClient:
-        """A link of its own that knows the same servers.
+        """Another client with its own connections and the same known servers.
 
-        :param changes: of the settings.
+        :param changes: changed settings.
         """
         return ScriptClient(self.settings.model_copy(update=changes), self._known)
 
     def reader(self) -> Reader:
-        """A connection of its own for reads that block."""
+        """A separate connection for blocking reads."""
         return Reader(self)
 
     async def close(self) -> None:
-        """Close the connections of the running loop; the next use makes new ones."""
+        """Close the connections of the running loop; the next use opens new ones."""
         way = self._ways.pop(asyncio.get_running_loop(), None)
         if way is not None:
             await way.close()
@@ -193,7 +193,7 @@ class ScriptClient:
 
 
 class SyncScriptClient:
-    """`ScriptClient` for threads, which may share it; it connects at the first use."""
+    """`ScriptClient` for threads, which may share it; it connects at first use."""
 
     def __init__(self, settings: RedisSettings, known: list[str]) -> None:
         self._settings = settings
@@ -201,7 +201,7 @@ class SyncScriptClient:
         self._client: Client | None = None
 
     def call_many(self, calls: Sequence[StreamCall]) -> Sequence[Reply | Exception]:
-        """Run scripts in one round trip for each server; an error takes the place of an answer."""
+        """Run scripts in one round trip per server; an error takes the place of a reply."""
         known = scripts()
         given = [ScriptCall(known[one.script], one.keys, one.args) for one in calls]
         try:
@@ -216,9 +216,9 @@ class SyncScriptClient:
         return answers
 
     def _doubt(self) -> None:
-        """Begin anew where a server of a cluster is gone: the client keeps to what it knew.
+        """Replace the client if a server of a cluster is gone: it would keep its old slots.
 
-        Other threads may be at their answers, so nothing is closed.
+        Nothing is closed, because other threads may be waiting for replies.
         """
         if self._settings.cluster:
             self._client = None
@@ -230,19 +230,19 @@ class SyncScriptClient:
         for url in [*self._known]:
             settings = self._settings.model_copy(update={"url": url})
             try:
-                # What may have been appended is not appended again.
+                # No retries: a record that may have been appended is not appended again.
                 client = connect_sync(settings, retry=Retry(NoBackoff(), 0))
             except RedisClusterException as error:
                 failed = error
                 continue
             untyped: Any = client
-            nodes = [(str(one.host), int(one.port)) for one in untyped.get_nodes()]
-            remember(self._known, [url_of(self._settings, *one) for one in nodes])
+            nodes = [(str(node.host), int(node.port)) for node in untyped.get_nodes()]
+            remember(self._known, [url_of(self._settings, *node) for node in nodes])
             return client
         raise failed
 
     def close(self) -> None:
-        """Close the connections; the next use makes new ones."""
+        """Close the connections; the next use opens new ones."""
         client: Any = self._client
         self._client = None
         if isinstance(client, RedisCluster):

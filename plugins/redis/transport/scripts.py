@@ -1,4 +1,4 @@
-"""Lua scripts: files of the package, run by their digest, and sent again where they are missing."""
+"""Lua scripts of the package: run by their digest, and sent again if the server lacks them."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Tr
 
 from chancy.plugins.redis.transport.clients import Client, command_sync
 
-#: What a script takes as key or argument.
+#: The type of a key or argument of a script.
 Value = str | bytes | int | float
 
-#: Answers of a server that has not run a script: it knows none, or another one has its keys.
+#: Errors of a server that has not run a script: it lacks the script or the keys.
 _NOT_RUN = (NoScriptError, MovedError, AskError, TryAgainError)
 _INCLUDE = re.compile(r"^--@include ([a-z_]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script: what it says, and the digest by which a server that has it knows it."""
+    """A script: its text, and the digest by which servers cache it."""
 
     name: str
     text: str
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
-        # The server's own name for it, no protection of anything.
+        # The server's own cache key; not used for security.
         digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
         object.__setattr__(self, "digest", digest)
 
     def run_sync(self, client: Client, keys: Sequence[Value], args: Sequence[Value] = ()) -> Any:
-        """Run it; raises the errors of the client. All keys must share one hash tag."""
+        """Run the script. Raises the errors of the client. All keys must share one hash tag."""
         try:
             return command_sync(client, "EVALSHA", self.digest, len(keys), *keys, *args)
         except NoScriptError:
-            # EVAL leaves it there too. A server that was restarted or promoted has none.
+            # EVAL caches the script, too. A restarted or promoted server has an empty cache.
             return command_sync(client, "EVAL", self.text, len(keys), *keys, *args)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptCall:
-    """One script with its keys and arguments, to be sent along with others."""
+    """A script with its keys and arguments, to be sent together with others."""
 
     script: Script
     keys: Sequence[Value]
@@ -54,11 +54,11 @@ class ScriptCall:
 
 
 def run_all_sync(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
-    """Run scripts in one round trip for each node; gives the answers in the order of the calls.
+    """Run scripts in one round trip per node; returns the replies in the order of the calls.
 
-    An error takes the place of its answer. Each script is atomic, all of them together are not.
-    Those that a server has not run, as it misses the script or its keys, run after the others. None
-    is sent again that may have run: the pipeline of a cluster's client does that.
+    An error takes the place of its reply. Each script is atomic; all of them together are not.
+    Scripts that a server has not run, because it lacks the script or the keys, run after the
+    others. A script that may have run is never sent again, unlike with a cluster client's pipeline.
     """
     answers: list[Any] = [None] * len(calls)
     for server, places in _servers(client, calls):
@@ -87,21 +87,21 @@ def run_all_sync(client: Client, calls: Sequence[ScriptCall]) -> list[Any]:
 
 
 def _servers(client: Client, calls: Sequence[ScriptCall]) -> list[tuple[Any, list[int]]]:
-    """The servers that have the keys of calls, and the places of these."""
+    """The servers that have the keys of the calls, each with the indexes of its calls."""
     if not isinstance(client, RedisCluster):
         return [(client, [*range(len(calls))])]
     cluster: Any = client
     places: dict[Any, list[int]] = {}
     for at, call in enumerate(calls):
         places.setdefault(cluster.get_node_from_key(call.keys[0]), []).append(at)
-    return [(cluster.get_redis_connection(node), those) for node, those in places.items()]
+    return [(cluster.get_redis_connection(node), indexes) for node, indexes in places.items()]
 
 
 def load_folder(folder: Traversable) -> Mapping[str, Script]:
-    """Every ``NAME.lua`` of a folder, by name.
+    """The scripts ``NAME.lua`` of a folder by name.
 
-    A line ``--@include NAME`` stands for the text of that file of the folder. What begins with an
-    underscore is only there to be included.
+    A line ``--@include NAME`` is replaced with that file. Names that begin with an underscore are
+    only for inclusion.
     """
     texts = {
         entry.name.removesuffix(".lua"): entry.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The way to the server of a shard: scripts, on connections of our own."""
+"""The Redis client of the broker: runs the scripts of one shard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRIPTS: Mapping[str, Script] = load_folder(resources.files("chancy.plugins.redi
 class ShardClient:
     """Runs the scripts of one shard.
 
-    :param tag: the hash tag with which all keys of the shard begin.
+    :param tag: the hash tag at the start of all keys of the shard.
     """
 
     def __init__(self, settings: RedisSettings, tag: str) -> None:
@@ -33,19 +33,19 @@ class ShardClient:
         self.tag = tag
         self.home = ClusterMap(settings)
         self._open = False
-        # Why it could not be opened, until it is.
+        # The error of the last open(), until one succeeds.
         self._unreached: BrokerUnavailable | None = None
         self._connections = ConnectionPool(self.home.settings)
         self._moves = 0
         self._room = asyncio.Semaphore(settings.max_connections)
 
     async def open(self) -> None:
-        """Reach the server. Raises `BrokerError`."""
+        """Connect to the server. Raises `BrokerError`."""
         self._open, self._unreached = True, None
         try:
             if self.home.clustered:
                 self.home.learn(await self.command("CLUSTER", "NODES"))
-            # Where the shard is, too.
+            # Also follows a redirection to the node of the shard.
             await self.command("EXISTS", self.tag)
         except BaseException as error:
             await self.close()
@@ -56,10 +56,10 @@ class ShardClient:
     async def close(self) -> None:
         self._open, self._unreached = False, None
         await self._let_go()
-        self._room = asyncio.Semaphore(self.settings.max_connections)  # of the next event loop
+        self._room = asyncio.Semaphore(self.settings.max_connections)  # for the next event loop
 
     async def run(self, name: str, *args: Value) -> Any:
-        """Run a script; raises `BrokerError`. After `BrokerUnavailable` it may have been run."""
+        """Run a script. Raises `BrokerError`; after `BrokerUnavailable` it may have run."""
         script = SCRIPTS[name]
         try:
             return await self.command("EVALSHA", script.digest, 1, self.tag, *args)
@@ -67,9 +67,9 @@ class ShardClient:
             return await self.command("EVAL", script.text, 1, self.tag, *args)
 
     async def run_lasting(self, name: str, *args: Value) -> Any:
-        """Run a script; what it has written, or read, is in as many replicas as are wanted then.
+        """Run a script, and wait until the configured number of replicas have its data.
 
-        :raises BrokerError: as `run`; `BrokerUnavailable` too where fewer have it in time.
+        :raises BrokerError: as `run`; also `BrokerUnavailable` if fewer replicas have it in time.
         """
         if not self.settings.replicas:
             return await self.run(name, *args)
@@ -80,15 +80,15 @@ class ShardClient:
             return await self._last("EVAL", script.text, 1, self.tag, *args)
 
     async def _last(self, *parts: Value) -> Any:
-        # On one connection: WAIT is about what was written by its own, and all before that.
+        # On one connection: WAIT covers the writes of its own connection and all earlier ones.
         wanted, wait_s = self.settings.replicas, self.settings.timeout_s / 2
         written = ("SET", f"{self.tag}:lasting", "")
         waited = ("WAIT", wanted, max(1, round(wait_s * 1_000)))
         _, answer, have = await self._reach(self._exchange_many, (written, parts, waited))
         if have < wanted:
             raise BrokerUnavailable(
-                f"{have} of {wanted} replicas have heard of it within {wait_s:g} s, so that it is "
-                "unknown whether it lasts: look at INFO replication"
+                f"only {have} of {wanted} replicas have received the write within {wait_s:g} s, so "
+                "it is unknown whether it is durable: check INFO replication"
             )
         return answer
 
@@ -105,7 +105,9 @@ class ShardClient:
                     return await exchange(sent)
                 except errors.MovedError as error:
                     self.home.moved(error)
-            raise BrokerUnavailable(f"the cluster redirected us {MOST_MOVES} times: it is moving")
+            raise BrokerUnavailable(
+                f"the cluster redirected a command {MOST_MOVES} times: it is resharding"
+            )
         except errors.NoScriptError as error:
             raise NoScript from error
         except Exception as error:
@@ -135,13 +137,13 @@ class ShardClient:
 
     def _reached(self) -> ConnectionPool:
         if self._unreached is not None:
-            raise BrokerUnavailable(f"not reached yet: {self._unreached}")
+            raise BrokerUnavailable(f"not connected yet: {self._unreached}")
         if not self._open:
             raise NotOpen("the broker is not open: await broker.open() first")
         return self._connections
 
     async def _let_go(self) -> None:
-        """Drop what leads to a server that is gone, or is not that of the shard."""
+        """Drop connections to a server that is gone or no longer has the shard."""
         old, self._connections = self._connections, ConnectionPool(self.home.settings)
         self._moves = self.home.moves
         await old.close()
@@ -149,13 +151,13 @@ class ShardClient:
 
 @asynccontextmanager
 async def linked(settings: RedisSettings) -> AsyncGenerator[ShardClient]:
-    """A link to the shard of the jobs, which is closed in the end. It is not open yet."""
-    link = ShardClient(settings, Keys(settings.prefix).tag("jobs"))
+    """A client of the shard of jobs: not open yet, and closed at exit."""
+    client = ShardClient(settings, Keys(settings.prefix).tag("jobs"))
     try:
-        yield link
+        yield client
     finally:
-        await link.close()
+        await client.close()
 
 
 class NoScript(Exception):
-    """The server does not have a script."""
+    """The server has not cached the script."""

@@ -1,4 +1,4 @@
-"""The way of services to Redis: scripts from threads, which may share it."""
+"""The Redis client of services: runs their scripts from threads, which may share it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from chancy.plugins.redis.transport.clients import Client, command_sync, connect
 from chancy.plugins.redis.transport.replicas import heard
 from chancy.plugins.redis.transport.scripts import Script, ScriptCall, Value, load_folder
 
-#: What Redis answers: bytes, whole numbers, None, and lists of them.
+#: A reply of Redis: bytes, integers, None, and lists of them.
 Reply = Any
-#: Twice the seconds in which replicas are to hear of a change: mostly they need a millisecond.
+#: Twice the seconds in which replicas should receive a write; usually they take a millisecond.
 _HEARD_S = 2.0
-#: For a turn, unless a link has another patience.
+#: Seconds to wait for a free connection, unless the client has its own timeout.
 _TURN_S = 10.0
-#: Of one client to a server, unless the settings say otherwise.
+#: Connections of one client to a server, unless the settings override it.
 CONNECTIONS = 64
-#: Makes a client; it is given the seconds to wait for an answer, None for what is usual.
+#: Makes a client with a timeout in seconds for replies; None for the default.
 Connect = Callable[[float | None], Client]
 
 
@@ -42,7 +42,7 @@ def scripts() -> Mapping[str, Script]:
 
 
 def connecting(settings: RedisSettings) -> Connect:
-    """Makes clients of settings."""
+    """A factory of clients with these settings."""
 
     def connect(timeout_s: float | None) -> Client:
         if timeout_s is None:
@@ -57,9 +57,9 @@ def connecting(settings: RedisSettings) -> Connect:
 
 
 def connecting_as(given: Client, usual_s: float = 10.0) -> Connect:
-    """Makes clients that reach the server which another client does.
+    """A factory of clients for the same server as an existing client.
 
-    They have connections of their own: what waits here holds up nobody there.
+    They have their own connections, so blocking commands do not delay the existing client.
     """
 
     def connect(timeout_s: float | None) -> Client:
@@ -104,7 +104,7 @@ def connecting_as(given: Client, usual_s: float = 10.0) -> Connect:
 
 
 def _through_sentinel(given: Any, ours: dict[str, Any]) -> Client:
-    """A client of whatever is the primary as it connects."""
+    """A client that asks Sentinel for the current primary when it connects."""
     taken: dict[str, Any] = given.connection_kwargs
     kept = {name: value for name, value in taken.items() if name in ("db", *_IDENTITY)}
     pool_of: Any = SentinelConnectionPool
@@ -121,7 +121,7 @@ def _through_sentinel(given: Any, ours: dict[str, Any]) -> Client:
     )
 
 
-#: What is taken over from a client that was given: where the server is, and who we are.
+#: Options copied from an existing client: the address of the server, and the credentials.
 _PLACE = ("host", "port", "path", "db")
 _IDENTITY = (
     "username",
@@ -139,11 +139,12 @@ _IDENTITY = (
 
 
 class SyncRedisClient:
-    """Runs the scripts of services; it connects at the first use.
+    """Runs the scripts of services; connects at first use.
 
-    :param connections: that its client may have to a server; more calls wait for their turn.
-    :param timeout_s: for an answer, and for a turn; what the settings say unless given.
-    :ivar replicas: that must have what a script has changed, before it counts.
+    :param connections: most connections to a server; further calls wait for a free one.
+    :param timeout_s: seconds to wait for a reply, and for a free connection; by default that of the
+        settings.
+    :ivar replicas: replicas that must have received the writes of a script before it succeeds.
     """
 
     def __init__(
@@ -162,11 +163,11 @@ class SyncRedisClient:
         self._client: Client | None = None
         self._lock = threading.Lock()
         self._connections = connections
-        # One is left for the client itself, which asks a cluster for its nodes.
+        # One connection is reserved for the client itself, which asks a cluster for its nodes.
         self._turns = threading.BoundedSemaphore(connections - 1)
 
     def within(self, timeout_s: float) -> SyncRedisClient:
-        """Another one, with connections of its own, that waits so long for an answer."""
+        """Another client with its own connections and this timeout."""
         return SyncRedisClient(
             self._connect,
             self.keys,
@@ -178,31 +179,31 @@ class SyncRedisClient:
     def run(self, script: str, *args: Value, lasting: bool = True) -> Reply:
         """Run ``lua/<script>.lua``.
 
-        :param lasting: whether it changes what a replica must have.
-        :raises BrokerUnavailable: Redis is away, or too few of its replicas have heard of it; the
-            outcome is unknown.
-        :raises StatementFailed: it refused.
+        :param lasting: whether its writes must reach replicas.
+        :raises BrokerUnavailable: Redis is unavailable, or too few replicas have received the
+            writes; the outcome is unknown.
+        :raises StatementFailed: Redis refused the script.
         """
         given = (self.keys.hashes, *args)
         with self._turn(), translated():
             if not (lasting and self.replicas):
-                return scripts()[script].run_sync(self._open(), self.keys.given, given)
-            # Half of the patience, so that the answer itself is not given up.
+                return scripts()[script].run_sync(self._open(), self.keys.script_keys, given)
+            # Half of the timeout, so that the reply itself still arrives in time.
             wait_s = min(self._timeout_s or _HEARD_S, _HEARD_S) / 2
             return heard(
                 self._open(),
-                ScriptCall(scripts()[script], self.keys.given, given),
+                ScriptCall(scripts()[script], self.keys.script_keys, given),
                 self.replicas,
                 wait_s,
             )
 
     def command(self, *parts: Value) -> Reply:
-        """Send a plain command; its first key decides the server."""
+        """Send a plain command; its first key selects the server."""
         with self._turn(), translated():
             return command_sync(self._open(), *parts)
 
     def close(self) -> None:
-        """Close the connections; the next use makes new ones."""
+        """Close the connections; the next use opens new ones."""
         with self._lock:
             client: Any = self._client
             self._client = None
@@ -219,7 +220,7 @@ class SyncRedisClient:
         if not self._turns.acquire(timeout=patience_s):
             raise BrokerUnavailable(
                 f"all {self._connections} connections to Redis were in use for {patience_s:g} s: "
-                "raise max_connections, or find out why Redis answers so late"
+                "raise max_connections, or find out why Redis responds so slowly"
             )
         try:
             yield
@@ -227,7 +228,7 @@ class SyncRedisClient:
             self._turns.release()
 
     def _open(self) -> Client:
-        # One of a cluster connects as it is made: two threads must not make one each.
+        # A cluster client connects when it is made: two threads must not make one each.
         with self._lock:
             if self._client is None:
                 self._client = self._connect(self._timeout_s)

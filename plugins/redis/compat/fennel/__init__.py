@@ -1,7 +1,7 @@
-"""The call shapes of fennel 0.3: a program of it runs with only the import changed.
+"""The API of fennel 0.3, whose programs run with only the import changed.
 
-What is here names things and nothing else; queues, retries, results and dead letters are those of
-every job. What fennel itself has kept in Redis is not read.
+A thin layer over chancy's queues, retries, results and dead letters. Data that fennel itself has
+stored in Redis is not read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m chancy.plugins.redis.compat.fennel``: the words of fennel for commands of chancy."""
+"""``python -m chancy.plugins.redis.compat.fennel``: the command line of fennel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from chancy.cli.main import cli
 from chancy.plugins.redis.compat.fennel.application import App
-from chancy.plugins.redis.compat.fennel.worker import orders_of
+from chancy.plugins.redis.compat.fennel.worker import options_of
 
 _app = click.option(
     "-a", "--app", "path", required=True, metavar="MODULE:NAME", help="The application."
@@ -20,19 +20,21 @@ _app = click.option(
 
 @click.group()
 def fennel() -> None:
-    """Serve an application of fennel, and look at its jobs."""
+    """Serve a fennel application and inspect its jobs."""
 
 
 @fennel.command()
 @_app
-@click.option("-p", "--processes", type=int, default=0, help="Workers; 0: the setting.")
-@click.option("-c", "--concurrency", type=int, default=0, help="Jobs at a time; 0: the setting.")
+@click.option("-p", "--processes", type=int, default=0, help="Workers; 0 uses the setting.")
+@click.option(
+    "-c", "--concurrency", type=int, default=0, help="Jobs at a time; 0 uses the setting."
+)
 def worker(path: str, processes: int, concurrency: int) -> None:
-    """Run jobs until SIGTERM or SIGINT, as the settings of the application say."""
-    app = _found(path)
-    words = orders_of(app, concurrency=concurrency or None).arguments()
-    words.append(f"--processes={processes or app.settings.processes}")
-    _chancy("worker", "--app", path, *words)
+    """Run jobs with the settings of the application, until SIGTERM or SIGINT."""
+    app = _load(path)
+    arguments = options_of(app, concurrency=concurrency or None).arguments()
+    arguments.append(f"--processes={processes or app.settings.processes}")
+    _chancy("worker", "--app", path, *arguments)
 
 
 @fennel.command()
@@ -40,14 +42,14 @@ def worker(path: str, processes: int, concurrency: int) -> None:
 @_app
 def dlq(action: str, path: str) -> None:
     """Read, replay or purge the dead letters, as JSON."""
-    queue = _found(path).name
-    sure = ["--yes"] if action == "purge" else []
-    _chancy("redis", "dlq", action, *sure, "--queue", queue, "--app", path)
+    queue = _load(path).name
+    confirm = ["--yes"] if action == "purge" else []
+    _chancy("redis", "dlq", action, *confirm, "--queue", queue, "--app", path)
 
 
 @fennel.command()
 @_app
-@click.option("-u", "--uuid", required=True, help="Of the job.")
+@click.option("-u", "--uuid", required=True, help="The id of the job.")
 def task(path: str, uuid: str) -> None:
     """Print a job as JSON."""
     _chancy("redis", "task", uuid, "--app", path)
@@ -60,8 +62,8 @@ def info(path: str) -> None:
     _chancy("redis", "info", "--app", path)
 
 
-def _found(path: str) -> App:
-    """The application at ``module:attribute``, before any of its tasks are looked for."""
+def _load(path: str) -> App:
+    """Import the application at ``module:attribute``, without autodiscovery of its tasks."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -71,12 +73,12 @@ def _found(path: str) -> App:
     except (ImportError, AttributeError) as error:
         raise click.UsageError(f"--app {path}: {error}") from error
     if not isinstance(found, App):
-        raise click.UsageError(f"--app {path} is no application of fennel: give module:attribute")
+        raise click.UsageError(f"--app {path} is not a fennel App: pass module:attribute")
     return found
 
 
-def _chancy(*words: str) -> None:
-    cli(list(words), prog_name="chancy")
+def _chancy(*arguments: str) -> None:
+    cli(list(arguments), prog_name="chancy")
 
 
 if __name__ == "__main__":

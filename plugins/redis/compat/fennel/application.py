@@ -1,4 +1,4 @@
-"""``App``."""
+"""The application class ``App``."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from chancy.text import shown
 T = TypeVar("T")
 Function = Callable[..., Any]
 
-#: Of what failed for good: ten years, which is the longest there is.
+#: Retention of failed jobs in seconds: ten years, the longest possible.
 _FOR_EVER_S = 315_360_000.0
-#: Between two looks for what failed for good: so late it is a dead letter.
+#: Seconds between two sweeps for dead letters: a failed job becomes one within this time.
 _SWEEP_S = 1.0
-#: Between two sweeps for jobs of workers that are gone, at the least: 0 would be all the time.
+#: Least seconds between two sweeps for jobs of dead workers: 0 would sweep constantly.
 _LEAST_SWEEP_S = 0.1
-#: Sessions of Postgres for the calls of one process.
+#: Postgres sessions for the calls of one process.
 _SESSIONS = 4
 
 
 class App:
-    """An application of chancy with one queue, which has the name of the application, in Redis.
+    """A chancy application with one Redis queue, named after the application.
 
     ``chancy worker --app module:app`` serves it.
 
     :param settings: fields of `Settings`.
-    :ivar letters: the plugin that keeps what failed for good.
-    :ivar redis: where the queue is, and how it is spoken to.
+    :ivar letters: the plugin that keeps dead letters.
+    :ivar redis: the settings of the Redis connection.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -52,7 +52,7 @@ class App:
         if ours.schedule_interval != Settings.model_fields["schedule_interval"].default:
             warnings.warn(
                 f"App({name!r}): schedule_interval={ours.schedule_interval:g} has no effect: a "
-                "retry runs within a second of when it is due. Leave it out.",
+                "retry runs within a second of its due time. Remove the setting.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -65,7 +65,7 @@ class App:
                 "keep_failed_s": _FOR_EVER_S,
             }
         )
-        #: The functions by the names of their tasks.
+        #: Functions by task name.
         self.task_map: dict[str, Function] = {}
         self._retry: Policy | Backoff
         self._retry = Fennel() if ours.retry_backoff is None else Backoff(ours.retry_backoff)
@@ -77,13 +77,15 @@ class App:
             broker="redis",
             keep_finished=ours.results_enabled,
         )
-        #: For the worker. The calls of a program have another, in a loop of their own.
+        #: The application of the worker. The calls of a program use another one, in `Loop`.
         self.chancy = self._make()
         self._loop = Loop(self._make)
 
     def __call__(self) -> Chancy:
-        """What a worker serves: called by ``chancy worker --app``, after the modules that
-        ``autodiscover`` names are imported."""
+        """Import the modules of ``autodiscover``; returns the application that a worker serves.
+
+        ``chancy worker --app`` calls this.
+        """
         if self.settings.autodiscover:
             discover(self.settings.autodiscover)
         if isinstance(self._retry, Backoff):
@@ -122,12 +124,12 @@ class App:
         name: str | None = None,
         retries: int | None = None,
     ) -> Any:
-        """Make a function a task: a `Task` of the client that the setting ``interface`` names.
+        """Make a function a `Task` of the sync or async client, by the setting ``interface``.
 
-        :param name: ``module.name`` unless given. Only `task_map` knows it: what is stored is
-            the path of the function.
-        :param retries: runs after the first one.
-        :raises ConfigurationError: the name is taken, or the number cannot be.
+        :param name: by default ``module.name``. Used only in `task_map`: jobs store the path of the
+            function.
+        :param retries: retries after the first run.
+        :raises ConfigurationError: the name is taken, or `retries` is invalid.
         """
         from chancy.plugins.redis.compat.fennel import client
         from chancy.plugins.redis.compat.fennel.client import aio
@@ -140,9 +142,9 @@ class App:
         def decorate(func: Function) -> Any:
             known = name or f"{func.__module__}.{func.__qualname__}"
             if not isinstance(known, str):
-                raise ConfigurationError(f"name={shown(known)} must be a text")
+                raise ConfigurationError(f"name={shown(known)} must be a string")
             if known in self.task_map:
-                raise ConfigurationError(f"there are two tasks {known}: name one of them otherwise")
+                raise ConfigurationError(f"there are two tasks {known}: give one a different name")
             decorated = job(queue=self.name, max_attempts=most + 1)(func)
             factory: JobFactory[..., Any] = decorated.job
             self.task_map[known] = func
@@ -153,37 +155,40 @@ class App:
     # What the clients call
 
     def run(self, work: Callable[[Chancy], Coroutine[Any, Any, T]]) -> T:
-        """Work on the open application, and wait for it."""
+        """Run a coroutine with the open application, and wait for its result."""
         return self._loop.run(work)
 
     async def wait(self, work: Callable[[Chancy], Coroutine[Any, Any, T]]) -> T:
-        """The same for a caller that has an event loop."""
+        """`run` for a caller in an event loop."""
         return await self._loop.wait(work)
 
     def close(self) -> None:
-        """Close the connections of the calls. The end of the process does it too."""
+        """Close the connections of the calls. They are also closed at exit."""
         self._loop.close()
 
 
 class Backoff:
     """The setting ``retry_backoff`` as a policy of the retry plugin.
 
-    A path is looked up at the start of a worker: it may be of the very module that makes the
+    A path is imported at the start of a worker, since it may name the module that creates the
     application.
     """
 
-    def __init__(self, given: Callable[[int], float] | str) -> None:
-        self._given = given
+    def __init__(self, function: Callable[[int], float] | str) -> None:
+        self._function = function
 
     def __call__(self, claim: Claim, outcome: Outcome) -> float:
         return float(self.function(claim.attempt))
 
     @property
     def function(self) -> Callable[[int], float]:
-        """:raises ConfigurationError: there is none at the path."""
-        if isinstance(self._given, str):
-            self._given = _at(self._given)
-        return self._given
+        """The back-off function.
+
+        :raises ConfigurationError: the path cannot be imported.
+        """
+        if isinstance(self._function, str):
+            self._function = _at(self._function)
+        return self._function
 
 
 def _at(path: str) -> Callable[[int], float]:

@@ -1,4 +1,4 @@
-"""What both clients call, in the loop of the application."""
+"""The calls of both clients, run in the event loop of the application."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chancy.plugins.dead_letter import DeadLetter, LetterFilter
 from chancy.plugins.redis.compat.fennel import exceptions
 from chancy.plugins.redis.compat.fennel.job import Job, exception_of
 from chancy.plugins.redis.compat.fennel.status import DEAD, status_of
-from chancy.plugins.redis.relay.purge import purge as forget
+from chancy.plugins.redis.relay.purge import purge
 from chancy.states import State
 
 if TYPE_CHECKING:
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 
 
 class Default(Enum):
-    """What is not given: the setting counts."""
+    """The marker of an omitted argument, for which the setting applies."""
 
     DEFAULT = "default"
 
 
 DEFAULT = Default.DEFAULT
 Timeout = float | None | Default
-#: Says of a dead job whether it is meant.
+#: Selects dead jobs.
 Filter = Callable[[Job], bool]
 
 
 def every(job: Job) -> bool:
-    """Whichever job it is."""
+    """Select every job."""
     return True
 
 
-def id_of(given: UUID | str) -> UUID:
-    """The id of a job as a caller has it.
+def id_of(uuid: UUID | str) -> UUID:
+    """The id of a job from a caller's argument.
 
-    :raises JobNotFound: there can be none of it, as of one that fennel has made.
+    :raises JobNotFound: it is not a UUID, so no job has it; ids made by fennel are like this.
     """
     try:
-        return UUID(str(given))
+        return UUID(str(uuid))
     except ValueError:
-        raise not_found(given) from None
+        raise not_found(uuid) from None
 
 
 def not_found(id: object) -> exceptions.JobNotFound:
-    return exceptions.JobNotFound(f"there is no job {id}, or it is kept no longer")
+    return exceptions.JobNotFound(f"job {id} does not exist or is no longer kept")
 
 
-async def find(app: App, given: UUID | str, chancy: Chancy) -> QueuedJob:
-    """A job, or what it was replayed as.
+async def find(app: App, uuid: UUID | str, chancy: Chancy) -> QueuedJob:
+    """A job, or the job that it was replayed as.
 
     :raises JobNotFound: it is not kept.
     """
-    id = id_of(given)
+    id = id_of(uuid)
     found = await latest(app, chancy, await chancy.get_job(id))
     if found is None:
         raise not_found(id)
@@ -77,10 +77,10 @@ async def status(app: App, id: UUID, chancy: Chancy) -> str:
 
 
 async def result(app: App, id: UUID, timeout: Timeout, chancy: Chancy) -> Any:
-    """What a job returned, or what it was replayed as.
+    """The result of a job, or of the job that it was replayed as.
 
     :raises TaskFailed, Timeout, ResultsDisabled: see those.
-    :raises JobNotFound: it was replayed, and what it became is kept no longer.
+    :raises JobNotFound: it was replayed, and the new job is no longer kept.
     """
     if not app.settings.results_enabled:
         raise exceptions.ResultsDisabled(f"the application {app.name} keeps no results")
@@ -94,7 +94,7 @@ async def result(app: App, id: UUID, timeout: Timeout, chancy: Chancy) -> Any:
 
 async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
     while True:
-        # It may have ended so long ago that only the history has it, which nobody would tell of.
+        # It may have ended so long ago that it is only in the history, which sends no notification.
         ended = await chancy.get_job(id)
         if ended is None or not ended.state.final:
             ended = await chancy.wait_for(id)
@@ -115,8 +115,10 @@ async def _result(app: App, id: UUID, chancy: Chancy) -> Any:
 
 
 async def latest(app: App, chancy: Chancy, job: QueuedJob | None) -> QueuedJob | None:
-    """The job, or the one that it became when it was replayed: None if that is kept no longer,
-    since how the first one ended is the truth no more."""
+    """The job, or the job that it was replayed as.
+
+    None if the new job is no longer kept: the failure of the first one is outdated then.
+    """
     while job is not None and job.state is State.FAILED:
         letter = await app.letters.get(chancy, job.id)
         if letter is None or letter.replayed_as is None:
@@ -131,14 +133,14 @@ async def latest(app: App, chancy: Chancy, job: QueuedJob | None) -> QueuedJob |
 async def read_dead(
     app: App, meant: Filter, batchsize: int, chancy: Chancy
 ) -> list[tuple[str, Job]]:
-    """The dead jobs that wait to be replayed, the last first."""
-    return [one async for one in _dead(app, meant, batchsize, chancy)]
+    """Dead jobs that were not replayed, newest first."""
+    return [job async for job in _dead(app, meant, batchsize, chancy)]
 
 
 async def replay_dead(
     app: App, meant: Filter, batchsize: int, chancy: Chancy
 ) -> list[tuple[str, Job]]:
-    """Replay dead jobs, each with all its tries; gives those that this call has replayed."""
+    """Replay dead jobs with all their tries; returns those that this call has replayed."""
     found: list[tuple[str, Job]] = []
     for id, job in await read_dead(app, meant, batchsize, chancy):
         if await app.letters.replay(chancy, UUID(id)) is not None:
@@ -149,10 +151,10 @@ async def replay_dead(
 async def purge_dead(
     app: App, meant: Filter, batchsize: int, chancy: Chancy
 ) -> list[tuple[str, Job]]:
-    """Forget dead jobs, and all that is kept of them; gives those that this call has forgotten."""
+    """Delete dead jobs with all their data; returns those that this call has deleted."""
     found: list[tuple[str, Job]] = []
     dead = await read_dead(app, meant, batchsize, chancy)
-    await forget(app.redis, chancy.broker, [UUID(id) for id, _ in dead])
+    await purge(app.redis, chancy.broker, [UUID(id) for id, _ in dead])
     for id, job in dead:
         if await app.letters.purge(chancy, UUID(id)):
             found.append((id, job))

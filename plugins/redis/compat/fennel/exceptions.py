@@ -1,4 +1,4 @@
-"""The errors that fennel raises."""
+"""The exceptions of fennel."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = [
 
 
 class TaskFailed(JobError):
-    """The task failed for good.
+    """The task failed permanently.
 
-    :ivar original_type: the name of the error's type, without its module.
-    :ivar original_args: what the error was made of, at most ten values; the text of one that JSON
-        has not.
+    :ivar original_type: the name of the exception's type, without its module.
+    :ivar original_args: the arguments of the exception, at most ten; values that JSON cannot
+        represent are strings.
     """
 
     def __init__(self, original_type: str, original_args: Sequence[Any]) -> None:
@@ -39,4 +39,4 @@ class ResultsDisabled(JobError):
 
 
 class JobNotFound(JobError):
-    """There is no job of this id: it never was, or is no longer kept."""
+    """No job has this id: it never existed, or is no longer kept."""

@@ -1,4 +1,4 @@
-"""A job as fennel shows it."""
+"""The job of fennel."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from chancy.plugins.redis.compat.fennel.status import status_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is known of a job at one moment.
+    """A snapshot of a job.
 
     :param task: the path of the function.
     :param args: always empty: arguments are bound to the names of the parameters.
-    :param tries: attempts that were begun.
-    :param exception: of the last failure, its ``original_type`` and ``original_args``.
+    :param tries: attempts that were started.
+    :param exception: ``original_type`` and ``original_args`` of the last failure.
     """
 
     task: str
@@ -32,7 +32,7 @@ class Job:
 
 
 def shown(job: QueuedJob) -> Job:
-    """A job in fennel's words."""
+    """The fennel job for a job."""
     return Job(
         task=job.func,
         kwargs=dict(job.arguments or {}),
@@ -46,8 +46,7 @@ def shown(job: QueuedJob) -> Job:
 
 
 def exception_of(error: Mapping[str, Any]) -> dict[str, Any]:
-    """A failure as it is stored, in fennel's words: the type without its module, and what the
-    exception was made of."""
+    """``original_type`` (without the module) and ``original_args`` of a stored failure."""
     types = error.get("types")
     name = str(types[0]) if isinstance(types, list) and types else "unknown"
     message, args = error.get("message"), error.get("args")

@@ -1,4 +1,4 @@
-"""One event loop of a process, in a thread: sync and async callers come to it alike."""
+"""One event loop per process, in a thread, shared by sync and async callers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PATIENCE_S = 5.0
 
 
 class Loop:
-    """Opens an application at the first call, and closes it at the end of the process.
+    """Opens an application at the first call, and closes it at the exit of the process.
 
-    The child of a fork begins anew: a thread does not survive there.
+    A forked child starts a new loop, since threads do not survive a fork.
 
-    :param make: gives a new application.
+    :param make: creates an application.
     """
 
     def __init__(self, make: Callable[[], Chancy]) -> None:
@@ -34,25 +34,25 @@ class Loop:
         self._chancy: Chancy | None = None
         self._opening: asyncio.Lock | None = None
 
-    def begin(self, work: Callable[[Chancy], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Begin work on the open application; the future is for any thread."""
+    def start(self, work: Callable[[Chancy], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Start a coroutine with the open application; the future is usable in any thread."""
         return asyncio.run_coroutine_threadsafe(self._on_open(work), self._running())
 
     def run(self, work: Callable[[Chancy], Coroutine[Any, Any, T]]) -> T:
-        """Work on the open application, and wait for it.
+        """Run a coroutine with the open application, and wait for its result.
 
-        :raises RuntimeError: called in the loop itself, which would wait for ever.
+        :raises RuntimeError: called in the loop itself, which would deadlock.
         """
         if threading.current_thread().name == _NAME:
-            raise RuntimeError("a sync call in the loop of the sync calls would wait for itself")
-        return self.begin(work).result()
+            raise RuntimeError("sync calls cannot be made inside the event loop of sync calls")
+        return self.start(work).result()
 
     async def wait(self, work: Callable[[Chancy], Coroutine[Any, Any, T]]) -> T:
-        """The same for a caller in a loop, this one or another."""
-        return await asyncio.wrap_future(self.begin(work))
+        """`run` for a caller in an event loop, this one or another."""
+        return await asyncio.wrap_future(self.start(work))
 
     def close(self) -> None:
-        """Close the application if it was opened. A later call opens another."""
+        """Close the application if it was opened. A later call opens a new one."""
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is None or self._pid != os.getpid():

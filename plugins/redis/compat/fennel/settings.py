@@ -15,56 +15,56 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class Settings(BaseModel):
-    """What ``App(name, …)`` takes by keyword, over ``FENNEL_…`` in the environment."""
+    """The keyword arguments of ``App(name, …)``, which override ``FENNEL_…`` variables."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     redis_url: str = "redis://127.0.0.1:6379"
-    #: Of Postgres, where queues and workers are; ``CHANCY_DSN`` unless given. Not one of fennel's.
+    #: The Postgres with queues and workers; by default ``CHANCY_DSN``. Not a setting of fennel.
     dsn: str | None = None
-    #: Of the tables. Not one of fennel's.
+    #: The schema of the tables. Not a setting of fennel.
     db_schema: str = "chancy"
     #: Whether the methods of tasks and results are coroutines.
     interface: Literal["sync", "async"] = "sync"
-    #: Workers under a supervisor, of ``python -m chancy.plugins.redis.compat.fennel worker``.
+    #: Supervised workers of ``python -m chancy.plugins.redis.compat.fennel worker``.
     processes: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1)
-    #: Jobs that one worker runs at a time. With ``chancy worker`` it is that of the queue, once it
-    #: is declared.
+    #: Jobs that one worker runs at a time. ``chancy worker`` uses that of the queue, once it is
+    #: declared.
     concurrency: int = Field(default=8, ge=1)
-    #: Runs of a task after the first one.
+    #: Retries of a task after its first run.
     default_retries: int = Field(default=10, ge=0)
-    #: A function of the number of tries to seconds, or ``module.attribute``; None: the policy
+    #: A function from the number of tries to seconds, or its ``module.attribute``; None: the policy
     #: ``fennel`` of the retry plugin.
     retry_backoff: Callable[[int], float] | str | None = None
-    #: In milliseconds, of a worker that has nothing to do: between two looks at the queue while it
-    #: is not told of new jobs. 0: as chancy does.
+    #: Milliseconds between two polls of an idle worker that gets no notifications of new jobs.
+    #: 0: chancy's default.
     read_timeout: int = Field(default=4_000, ge=0, le=3_600_000)
-    #: Claims that one worker holds at most for each job that it may run at a time; None: as many
-    #: more as its pace makes worth it.
+    #: Most claims that a worker holds per job that it can run at a time; None: adapted to its
+    #: throughput.
     prefetch_count: Annotated[int, Field(ge=1)] | None = None
-    #: In seconds: after so long without a beat the jobs of a worker run elsewhere.
+    #: Seconds without a heartbeat after which the jobs of a worker run elsewhere.
     heartbeat_timeout: Annotated[float, Field(gt=0)] = 60
-    #: In seconds, between two beats.
+    #: Seconds between two heartbeats.
     heartbeat_interval: Annotated[float, Field(gt=0)] = 6
-    #: In seconds. It has no effect, and another than this is warned of: workers know when the next
-    #: retry is due, and look each second for those that others have put off.
+    #: Seconds. No effect; other values emit a warning: a worker has the time of the next retry, and
+    #: polls every second for retries scheduled by other workers.
     schedule_interval: Seconds = 4
-    #: In seconds, between two sweeps for jobs of workers that are gone, at least a tenth of one. A
-    #: worker that is seen to be gone is swept after at once.
+    #: Seconds between two sweeps for jobs of dead workers, at least 0.1. When a worker is found
+    #: dead, the sweep runs immediately.
     maintenance_interval: Seconds = 8
-    #: In seconds, for ``get()`` that says no other; 0: for ever.
+    #: Seconds that ``get()`` waits by default; 0: forever.
     task_timeout: Seconds = 10
-    #: In seconds, for what runs when a worker is told to stop.
+    #: Seconds for running jobs to finish when a worker stops.
     grace_period: Seconds = 30
-    #: Whether what succeeded is kept, with its result.
+    #: Whether succeeded jobs are kept, with their results.
     results_enabled: bool = True
-    #: In seconds, of what succeeded.
+    #: Seconds for which succeeded jobs are kept.
     results_ttl: Annotated[float, Field(gt=0)] = 3_600
-    #: Of what a worker logs, where the program has no handlers of its own.
+    #: Log format of a worker, if the program has no log handlers.
     log_format: Literal["console", "json"] = "console"
-    #: The least level of it.
+    #: The lowest level that is logged.
     log_level: Literal["debug", "info", "warning", "error", "critical"] = "debug"
-    #: A pattern of files to import at the start of a worker; the empty text: none.
+    #: A pattern of files to import at the start of a worker; empty: none.
     autodiscover: str = "**/tasks.py"
 
     @field_validator("interface", "log_format", "log_level", mode="before")
@@ -80,10 +80,10 @@ class Settings(BaseModel):
         return value
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
-    """Settings of keywords, and of the environment for what they leave out.
+def settings_of(arguments: Mapping[str, Any]) -> Settings:
+    """Settings from keyword arguments, with defaults from the environment.
 
-    :raises ConfigurationError: one of them cannot be, or there is none of its name.
+    :raises ConfigurationError: a setting is invalid or unknown.
     """
     found = {
         name: os.environ[variable]
@@ -91,6 +91,6 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         if (variable := f"FENNEL_{name.upper()}") in os.environ
     }
     try:
-        return Settings.model_validate(found | dict(given))
+        return Settings.model_validate(found | dict(arguments))
     except ValidationError as error:
         raise ConfigurationError(f"the settings of fennel: {reasons(error)}") from None

@@ -1,6 +1,6 @@
-"""What both clients tell of an application: its jobs, its queue and its workers.
+"""The state of an application for both clients: its jobs, its queue and its workers.
 
-Nothing here looks through the keys of the server, or through jobs that have ended.
+No function scans the keys of the server or the finished jobs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from chancy.plugins.redis.transport.shard_client import linked
 if TYPE_CHECKING:
     from chancy.plugins.redis.compat.fennel.application import App
 
-#: Jobs of a list, unless another number is asked for, and at most: they come in one script.
+#: The default and the most jobs of a list, which one script returns.
 SHOWN, MOST = 100, 500
 
 
 class Listed(NamedTuple):
-    """What Redis has of the queue at one moment."""
+    """A snapshot of the queue in Redis."""
 
     kept: int
     done: int
@@ -37,10 +37,10 @@ class Listed(NamedTuple):
 
 
 async def listed(app: App, number: int = 0) -> Listed:
-    """How many jobs there are, and up to so many of each kind."""
-    async with linked(app.redis) as link:
-        await link.open()
-        answer = await link.run("listed", app.name, max(0, min(number, MOST)))
+    """Job counts, and up to `number` jobs of each kind."""
+    async with linked(app.redis) as client:
+        await client.open()
+        answer = await client.run("listed", app.name, max(0, min(number, MOST)))
     kept, done, dead, *kinds = answer
     waiting, running, scheduled = (
         [records.queued(id, text) for id, text in zip(kind[::2], kind[1::2], strict=True)]
@@ -79,7 +79,7 @@ async def count_results(app: App, chancy: Chancy) -> int:
 
 async def get_messages(app: App, number: int, chancy: Chancy) -> list[Job]:
     found = await listed(app, number)
-    return [shown(one) for one in [*found.running, *found.waiting]][:number]
+    return [shown(job) for job in [*found.running, *found.waiting]][:number]
 
 
 async def get_info(app: App, chancy: Chancy) -> dict[str, int]:
@@ -106,22 +106,22 @@ async def get_stream(app: App, number: int, chancy: Chancy) -> dict[str, Any]:
         "key": app.name,
         "info": await get_info(app, chancy),
         "groups": await get_groups(app, chancy),
-        "messages": [asdict(one) for one in await get_messages(app, number, chancy)],
+        "messages": [asdict(job) for job in await get_messages(app, number, chancy)],
     }
 
 
 async def get_heartbeats(app: App, chancy: Chancy) -> list[tuple[str, float]]:
     return [
-        (str(one.id), one.beat_at.timestamp())
-        for one in await chancy.broker.workers()
-        if app.name in one.queues and one.beat_at is not None
+        (str(worker.id), worker.beat_at.timestamp())
+        for worker in await chancy.broker.workers()
+        if app.name in worker.queues and worker.beat_at is not None
     ]
 
 
 async def get_schedule(app: App, number: int, chancy: Chancy) -> list[tuple[str, float]]:
     found = await listed(app, number)
     return [
-        (str(one.id), one.run_at.timestamp()) for one in found.scheduled if one.run_at is not None
+        (str(job.id), job.run_at.timestamp()) for job in found.scheduled if job.run_at is not None
     ]
 
 
@@ -133,7 +133,7 @@ async def get_state(app: App, messages: int, chancy: Chancy) -> dict[str, Any]:
         "dead": {
             "key": f"{app.name} dead",
             "info": {"length": await app.letters.count(chancy, wanted)},
-            "messages": [asdict(calls.of_letter(one)) for one in dead],
+            "messages": [asdict(calls.of_letter(letter)) for letter in dead],
         },
         "heartbeats": await get_heartbeats(app, chancy),
         "schedule": await get_schedule(app, messages, chancy),

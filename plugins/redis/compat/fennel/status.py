@@ -1,4 +1,4 @@
-"""The states of fennel, and what they are called here."""
+"""The statuses of fennel, and their mapping from job states."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DEAD = "DEAD"
 
 
 def status_of(job: QueuedJob | None) -> str:
-    """What fennel calls the state of a job.
+    """The status of a job.
 
-    What failed once is `RETRY` until it runs again, also when it is due. What was cancelled,
-    which fennel has no word for, is `DEAD`.
+    A job that failed is `RETRY` until it runs again, also when it is due. A cancelled job, for
+    which fennel has no status, is `DEAD`.
     """
     if job is None:
         return UNKNOWN

@@ -17,27 +17,27 @@ def start(
     app: App,
     exit: Literal["signal", "complete"] = EXIT_SIGNAL,  # noqa: A002 - the name is fennel's
 ) -> None:
-    """Serve the queue of an application, as its settings say, until SIGINT or SIGTERM.
+    """Serve the queue of an application with its settings, until SIGINT or SIGTERM.
 
-    One worker, in the main thread: the setting ``processes`` is for the command line. What it logs
-    goes to stderr, unless the program has handlers of its own.
+    Runs one worker in the main thread: the setting ``processes`` applies to the command line. It
+    logs to stderr, unless the program has its own log handlers.
 
-    :param exit: `EXIT_COMPLETE`: until the queue is empty.
+    :param exit: `EXIT_COMPLETE` runs until the queue is empty.
     """
-    orders = orders_of(app, burst=exit == EXIT_COMPLETE)
+    options = options_of(app, burst=exit == EXIT_COMPLETE)
     if not logging.getLogger().handlers:
-        logs.install(orders.log_level, orders.log_format)
-    run(app(), orders)
+        logs.install(options.log_level, options.log_format)
+    run(app(), options)
 
 
-def orders_of(app: App, *, burst: bool = False, concurrency: int | None = None) -> ServeOptions:
-    """The settings of an application as those of a worker.
+def options_of(app: App, *, burst: bool = False, concurrency: int | None = None) -> ServeOptions:
+    """The options of a worker for the settings of an application.
 
-    :param concurrency: instead of the setting.
+    :param concurrency: overrides the setting.
     """
-    ours = app.settings
-    most = concurrency or ours.concurrency
-    ahead = None if ours.prefetch_count is None else most * (ours.prefetch_count - 1)
+    settings = app.settings
+    most = concurrency or settings.concurrency
+    ahead = None if settings.prefetch_count is None else most * (settings.prefetch_count - 1)
     return ServeOptions(
         queues=(app.name,),
         processors=None,
@@ -45,10 +45,10 @@ def orders_of(app: App, *, burst: bool = False, concurrency: int | None = None) 
         concurrency=most,
         most_ahead=ahead,
         burst=burst,
-        shutdown_timeout=ours.grace_period,
-        heartbeat=min(ours.heartbeat_interval, ours.heartbeat_timeout / 3),
-        heartbeat_timeout=ours.heartbeat_timeout,
-        # A worker logs nothing above errors.
-        log_level="error" if ours.log_level == "critical" else ours.log_level,
-        log_format="json" if ours.log_format == "json" else "text",
+        shutdown_timeout=settings.grace_period,
+        heartbeat=min(settings.heartbeat_interval, settings.heartbeat_timeout / 3),
+        heartbeat_timeout=settings.heartbeat_timeout,
+        # The highest level of a worker is error.
+        log_level="error" if settings.log_level == "critical" else settings.log_level,
+        log_format="json" if settings.log_format == "json" else "text",
     )

@@ -1,7 +1,6 @@
-"""The call shapes of pytask 0.1: a program of it runs with its imports changed, on Python 3.
+"""The API of pytask 0.1, whose programs run with changed imports on Python 3.
 
-What is here names things and nothing else; `chancy.plugins.redis.services` does the work. The keys
-are those of pytask too, and beside them some that it did not have.
+A thin layer over `chancy.plugins.redis.services`. It uses the keys of pytask, and a few new ones.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class PyTask:
 
     :param redis_instance: see `PyTaskHelpers`.
     :param update_task_interval: seconds between two renewals; a lease is five times that.
-    :ivar services: what does the work.
+    :ivar services: the underlying `Services`.
     """
 
     PyTaskError: ClassVar[type[ChancyError]] = ChancyError
@@ -45,7 +45,7 @@ class PyTask:
             end_queue=end_queue,
         )
         self.services = Services(self.redis, keys=keys)
-        # Monitor and Cleanup are tasks here.
+        # pytask runs Monitor and Cleanup as tasks of the program.
         self.services.configure(
             lease_s=max(1.0, 5.0 * update_task_interval), monitor=False, cleanup=False
         )
@@ -69,7 +69,7 @@ class PyTask:
         self.services.on_exception(handler)
 
     def run(self, task_map: Mapping[str, type[Task]] | None = None) -> None:
-        """`alone.run`: until SIGINT or SIGTERM.
+        """Run tasks until SIGINT or SIGTERM.
 
         :param task_map: more tasks, by name.
         """

@@ -1,4 +1,4 @@
-"""``PyTaskHelpers``: commands to tasks from any process."""
+"""``PyTaskHelpers``: control tasks from any process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from chancy.text import shown
 
 
 class PyTaskHelpers:
-    """Commands, for threads; see `ServiceStore` for what they raise.
+    """Blocking commands for tasks; they raise the errors of `ServiceStore`.
 
-    :param redis_instance: a client of redis-py, its keywords in a dict, or a list of such with
-        ``host`` and ``port`` for the nodes of a cluster.
-    :ivar services: what does the work.
+    :param redis_instance: a redis-py client, a dict of its keyword arguments, or for a cluster a
+        list of dicts with ``host`` and ``port`` of the nodes.
+    :ivar services: the underlying `Services`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class PyTaskHelpers:
         self._store.remove(task_id)
 
     def get_task(self, task_id: str, keys: str | Sequence[str] | None = None) -> Any:
-        """The hash of a task as it is stored: a field, a list of some, or a dict of all."""
+        """The stored hash of a task: one field, a list of fields, or a dict of all."""
         if isinstance(keys, str):
             return self._store.fields(task_id, [keys]).get(keys)
         if keys is None:
@@ -81,7 +81,7 @@ class PyTaskHelpers:
         return [found.get(key) for key in keys]
 
     def set_task(self, task_id: str, data: str | Mapping[str, Any], value: Any = None) -> None:
-        """Set fields of the hash, or one; what is no text is written as JSON."""
+        """Set one or several fields of the hash; values other than strings are written as JSON."""
         self._store.write(task_id, {data: value} if isinstance(data, str) else data)
 
     def get_new_task_ids(self) -> list[str]:
@@ -97,32 +97,35 @@ class PyTaskHelpers:
         return self._store.list().active
 
 
-def client_of(given: Any) -> Client:
-    """A client of what pytask takes for one.
+def client_of(redis_instance: Any) -> Client:
+    """The client for a `redis_instance` of pytask.
 
-    :raises ConfigurationError: it is something else.
+    :raises ConfigurationError: it is none of the accepted types.
     """
-    if isinstance(given, Redis | RedisCluster):
-        return given
-    if isinstance(given, Mapping):
-        return Redis(**given)
-    if isinstance(given, list | tuple) and all(isinstance(one, Mapping) for one in given):
+    if isinstance(redis_instance, Redis | RedisCluster):
+        return redis_instance
+    if isinstance(redis_instance, Mapping):
+        return Redis(**redis_instance)
+    if isinstance(redis_instance, list | tuple) and all(
+        isinstance(node, Mapping) for node in redis_instance
+    ):
         from redis.cluster import ClusterNode
 
         node_of: Any = ClusterNode
         return RedisCluster(
-            startup_nodes=[node_of(one["host"], one["port"]) for one in given],
+            startup_nodes=[node_of(node["host"], node["port"]) for node in redis_instance],
             require_full_coverage=False,
         )
     raise ConfigurationError(
-        f"{shown(given)} is no client of redis-py, no dict for one, and no list of nodes"
+        f"redis_instance={shown(redis_instance)} must be a redis-py client, a dict of its "
+        "arguments, or a list of nodes"
     )
 
 
 def keys_of(
     client: Client, *, task_set: str, task_prefix: str, new_queue: str, end_queue: str
 ) -> ServiceKeys:
-    """The keys of these names; on a cluster they share a hash tag."""
+    """The service keys with these names; on a cluster they share a hash tag."""
     return named_keys(
         waiting=new_queue,
         ended=end_queue,

@@ -16,7 +16,7 @@ _here = threading.local()
 
 
 class App(Protocol):
-    """What a task has of its application."""
+    """The application, as seen by a task."""
 
     redis: Client
     helpers: PyTaskHelpers
@@ -24,9 +24,9 @@ class App(Protocol):
 
 
 class Task:
-    """Base of tasks. ``start`` and ``stop`` run in threads of their own.
+    """The base class of tasks. ``start`` and ``stop`` run in separate threads.
 
-    :ivar context: what services are given.
+    :ivar context: the context of the service.
     """
 
     NAME: ClassVar[str] = ""
@@ -41,15 +41,15 @@ class Task:
 
     @staticmethod
     def provide_context() -> AbstractContextManager[Any]:
-        """What stands around making the task, around ``start`` and around ``stop``."""
+        """A context manager around creating the task, around ``start`` and around ``stop``."""
         return nullcontext()
 
     def start(self) -> Any:
-        """Do what the task is for; what it returns is its output."""
+        """Run the task; the returned value is its output."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End what ``start`` has begun; it is interrupted after that."""
+        """Stop ``start``, which is interrupted afterwards."""
 
     def emit(self, event: str, data: Any = None) -> None:
         """`BlockingContext.emit`."""
@@ -57,7 +57,7 @@ class Task:
 
 
 def run_loop(function: Callable[[], object], interval: float) -> None:
-    """`BlockingContext.every`: until the task of this thread is stopped, or else for ever."""
+    """`BlockingContext.every` for the task of this thread; without a task it runs forever."""
     context = getattr(_here, "context", None)
     if context is None:
         context = BlockingContext("", 0, {}, Stopping(), lambda event, data: None)
@@ -65,7 +65,7 @@ def run_loop(function: Callable[[], object], interval: float) -> None:
 
 
 def service_of(task: type[Task], app: App) -> type[Service]:
-    """A task as a service."""
+    """A service that runs a task."""
 
     class TaskService(Service):
         name = task.NAME

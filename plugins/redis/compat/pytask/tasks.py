@@ -1,4 +1,4 @@
-"""``Monitor`` and ``Cleanup``, as tasks."""
+"""The tasks ``Monitor`` and ``Cleanup``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ logger = logging.getLogger("pytask-monitoring")
 
 
 class Monitor(Task):
-    """`Services.sweep`, time and again.
+    """Runs `Services.sweep` periodically.
 
-    :param loop_interval: seconds between two.
-    :param task_timeout: seconds since the last update of a task that nobody runs any more; at
+    :param loop_interval: seconds between two sweeps.
+    :param task_timeout: seconds since its last update after which a task is presumed abandoned; at
         least a lease, which is five times ``update_task_interval``.
     """
 
@@ -31,15 +31,15 @@ class Monitor(Task):
         try:
             self.app.services.sweep(timeout_s=self._timeout_s)
         except BrokerError as error:
-            # Redis may be back before this task could be given up for that, and had no monitor.
+            # Continue: failing would leave no monitor when Redis is available again.
             logger.warning("monitor_postponed error=%s", error)
 
 
 class Cleanup(Task):
-    """`Services.cleaner`.
+    """Runs `Services.cleaner`.
 
-    :param task_handler: called with the id and the hash of a task that has ended, or its
-        ``module:attribute``.
+    :param task_handler: a function called with the id and the hash of a task that has ended, or
+        the ``module:attribute`` of one.
     """
 
     NAME = "pytask/cleanup"

@@ -1,7 +1,7 @@
-"""The call shapes of runnel 0.1: a program of it runs with only the import changed.
+"""The API of runnel 0.1, whose programs run with only the import changed.
 
-What is here names things and nothing else; `chancy.plugins.redis.streams` does the work. What
-runnel itself has kept in Redis is not read.
+A thin layer over `chancy.plugins.redis.streams`. Data that runnel itself has stored in Redis is not
+read.
 """
 
 from __future__ import annotations

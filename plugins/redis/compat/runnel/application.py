@@ -30,7 +30,7 @@ Work = Callable[[], Awaitable[None]]
 
 
 class ExceptionPolicy(StrEnum):
-    """What happens when a processor fails; each stands for the policy of its name."""
+    """The policy for failures of a processor."""
 
     HALT = "halt"
     QUARANTINE = "quarantine"
@@ -45,10 +45,10 @@ _POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 class App:
-    """`Streams` whose keys begin with the name of the application.
+    """`Streams` with the name of the application as key prefix.
 
     :param settings: fields of `Settings`.
-    :ivar streams: what does the work.
+    :ivar streams: the underlying `Streams`.
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
@@ -61,7 +61,7 @@ class App:
 
     @cached_property
     def chancy(self) -> Chancy:
-        """What the commands of ``chancy redis`` work on, which need no database: there is none."""
+        """The application for ``chancy redis`` commands; it has no database, and needs none."""
         if self.settings.autodiscover:
             discover(self.settings.autodiscover)
         return Chancy("postgresql://", plugins=[self._plugin])
@@ -116,7 +116,7 @@ class App:
         wait_ms = _or(read_timeout, ours.default_read_timeout)
         if wait_ms > grace_s * 1000:
             raise ConfigurationError(
-                f"read_timeout={wait_ms} ms must not be over the grace period, {grace_s:g} s"
+                f"read_timeout={wait_ms} ms must not exceed the grace period of {grace_s:g} s"
             )
         check_s = _or(assignment_sleep, ours.default_assignment_sleep)
         attempts = _or(assignment_attempts, ours.default_assignment_attempts)
@@ -157,16 +157,16 @@ class App:
 
 
 class Worker:
-    """`alone.run` for an application."""
+    """A worker for the processors of an application."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     def start(self, processors: Literal["all"] | Iterable[str] = "all") -> None:
-        """Work until SIGINT or SIGTERM.
+        """Run until SIGINT or SIGTERM.
 
-        :param processors: names of those to run.
-        :raises ConfigurationError: there is none of a name.
+        :param processors: names of the processors to run.
+        :raises ConfigurationError: a name is unknown.
         """
         ours = self._app.settings
         if ours.autodiscover:
@@ -178,6 +178,6 @@ class Worker:
         )
 
 
-def _or(given: T | None, default: T) -> T:
-    """Zero and the empty text are values too."""
-    return default if given is None else given
+def _or(value: T | None, default: T) -> T:
+    """The value, or the default if it is None; zero and the empty string are values."""
+    return default if value is None else value

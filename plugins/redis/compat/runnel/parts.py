@@ -1,4 +1,4 @@
-"""Serializers, compressors and middleware in runnel's shapes, as those of streams."""
+"""Adapters of runnel's serializers, compressors and middleware to those of streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chancy.text import shown
 
 
 class Compressor:
-    """Base of own compressors."""
+    """The base class of custom compressors."""
 
     def compress(self, value: bytes) -> bytes:
         raise NotImplementedError
@@ -29,9 +29,9 @@ class Compressor:
 
 
 class Serializer:
-    """Base of own serializers, of the values that a record's ``model_dump()`` gives.
+    """The base class of custom serializers, which receive the ``model_dump()`` of a record.
 
-    :param compressor: for its own use.
+    :param compressor: a compressor for use by subclasses.
     """
 
     def __init__(self, compressor: Any = None) -> None:
@@ -45,7 +45,7 @@ class Serializer:
 
 
 class JSONSerializer(Serializer):
-    """The codec ``json``, with a compressor if one is given."""
+    """The codec ``json``, with an optional compressor."""
 
 
 FastJSONSerializer = JSONSerializer
@@ -53,13 +53,13 @@ LZ4 = Lz4
 
 
 class OldMiddleware(Protocol):
-    """Middleware of runnel: it hears of a failure as of the end, by ``GeneratorExit``."""
+    """The middleware of runnel, which gets ``GeneratorExit`` both on failure and at the end."""
 
     def handler(self, parent: AsyncIterator[Any], **kwargs: Any) -> AsyncGenerator[Any, None]: ...
 
 
 class _Named:
-    """A compressor that has no name, by that of its class."""
+    """A compressor without a name, named after its class."""
 
     def __init__(self, own: Any) -> None:
         self.name = _name_of(own)
@@ -73,7 +73,7 @@ class _Named:
 
 
 class _Around:
-    """A middleware of runnel as one of streams."""
+    """A middleware of runnel as a middleware of streams."""
 
     def __init__(self, old: OldMiddleware) -> None:
         self._old = old
@@ -92,7 +92,7 @@ class _Around:
 
 
 def codec_of(serializer: Any) -> tuple[Codec | None, NamedCompressor | None]:
-    """The codec and compressor of a serializer, of one's path, or by default."""
+    """The codec and compressor of a serializer or of its import path; None: the defaults."""
     found = at(serializer) if isinstance(serializer, str) else serializer
     if isinstance(found, type):
         found = found()
@@ -104,7 +104,7 @@ def codec_of(serializer: Any) -> tuple[Codec | None, NamedCompressor | None]:
 
 
 def compressor_of(own: Any) -> NamedCompressor | None:
-    """A compressor with a name."""
+    """The compressor with a name; see `_Named`."""
     if isinstance(own, type):
         own = own()
     if own is None or isinstance(own, Gzip | Lz4):
@@ -112,13 +112,16 @@ def compressor_of(own: Any) -> NamedCompressor | None:
     return _Named(own)
 
 
-def middleware_of(given: Iterable[Any]) -> list[Middleware]:
-    """Middleware of runnel, or of streams, as the latter."""
-    return [one if isinstance(one, DeadLetterMiddleware) else _Around(one) for one in given]
+def middleware_of(declared: Iterable[Any]) -> list[Middleware]:
+    """Middleware of streams; middleware of runnel is wrapped."""
+    return [
+        middleware if isinstance(middleware, DeadLetterMiddleware) else _Around(middleware)
+        for middleware in declared
+    ]
 
 
 def at(path: str) -> Any:
-    """What is at ``module:attribute`` or ``module.attribute``."""
+    """Import the object at ``module:attribute`` or ``module.attribute``."""
     module, _, attribute = path.replace(":", ".").rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -16,16 +16,16 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 class Settings(BaseModel):
-    """What ``App(name, …)`` takes by keyword, over ``RUNNEL_…`` in the environment.
+    """The keyword arguments of ``App(name, …)``, which override ``RUNNEL_…`` variables.
 
-    Those marked † are taken and have no effect: here one read serves all partitions of a worker,
-    and logging is the program's own.
+    Settings marked † are accepted and have no effect: one read serves all partitions of a worker,
+    and the program configures logging itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     redis_url: str = "redis://127.0.0.1:6379"
-    #: Whether the server is a node of a Redis Cluster. runnel knew none.
+    #: Whether the server is a node of a Redis Cluster. Not a setting of runnel.
     redis_cluster: bool = False
     #: †
     log_format: Literal["console", "json"] = "console"
@@ -33,42 +33,42 @@ class Settings(BaseModel):
     log_level: str = "info"
     #: A pattern of files to import at the start of a worker.
     autodiscover: str | None = None
-    #: Of crontabs.
+    #: The timezone of crontabs.
     timezone: tzinfo | str = "UTC"
-    #: In milliseconds; a leader that is silent for four times that is none.
+    #: Milliseconds; leadership expires after four times this without renewal.
     leadership_poll_interval: int = Field(default=4_000, ge=10)
     #: †
     testing: bool = False
     default_partition_count: int = 16
-    #: Events.
+    #: Most events of a partition.
     default_partition_size: int = 50_000
-    #: An object, or ``module:attribute``; None: JSON.
+    #: A serializer, or its ``module:attribute``; None: JSON.
     default_serializer: Any = None
-    #: The name of a hasher, a function of a key, or ``module:attribute`` of one; None: ``crc32``.
+    #: The name of a hasher, a function of a key, or its ``module:attribute``; None: ``crc32``.
     default_hasher: Any = None
     default_exception_policy: Literal["halt", "quarantine", "ignore"] = "halt"
-    #: In seconds: a partition whose owner is silent for so long goes to another.
+    #: Seconds without a heartbeat after which a partition goes to another worker.
     default_lock_expiry: Seconds = 120
-    #: † In milliseconds; at most the grace period.
+    #: † Milliseconds; at most the grace period.
     default_read_timeout: int = 2_000
-    #: Events of a partition in memory.
+    #: Events of a partition that are held in memory.
     default_prefetch_count: int = 8
-    #: Times the sleep: after so long a partition that cannot be had is an error in the log.
+    #: An unavailable partition is logged as an error after this times `default_assignment_sleep`.
     default_assignment_attempts: int = 32
-    #: In seconds, between looks at the plan when nobody told of a change.
+    #: Seconds between two polls of the assignment without a notification.
     default_assignment_sleep: Seconds = 2
-    #: In seconds, for what is being worked on when a partition is handed over.
+    #: Seconds for events in progress when a partition is handed over.
     default_grace_period: Seconds = 8
     #: †
     default_pool_size: int = 16
-    #: In seconds, between the join of a worker and its first partitions.
+    #: Seconds between the join of a worker and its first partitions.
     default_join_delay: Seconds = 2
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
-    """Settings of keywords, and of the environment for what they leave out.
+def settings_of(arguments: Mapping[str, Any]) -> Settings:
+    """Settings from keyword arguments, with defaults from the environment.
 
-    :raises ConfigurationError: one of them cannot be, or there is none of its name.
+    :raises ConfigurationError: a setting is invalid or unknown.
     """
     found = {
         name: os.environ[variable]
@@ -76,6 +76,6 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         if (variable := f"RUNNEL_{name.upper()}") in os.environ
     }
     try:
-        return Settings.model_validate(found | dict(given))
+        return Settings.model_validate(found | dict(arguments))
     except ValidationError as error:
         raise ConfigurationError(f"the settings of runnel: {reasons(error)}") from None

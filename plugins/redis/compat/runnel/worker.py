@@ -1,4 +1,4 @@
-"""Where runnel has its worker."""
+"""``Worker``, at the import path of runnel."""
 
 from __future__ import annotations
 

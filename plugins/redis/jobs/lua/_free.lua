@@ -1,3 +1,4 @@
--- A script that has not written yet is refused by a server that is full; one that has goes on.
--- This deletes nothing. Only scripts that add jobs do without it: what runs must be able to end.
+-- Lets a script run on a server that is out of memory: such a server refuses the first write of a
+-- script, but not later ones. The write below deletes nothing. Only scripts that add jobs do not
+-- include this file, so that running jobs can always finish.
 redis.call('DEL', tag .. ':full')

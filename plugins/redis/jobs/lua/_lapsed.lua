@@ -1,5 +1,5 @@
--- Whether a job that has ended is over its age, of those that failed and of others in seconds: it is
--- as if it were gone, and is so with the next turn of the upkeep.
+-- Whether a finished job is older than its retention in seconds (one for failed jobs, one for
+-- others). It counts as deleted; the next turn of the upkeep deletes it.
 local function lapsed(text, done, dead)
   local state = string.byte(text, 1)
   if state <= HELD then return false end

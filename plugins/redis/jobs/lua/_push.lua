@@ -1,10 +1,10 @@
--- Stores jobs, all or none: `orders` has the places in ARGV of texts of ORDER, each with one of REST
--- of a record behind it. `answer` is what `push` gives, `there` has the ids of jobs that were there.
--- `position`, if it is not nil, is where those of the call begin, and `places` has theirs behind it.
--- id; how to read the time (0 at once, 1 at a moment, 2 after seconds), the time; priority, most
--- attempts; what becomes of a conflict (0 no key, 1 skip, 2 replace, 3 raise), whether the key is
--- given back at the claim, the seconds for which it is held at least, those of a cap; -1 for none;
--- attempts and crashes that it has had elsewhere, when it was pushed there (0: it was not)
+-- Stores jobs, all or none. `orders` has the indexes in ARGV of strings of ORDER, each followed by
+-- the REST of a record. `answer` is the result of `push`; `there` has the ids that existed before.
+-- `position`, if not nil, is the position before the first job of the call; `places` has the offsets.
+-- ORDER: id; kind of time (0 now, 1 absolute, 2 delay in seconds), the time; priority, most attempts;
+-- on conflict (0 no key, 1 skip, 2 replace, 3 raise), whether the key is released at the claim, the
+-- least seconds that it is held, the seconds of a cap (-1: none); attempts and crashes in another
+-- store, and the time of the push there (0: none)
 local ORDER = '>c16BdbIBBddIId'
 local REPLACE, RAISE = 2, 3
 
@@ -62,14 +62,14 @@ local function enter(state, queue, id, priority, place, moment)
   count(state, queue, 1)
 end
 
--- What has gathered must be in the sorted sets before one of them is changed by hand.
+-- Writes the gathered members; required before a sorted set is changed directly.
 local function flush()
   if #due > 0 then many('ZADD', tag .. ':due', due) end
   for queue, some in pairs(members) do many('ZADD', ready(queue), some) end
   due, members = {}, {}
 end
 
--- Its arguments go, and are not read: nothing else bounds how large they are.
+-- Replaces the arguments of a waiting job without reading the old ones, whose size is unbounded.
 local function take_over(id, job, place)
   local text = redis.call('GETRANGE', key(id), 0, LARGE - 1)
   local old = #text > 0 and read(text)
@@ -89,7 +89,7 @@ local function take_over(id, job, place)
     flush()
   end
   old.priority, old.due = job.priority, moment
-  -- Its own texts but for the arguments, which are those of the new one.
+  -- Its own strings, except the arguments, which come from the new job.
   local n, m = old.lengths, job.lengths
   local from = LENGTHS_SIZE + m[1] + m[2]
   local own = TEXTS + n[1] + n[2]
@@ -113,7 +113,7 @@ local function insert(job, place)
       there[#there + 1] = job.id
       return
     end
-    -- It had ended: it begins anew.
+    -- The job had finished: it starts again.
     redis.call('ZREM', tag .. ':done', job.id)
     redis.call('ZREM', tag .. ':dead', job.id)
     redis.call('SET', key(job.id), text)

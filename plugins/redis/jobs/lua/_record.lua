@@ -1,9 +1,9 @@
--- What all scripts share: the clock of the server, the layout of a record, notices and counters.
--- KEYS[1] is the hash tag of the shard; every key of it is the tag and a name.
+-- Shared by all scripts: the clock of the server, the layout of a record, notifications, counters.
+-- KEYS[1] is the hash tag of the shard; every key of the shard is the tag and a name.
 --
--- A record is one string: FRONT changes with each attempt, NUMBERS when a job moves, and REST
--- holds texts behind their lengths. All JSON is opaque here. `meta` is one JSON object a line,
--- each put over the ones before; `errors` is one line for each failure. records.py mirrors it.
+-- A record is one string: FRONT changes with each attempt, NUMBERS when a job moves, and REST has
+-- the lengths of the strings and then the strings. All JSON is opaque here. `meta` has one JSON
+-- object per line, where later keys win; `errors` has one line per failure. records.py mirrors it.
 local tag = KEYS[1]
 local stamp = redis.call('TIME')
 local now = tonumber(stamp[1]) + tonumber(stamp[2]) / 1000000
@@ -19,17 +19,17 @@ local TEXTS = REST + LENGTHS_SIZE
 local NOBODY = string.rep('\0', 16)
 local PENDING, RUNNING, SCHEDULED, HELD, FAILED, CANCELLED = 0, 1, 2, 3, 5, 6
 local UNTIL_CLAIM = 1
--- For so many seconds after a push its repetition may come: two waits for an answer, of 10 s each, and
--- 5 s of patience between them. Of so many jobs that end in a second it is known then that they ran.
+-- Seconds after a push in which its retry may arrive: two waits for a reply of 10 s each, and 5 s of
+-- retries in between. Most ids of removed jobs that are remembered per second, to detect retries.
 local REPEATED, MOST_GONE = 30, 10000
 local NEVER = 0 / 0
 
 local function key(id) return tag .. ':j:' .. id end
 local function ready(queue) return tag .. ':r:' .. queue end
--- 201 priorities and 2^45 positions are exact in a double.
+-- A double represents 201 priorities and 2^45 positions exactly.
 local function score(priority, position) return (100 - priority) * 35184372088832 + position end
 
--- A table of what may change; the parts that a caller leaves alone are never taken apart.
+-- The parts of a record that may change, as a table; the other parts are never parsed.
 local function read(text)
   local job = {}
   job.state, job.flags, job.attempt, job.crashes, job.claimed, job.stop, job.worker, job.lease =
@@ -55,12 +55,12 @@ local function numbers(job)
     job.finished)
 end
 
--- Of a record that is larger only the bytes that change are written. A server takes a millisecond for
--- a text of half a megabyte that a script makes: Redis 7.0 looks at each byte of it.
+-- Of a larger record only the changed bytes are written. A server takes a millisecond for a string
+-- of half a megabyte made by a script: Redis 7.0 scans each byte of it.
 local LARGE = 4096
 
--- Write other bytes over the first ones of a record: at once, or with the others of a list of keys and
--- texts, which is for `MSET`.
+-- Overwrites the first bytes of a record: immediately, or by adding it to `written`, a list of keys
+-- and values for `MSET`.
 local function put(id, text, head, written)
   if #text > LARGE then
     redis.call('SETRANGE', key(id), 0, head)
@@ -71,12 +71,12 @@ local function put(id, text, head, written)
   end
 end
 
--- Write a record of which only numbers have changed.
+-- Writes a record of which only FRONT and NUMBERS have changed.
 local function move(job, id, written)
   put(id, job.text, front(job) .. numbers(job), written)
 end
 
--- How many lines end between two places of a text. Patterns take twenty times as long.
+-- Counts the newlines between two positions of a string. Patterns take twenty times as long.
 local function breaks(text, from, to)
   local count, at = 0, string.find(text, '\n', from, true)
   while at and at <= to do
@@ -92,7 +92,7 @@ local function tails(job)
   return meta, errors, string.sub(job.text, at + n[6] + n[7])
 end
 
--- The record after a change of its last texts.
+-- The record with new meta, errors and result.
 local function rewritten(job, meta, errors, result)
   local n = job.lengths
   return table.concat({front(job), numbers(job),
@@ -100,7 +100,7 @@ local function rewritten(job, meta, errors, result)
     string.sub(job.text, TEXTS, job.tail - 1), meta, errors, result})
 end
 
--- Counters are gathered, and written once.
+-- Counters are gathered and written once.
 local counted = {}
 local function count(state, queue, by)
   local letter = state == PENDING and 'p:' or state == RUNNING and 'r:'
@@ -117,26 +117,27 @@ end
 
 local function publish(payload) redis.call('PUBLISH', tag .. ':notices', payload) end
 
--- One notice is enough until somebody has looked; the second is for a worker that died of it.
+-- One notification is enough until a worker claims; after a second another one is sent, in case the
+-- notified worker died.
 local function wake(queue)
   if redis.call('SET', tag .. ':told:' .. queue, '', 'NX', 'PX', 1000) then
     publish('w:' .. queue)
   end
 end
 
--- Commands of many members, in pieces that the stack of Lua holds.
+-- Runs a command with many members in batches that fit on the stack of Lua.
 local function many(command, name, members)
   for from = 1, #members, 4000 do
     redis.call(command, name, unpack(members, from, math.min(from + 3999, #members)))
   end
 end
 
--- A script holds up everybody else for 1 to 4 ms for each megabyte of records that it takes up, and
--- for 10 ms where it writes them anew on Redis 7.0.
+-- A script blocks the server for 1 to 4 ms for each megabyte of records that it reads, and for 10 ms
+-- if it rewrites them on Redis 7.0.
 local MOST_BYTES = 196608
 
--- The records of jobs, false for those that are not there: of as many, and at least of one, as are
--- 192 KiB together and one more. Who asked for the others asks again.
+-- The records of jobs, false for missing ones. Stops after the record that exceeds 192 KiB in total:
+-- the caller asks for the rest again.
 local function fetch(ids)
   local texts, bytes = {}, 0
   for at, id in ipairs(ids) do
@@ -148,7 +149,7 @@ local function fetch(ids)
   return texts
 end
 
--- The same one after the other, for scripts in which an id may stand twice: place, id and record.
+-- An iterator over index, id and record, for scripts in which an id may occur twice; see `fetch`.
 local function each(ids)
   local at, bytes = 0, 0
   return function()

@@ -1,10 +1,10 @@
--- What becomes of jobs that end: kept, up to a number of them, or forgotten.
+-- Handles finished jobs: kept up to a number of them, or deleted.
 local ended, expired = {}, {}
 local done, dead = {}, {}
 local brief, history = {}, {}
--- For the history in Postgres, until somebody has written them there; above so many the oldest go.
+-- Jobs to be written to the history in Postgres; above the limit the oldest are dropped.
 local archive, MOST_UNARCHIVED = {}, 100000
--- Jobs that are forgotten so soon after they were pushed that the push may yet be repeated.
+-- Jobs deleted so soon after their push that a retry of the push may still arrive.
 local young = {}
 
 local function is_brief(queue)
@@ -14,7 +14,7 @@ local function is_brief(queue)
   return brief[queue]
 end
 
--- Of which jobs of a queue the history is kept: a all, n none; those that failed where nobody says.
+-- Which jobs of a queue go to the history: a all, n none, otherwise failed ones.
 local function is_archived(job)
   if history[job.queue] == nil then
     history[job.queue] = redis.call('HGET', tag .. ':history', job.queue)
@@ -22,9 +22,9 @@ local function is_archived(job)
   return history[job.queue] == 'a' or job.state == FAILED and history[job.queue] ~= 'n'
 end
 
--- A step of a workflow, or a job of a batch, is kept in any case: its end is told in Postgres after it is
--- written here, and read here by a sweep if nobody lived to tell it. Meta has a blank behind a colon as
--- Postgres writes it, and none once it was changed.
+-- Whether a job is a step of a workflow or a job of a batch. These are always kept: their outcome is
+-- reported to Postgres after it is written here, and a sweep reads it here if the reporting process
+-- died. Meta has a space after a colon as written by Postgres, and none after an update.
 local function is_told(job)
   local size = job.lengths[6]
   if size == 0 then return false end
@@ -34,13 +34,13 @@ local function is_told(job)
     or string.find(meta, '"batch":', 1, true) and string.find(meta, '"batch": ?{"id":') ~= nil
 end
 
--- Whether the record of a job that ended now is to be kept.
+-- Finishes a job; returns whether its record is kept.
 local function retire(job, id)
   free_key(job, id)
   ended[#ended + 1] = id
   if job.state ~= FAILED and is_brief(job.queue) and not is_told(job) then
     expired[#expired + 1] = id
-    -- 80 to 87 is when it was pushed, of NUMBERS.
+    -- Bytes 80 to 87 are the time of the push, in NUMBERS.
     if now - struct.unpack('>d', job.text, 80) < REPEATED then young[#young + 1] = id end
     return false
   end
@@ -58,7 +58,7 @@ local function drop(ids)
   redis.call('ZREM', tag .. ':ids', unpack(ids))
 end
 
--- At most twice as many leave as came, so that a lower bound takes its time.
+-- Removes at most twice as many jobs as were added, so that a lowered limit takes effect gradually.
 local function trim(name, most)
   local over = redis.call('ZCARD', tag .. name) - most
   if over <= 0 then return end
@@ -71,8 +71,8 @@ local function trim(name, most)
   drop(ids)
 end
 
--- A set for each second, of 70 bytes a job, which is gone by itself when nobody can ask for it any
--- more. One that is full takes no more.
+-- Remembers deleted ids in one set per second, 70 bytes per job, which expires when no retry can
+-- arrive any more. A full set accepts no further ids.
 local function write_gone()
   local name = tag .. ':gone:' .. math.floor(now)
   local size = #young > 0 and redis.call('SCARD', name) or MOST_GONE

@@ -1,4 +1,4 @@
--- Change what is said of a worker: ARGV worker, what it serves as JSON. 0 if it is not there.
+-- Updates what a worker serves: ARGV worker, JSON. Returns 0 if the worker is not registered.
 --@include _record
 --@include _free
 if not redis.call('ZSCORE', tag .. ':beats', ARGV[1]) then return 0 end

@@ -1,5 +1,5 @@
--- By how many jobs the lists differ from the counters, which every script changes with them: only a
--- hand can have. Gives three numbers: of those that are pending, scheduled, and running.
+-- By how many jobs the lists differ from the counters. Scripts change both together, so a difference
+-- means that keys were deleted by hand. Returns three numbers: pending, scheduled, running.
 --@include _record
 local all, named = redis.call('HGETALL', tag .. ':n'), {p = 0, s = 0, r = 0}
 local pending, seen = 0, {}

@@ -1,4 +1,4 @@
--- Renew the leases of a worker: ARGV worker. 0 if it is not there, and was declared dead.
+-- Renews the leases of a worker: ARGV worker. Returns 0 if it was declared dead.
 --@include _record
 --@include _free
 if not redis.call('ZSCORE', tag .. ':beats', ARGV[1]) then return 0 end

@@ -1,6 +1,6 @@
--- Cancel waiting jobs and ask for the end of running ones: ARGV as of `settle`, then ids.
--- Gives a letter for each: c cancelled, a asked, f finished, u unknown; for fewer than were asked for
--- where the records are large.
+-- Cancels waiting jobs and requests the stop of running ones: ARGV most finished and most failed
+-- jobs to keep, then ids. Returns a letter for each: c cancelled, a asked, f finished, u unknown; for
+-- fewer ids than requested if the records are large.
 --@include _record
 --@include _free
 --@include _retire

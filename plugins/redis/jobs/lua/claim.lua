@@ -1,9 +1,8 @@
--- Take pending jobs: ARGV queue, worker, lease, limit, desk, whether to wait there (1, or 0), and
--- what was given at the desk before, each as the lease and id in one text.
--- Gives a number, the clock, whether there may be more than it gives (1, or 0), and then id and record,
--- one after the other: first of as many jobs as the number says that were given at the desk, and of
--- which nobody has said that they came; then of those that are claimed now, as they were before, in the
--- order in which they are to run.
+-- Claims pending jobs: ARGV queue, worker, lease, limit, handoff, whether to wait there (1 or 0), and
+-- the handed-off jobs that arrived, each as lease and id in one string.
+-- Returns n, the clock, whether there may be more jobs (1 or 0), and then id and record of each job:
+-- first n jobs that were handed off and are not confirmed; then the jobs claimed now, with their
+-- records before the claim, in the order in which they run.
 --@include _record
 --@include _free
 local queue, worker, lease, limit, desk = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
@@ -33,7 +32,7 @@ redis.call('DEL', tag .. ':told:' .. queue)
 local popped = redis.call('ZPOPMIN', ready(queue), limit)
 if #popped < 2 * limit and ARGV[6] == '1' then
   redis.call('ZADD', parked, now, worker .. desk)
-  -- Those of workers that are gone are dropped when it is their turn.
+  -- Entries of dead workers are dropped when they are the oldest.
   if redis.call('ZCARD', parked) > MOST_PARKED then redis.call('ZPOPMIN', parked) end
 end
 if #popped == 0 then return found end
@@ -42,7 +41,7 @@ for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
 local texts, written, taken = fetch(ids), {}, {}
 if #popped == 2 * limit or #texts < #ids then found[3] = 1 end
 if #texts < #ids then
-  -- What is too much for now goes back to its place.
+  -- Jobs beyond the size limit go back to their positions.
   local back = {}
   for at = #texts + 1, #ids do
     back[#back + 1], back[#back + 2] = popped[2 * at], ids[at]
@@ -52,7 +51,7 @@ if #texts < #ids then
 end
 for at, id in ipairs(ids) do
   local text = texts[at]
-  -- One that is gone was taken out of the store by hand: there is nothing to run.
+  -- A missing record was deleted by hand: there is nothing to run.
   if text then
     local _, flags, attempt, crashes = struct.unpack('>BBII', text)
     if flags == UNTIL_CLAIM then free_key(read(text), id) end

@@ -1,3 +1,3 @@
--- How many jobs there are: 'p:', 'r:' or 's:' (pending, running, scheduled) and the queue; a number.
+-- Job counts: 'p:', 'r:' or 's:' (pending, running, scheduled) and the queue, then the number.
 --@include _record
 return redis.call('HGETALL', tag .. ':n')

@@ -1,7 +1,7 @@
--- Store a queue: ARGV name, its settings as JSON, whether it keeps no history, until when it is
--- paused ('' if it is not), whether to store the settings of one that is there (its pausing stays), and which jobs are
--- for the history (a all, n none, f failed ones).
--- Gives its settings and its pausing as they stand.
+-- Declares a queue: ARGV name, settings as JSON, whether finished jobs are not kept, the end of a
+-- pause ('' if not paused), whether to overwrite the settings of an existing queue (its pause stays),
+-- and which jobs go to the history (a all, n none, f failed ones).
+-- Returns the stored settings and pause.
 --@include _record
 local name, settings, brief, paused, upsert, history = unpack(ARGV)
 local old = redis.call('HGET', tag .. ':queues', name)

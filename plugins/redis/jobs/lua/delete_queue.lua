@@ -1,4 +1,4 @@
--- Forget a queue; its jobs stay: ARGV name. 0 if there is none.
+-- Deletes a queue; its jobs stay: ARGV name. Returns 0 if it does not exist.
 --@include _record
 local there = redis.call('HDEL', tag .. ':queues', ARGV[1])
 redis.call('HDEL', tag .. ':brief', ARGV[1])

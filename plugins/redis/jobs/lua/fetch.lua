@@ -1,5 +1,5 @@
--- Records: ARGV the seconds for which ended jobs are there, and failed ones, then ids. '' for what is
--- not there; of fewer than were asked for where they are large.
+-- Returns records: ARGV the retention of finished and of failed jobs in seconds, then ids. '' for a
+-- missing job; fewer records than requested if they are large.
 --@include _record
 --@include _lapsed
 local texts = fetch({unpack(ARGV, 3)})

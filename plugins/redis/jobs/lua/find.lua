@@ -1,7 +1,6 @@
--- List jobs, the newest first: ARGV the id to begin before ('' for the newest), how many at most,
--- states as digits ('' for all), queue and func ('' for all), the seconds for which ended jobs are
--- there, and failed ones.
--- Gives the id to go on before ('' at the end), then id and record, one after the other.
+-- Lists jobs, newest first: ARGV the id to start before ('' for the newest), the limit, states as
+-- digits ('' for all), queue and func ('' for all), the retention of finished and of failed jobs in
+-- seconds. Returns the id to continue before ('' at the end), then id and record of each job.
 --@include _record
 --@include _lapsed
 local LOOK = 500

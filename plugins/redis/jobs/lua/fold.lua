@@ -1,5 +1,5 @@
--- Replace the meta of a running job by one object that says the same: ARGV id, lease, the meta
--- it was made of, the new one. Nothing if anything of it has changed since.
+-- Replaces the meta of a running job with one merged object: ARGV id, lease, the old meta, the merged
+-- one. Does nothing if the lease or the meta has changed since.
 --@include _record
 --@include _free
 local text = redis.call('GET', key(ARGV[1]))

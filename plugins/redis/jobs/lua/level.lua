@@ -1,5 +1,5 @@
--- Have the counters of jobs say what the lists have. Those of scheduled and running jobs, of which
--- only the records tell the queues, while there are at most 128: with more, at a later turn.
+-- Recounts the job counters from the lists. The queues of scheduled and running jobs are only in
+-- their records: these are recounted while there are at most 128 of them, otherwise in a later turn.
 --@include _record
 local MOST = 128
 local known, named = redis.call('HGETALL', tag .. ':n'), {}

@@ -1,7 +1,6 @@
--- What there is of a queue, without a look at what has ended: ARGV queue, how many at most of each
--- kind. Gives how many are kept, have succeeded or were cancelled, and failed, of all queues; then
--- waiting jobs in the order in which they are to run, running ones, and scheduled ones by their
--- time: of each kind id and record, one after the other.
+-- Lists the unfinished jobs of a queue: ARGV queue, the limit for each kind. Returns the numbers of
+-- kept jobs, of succeeded or cancelled ones, and of failed ones, for all queues; then waiting jobs in
+-- the order in which they run, running ones, and scheduled ones by time: id and record of each.
 --@include _record
 local queue, most = ARGV[1], tonumber(ARGV[2])
 

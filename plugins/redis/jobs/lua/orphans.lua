@@ -1,5 +1,5 @@
--- Forget silent workers, and give what those that are gone have claimed: ARGV seconds of silence,
--- limit. Id and record, one after the other.
+-- Removes workers without heartbeats, and returns the jobs claimed by removed workers: ARGV seconds
+-- without a heartbeat, limit. Returns id and record of each job.
 --@include _record
 --@include _free
 local beats, workers = tag .. ':beats', tag .. ':workers'
@@ -17,7 +17,7 @@ for _, worker in ipairs(redis.call('SMEMBERS', tag .. ':holders')) do
     local ids = redis.call('SRANDMEMBER', held, limit - #found / 2)
     if #ids == 0 then redis.call('SREM', tag .. ':holders', worker) end
     for at, text in ipairs(fetch(ids)) do
-      -- Only a hand can have taken it away: nobody waits for it any more.
+      -- A missing record was deleted by hand: drop the claim.
       if text then found[#found + 1], found[#found + 2] = ids[at], text
       else redis.call('SREM', held, ids[at]) end
     end

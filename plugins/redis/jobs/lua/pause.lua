@@ -1,4 +1,4 @@
--- Pause a queue or let it go on: ARGV name, until when ('' to go on). 0 if there is none.
+-- Pauses or resumes a queue: ARGV name, end of the pause ('' resumes). 0 if there is none.
 --@include _record
 if redis.call('HEXISTS', tag .. ':queues', ARGV[1]) == 0 then return 0 end
 if ARGV[2] == '' then redis.call('HDEL', tag .. ':paused', ARGV[1])

@@ -1,5 +1,5 @@
--- Where an unfinished job stands: ARGV id. Gives its record, the clock, how many go before it, and
--- how many of its queue run; nothing if it is not there.
+-- The position of an unfinished job: ARGV id. Returns its record, the clock, how many jobs are ahead
+-- of it, and how many of its queue are running; nothing if it does not exist.
 --@include _record
 local text = redis.call('GET', key(ARGV[1]))
 local job = text and read(text)

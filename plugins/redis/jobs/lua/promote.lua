@@ -1,6 +1,5 @@
--- Make due jobs pending, the earliest first: ARGV limit.
--- Gives how many, fewer where the records are large, and the seconds until the next one is due; '' if
--- there is none.
+-- Makes due jobs pending, earliest first: ARGV limit. Returns how many, fewer if the records are
+-- large, and the seconds until the next one is due ('' if there is none).
 --@include _record
 --@include _free
 local due = redis.call('ZRANGEBYSCORE', tag .. ':due', '-inf', string.format('%.6f', now),

@@ -1,4 +1,4 @@
--- Forget jobs that failed, as if they had never been: ARGV ids. Others stay. Gives how many.
+-- Deletes failed jobs without a trace: ARGV ids. Others stay. Returns how many were deleted.
 --@include _record
 --@include _free
 --@include _retire

@@ -1,10 +1,12 @@
--- Store jobs, all or none: ARGV whether that was tried before, and nobody knows what became of it (1,
--- or 0); the position after which those of the call begin, '' for the last one given; for each job its
--- place behind that, one text of ORDER, and one of REST of a record.
--- Gives, one after the other, the places (from 0) of jobs whose unique key another job has, and
--- the ids of those, and then in a list of their own the ids of jobs that were there before; or
--- 'raise', the place, and the id, where that is to be an error; or, of what was tried before, 'known'
--- and the ids of jobs that are there, or were a moment ago, if there are any: nothing is stored then.
+-- Stores jobs, all or none: ARGV whether an earlier attempt has an unknown outcome (1 or 0); the
+-- position before the first job of the call, '' for the last one of the shard; for each job its
+-- offset from that position, a string of ORDER, and the REST of a record.
+-- Returns one of:
+--   a list of index (from 0) and holder's id for each job whose unique key is held, and a list of the
+--     ids that existed before
+--   'raise', index and holder's id, if such a conflict is an error; nothing is stored
+--   'known' and the ids that exist or existed recently, if there was an earlier attempt and there
+--     are any; nothing is stored
 --@include _record
 local position, places, orders, ids = tonumber(ARGV[2]), {}, {}, {}
 for at = 3, #ARGV, 3 do
@@ -12,7 +14,7 @@ for at = 3, #ARGV, 3 do
   ids[#ids + 1] = string.sub(ARGV[at + 1], 1, 16)
 end
 
--- The ids of those that are there, or ended so short a time ago that it is known.
+-- The ids that exist, or were deleted so recently that they are still remembered.
 local function known()
   local found, there = {}, {}
   for at, id in ipairs(ids) do there[at] = redis.call('EXISTS', key(id)) == 1 end

@@ -1,7 +1,6 @@
--- Store one job that is to run at once and has no unique key: ARGV id, priority, most attempts,
--- queue, the text of REST of a record. What `push` does for it, without what it does not need.
--- A worker that waits for the queue, and has nothing else to do, is given the job with this.
--- Gives 0 if there is a job of this id: `push` knows what becomes of it.
+-- Stores one unscheduled job without a unique key: ARGV id, priority, most attempts, queue, the REST
+-- of a record. A reduced version of `push`. Hands the job to a worker that waits for the queue and
+-- has no other jobs. Returns 0 if the id exists already: `push` handles that case.
 local tag = KEYS[1]
 local id, queue, rest = ARGV[1], ARGV[4], ARGV[5]
 local stamp = redis.call('TIME')
@@ -14,8 +13,8 @@ local numbers = struct.pack('>bIdddd', priority, tonumber(ARGV[3]), position, 0 
 if not redis.call('SET', tag .. ':j:' .. id, string.rep('\0', 58) .. numbers, 'NX') then return 0 end
 redis.call('ZADD', tag .. ':ids', 0, id)
 
--- Only what is in front of the queue, and only to a worker that has claimed nothing: who waits
--- behind a long job would keep it from those that are free.
+-- Only the first job of the queue, and only to a worker without claimed jobs: behind a long job it
+-- would wait although other workers are free.
 local function give()
   if #rest > MOST_GIVEN or redis.call('EXISTS', ready) == 1 then return false end
   local paused = redis.call('HGET', tag .. ':paused', queue)
@@ -26,8 +25,8 @@ local function give()
     if redis.call('EXISTS', held) == 0 then
       redis.call('ZREM', parked, member)
       local channel = tag .. ':desk:' .. desk
-      -- Asked before: a message that nobody hears here may yet be heard through a replica, or
-      -- another node, and would be taken for a claim.
+      -- Checked before publishing: without a local subscriber the message could still arrive through
+      -- a replica or another node, and would be taken for a claim.
       if redis.call('ZSCORE', tag .. ':beats', worker)
         and redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0
       then
@@ -36,7 +35,7 @@ local function give()
         redis.call('SET', tag .. ':j:' .. id, text)
         redis.call('SADD', held, id)
         redis.call('SADD', tag .. ':holders', worker)
-        -- Until the worker says that it has it.
+        -- Until the worker confirms the job.
         redis.call('SADD', tag .. ':given:' .. worker .. queue, lease .. id)
         redis.call('EXPIRE', tag .. ':given:' .. worker .. queue, 86400)
         redis.call('HINCRBY', tag .. ':n', 'r:' .. queue, 1)
@@ -49,7 +48,7 @@ local function give()
 end
 
 if redis.call('EXISTS', parked) == 1 and give() then return 1 end
--- As `score` has it.
+-- The same as `score`.
 redis.call('ZADD', ready, (100 - priority) * 35184372088832 + position, id)
 redis.call('HINCRBY', tag .. ':n', 'p:' .. queue, 1)
 if redis.call('SET', tag .. ':told:' .. queue, '', 'NX', 'PX', 1000) then

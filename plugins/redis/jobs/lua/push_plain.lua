@@ -1,8 +1,7 @@
--- Store jobs that are to run at once, of one queue, priority and most attempts and without unique
--- keys, all or none: ARGV queue, priority, most attempts, and for each its id and the text of REST
--- of a record. What `push` does for them, in 4 µs each instead of 12: 1,000 may take 5 ms.
--- Gives 0, with nothing stored, if there is a job of one of the ids, or two are the same: `push` knows
--- what becomes of them.
+-- Stores unscheduled jobs of one queue, priority and most attempts without unique keys, all or none:
+-- ARGV queue, priority, most attempts, then id and the REST of a record for each. A reduced version
+-- of `push` that takes 4 µs per job instead of 12: 1,000 jobs may take 5 ms.
+-- Returns 0 and stores nothing if one of the ids exists already or occurs twice: `push` handles that.
 local tag = KEYS[1]
 local queue, priority = ARGV[1], tonumber(ARGV[2])
 local stamp = redis.call('TIME')
@@ -10,7 +9,7 @@ local now = tonumber(stamp[1]) + tonumber(stamp[2]) / 1000000
 local count = (#ARGV - 3) / 2
 local position = redis.call('INCRBY', tag .. ':position', count) - count
 local head = string.rep('\0', 58) .. struct.pack('>bI', priority, tonumber(ARGV[3]))
--- As `score` has it.
+-- The same as `score`.
 local score, prefix, never = (100 - priority) * 35184372088832 + position, tag .. ':j:', 0 / 0
 local written, members, ids, seen, pack = {}, {}, {}, {}, struct.pack
 for at = 1, count do

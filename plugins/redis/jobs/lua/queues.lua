@@ -1,4 +1,4 @@
--- All queues: the clock, then name, settings and pausing of each.
+-- All queues: the clock, then name, settings and pause of each.
 --@include _record
 local found = {string.format('%.6f', now)}
 local all = redis.call('HGETALL', tag .. ':queues')

@@ -1,4 +1,4 @@
--- Add a worker, and count it as a beat: ARGV worker, its record as JSON.
+-- Registers a worker and its first heartbeat: ARGV worker, its record as JSON.
 --@include _record
 --@include _free
 redis.call('HSETNX', tag .. ':workers', ARGV[1], string.format('%.6f', now) .. ' ' .. ARGV[2])

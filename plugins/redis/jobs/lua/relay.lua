@@ -1,7 +1,6 @@
--- Store jobs of the outbox, all or none: ARGV the time after which it is too late, most marks to
--- keep, and for each job its mark and the two texts of `push`. A job whose mark is there was
--- stored before, whatever has become of it since. Gives, one after the other, the ids of jobs
--- whose unique key another job has, and the ids of those; or 'late'.
+-- Stores jobs from Postgres, all or none: ARGV the deadline, most marks to keep, and for each job its
+-- mark, ORDER and REST. A job whose mark exists was stored before and is skipped, even if it is gone
+-- now. Returns id and holder's id of each job whose unique key is held; or 'late'.
 --@include _record
 if now > tonumber(ARGV[1]) then return 'late' end
 local marks, orders, fresh = {}, {}, {}

@@ -1,2 +1,2 @@
--- Forget the marks ARGV: their rows are deleted.
+-- Deletes the marks ARGV, after their rows were deleted.
 redis.call('ZREM', KEYS[1] .. ':relayed', unpack(ARGV))

@@ -1,9 +1,9 @@
--- Have jobs be in the lists in which their records say that they are: ARGV ids. Gives how many were
--- looked at, fewer where the records are large, and how many were missing in one of them.
+-- Adds jobs to the lists in which they belong by their records: ARGV ids. Returns how many were
+-- checked, fewer if the records are large, and how many were missing in a list.
 --@include _record
 local looked, restored, woken = 0, 0, {}
 
--- Whether it was missing.
+-- Adds a job to a list; returns whether it was missing.
 local function list(name, number, id)
   if redis.call('ZSCORE', tag .. name, id) then return false end
   redis.call('ZADD', tag .. name, number, id)

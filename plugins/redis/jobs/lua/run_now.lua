@@ -1,6 +1,5 @@
--- Make scheduled jobs pending at once: ARGV ids, in the order in which they are to stand.
--- Gives how many of them were looked at, fewer where the records are large, and then those that were
--- scheduled.
+-- Makes scheduled jobs pending now: ARGV ids, in the order of their new positions. Returns how many
+-- were checked, fewer if the records are large, and then the ids that were scheduled.
 --@include _record
 --@include _free
 local found, woken = {0}, {}

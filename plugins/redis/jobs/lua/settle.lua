@@ -1,6 +1,6 @@
--- End attempts: ARGV most finished and most failed jobs to keep, then one text for each.
--- Gives how many were looked at, fewer where the records are large, and then the places of the stale
--- ones, from 0. What ended is fenced by the lease in its record.
+-- Settles attempts: ARGV most finished and most failed jobs to keep, then a string for each. Returns
+-- how many were processed, fewer if the records are large, and then the indexes (from 0) of stale
+-- settlements. The lease in the record is the fence.
 --@include _record
 --@include _free
 --@include _retire
@@ -39,7 +39,7 @@ local function go_back(job, id, kind, at)
   count(job.state, job.queue, 1)
 end
 
--- The last texts of a record after the attempt, and the result that it brings.
+-- Meta, errors and old result of a record after the attempt, and the new result.
 local function tails_after(job, order)
   local _, _, _, _, _, _, failure_size, result_size, meta_size = unpack(order)
   local text, meta, errors, result = order.text, tails(job)
@@ -55,7 +55,7 @@ local function tails_after(job, order)
   return meta, errors, result, string.sub(text, from, from + result_size - 1)
 end
 
--- Gives the front of its record.
+-- Settles a job; returns the FRONT of its record.
 local function settle(job, id, order)
   local _, _, state, flags, kind, at, failure_size, result_size, meta_size = unpack(order)
   if job.stop > 0 and state < 4 then state = CANCELLED end
@@ -84,8 +84,8 @@ local function settle(job, id, order)
   return front(job)
 end
 
--- What `settle` does for a job that succeeded, has no unique key, and brings a result at most, as
--- nearly all do; nil for others.
+-- The fast path of `settle` for a job that succeeded without a unique key, failure or meta, as nearly
+-- all do; nil for others.
 local ZERO = string.rep('\0', 8)
 local function succeed(text, id, order)
   local _, _, state, flags, _, _, failure, size, meta = unpack(order)

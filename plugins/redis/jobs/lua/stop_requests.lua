@@ -1,3 +1,3 @@
--- The jobs that a worker was asked to stop: ARGV worker.
+-- The jobs that a worker should stop: ARGV worker.
 --@include _record
 return redis.call('SRANDMEMBER', tag .. ':stop:' .. ARGV[1], 1000)

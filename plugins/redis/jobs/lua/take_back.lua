@@ -1,5 +1,5 @@
--- Have jobs that wait, and were never claimed, not be there: ARGV ids. Gives how many of them were
--- looked at, fewer where the records are large.
+-- Deletes waiting jobs that were never claimed: ARGV ids. Returns how many were checked, fewer if the
+-- records are large.
 --@include _record
 --@include _free
 --@include _retire

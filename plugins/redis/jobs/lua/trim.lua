@@ -1,5 +1,5 @@
--- Forget finished jobs that are over their age: ARGV the name, seconds, how many at most.
--- Gives how many there were.
+-- Deletes finished jobs that are older than their retention: ARGV name of the list, seconds, limit.
+-- Returns how many were deleted.
 --@include _record
 --@include _free
 --@include _retire

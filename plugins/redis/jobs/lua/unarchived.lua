@@ -1,6 +1,6 @@
--- Jobs that ended and are to be in the history: ARGV how many at most. Gives how many were passed
--- over since the last time, and then for each its id, when it ended, and its record, '' if it is
--- gone. Fewer where the records are large.
+-- Finished jobs that are not in the history yet: ARGV limit. Returns how many were dropped from the
+-- list since the last call, then for each job its id, the time at which it ended, and its record (''
+-- if it is gone). Fewer if the records are large.
 --@include _record
 local over = redis.call('GET', tag .. ':overflow') or '0'
 redis.call('DEL', tag .. ':overflow')

@@ -1,4 +1,4 @@
--- Forget a worker; what it runs becomes orphaned: ARGV worker.
+-- Removes a worker; the jobs that it runs are orphaned: ARGV worker.
 --@include _record
 --@include _free
 redis.call('ZREM', tag .. ':beats', ARGV[1])

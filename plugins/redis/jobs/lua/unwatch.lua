@@ -1,3 +1,3 @@
--- Expect jobs no longer: ARGV ids.
+-- Stops watching jobs: ARGV ids.
 --@include _record
 return redis.call('ZREM', tag .. ':expected', unpack(ARGV))

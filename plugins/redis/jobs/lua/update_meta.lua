@@ -1,6 +1,6 @@
--- Put keys over the meta of running jobs: ARGV id and lease as one text, then a JSON object.
--- Gives for each: 0 when its lease is gone, else how many objects its meta has now; for fewer than
--- were given where the records are large.
+-- Updates keys in the meta of running jobs: ARGV id and lease as one string, then a JSON object.
+-- Returns for each: 0 if its lease is lost, otherwise how many objects its meta has now; for fewer
+-- jobs than requested if the records are large.
 --@include _record
 --@include _free
 local ids, lines = {}, {}

@@ -1,6 +1,6 @@
--- Have the ends of jobs told for a while, and give the records that are there, '' for none:
--- ARGV seconds, how many may be expected at most, the seconds for which ended jobs are there, and
--- failed ones, ids. Of fewer than were asked for where the records are large.
+-- Watches jobs, whose completions are then published for some time, and returns their records (''
+-- for missing ones): ARGV seconds, most watched jobs, the retention of finished and of failed jobs in
+-- seconds, ids. Fewer records than requested if they are large.
 --@include _record
 --@include _lapsed
 local ids = {unpack(ARGV, 5)}
@@ -10,7 +10,7 @@ for _, id in ipairs(ids) do
 end
 local name = tag .. ':expected'
 many('ZADD', name, members)
--- More leave than come, and never many at once.
+-- More entries are removed than were added, but never many at once.
 local room = 2 * #ids + 10
 local old = redis.call('ZRANGEBYSCORE', name, '-inf', now, 'LIMIT', 0, room)
 if #old > 0 then redis.call('ZREM', name, unpack(old)) end

@@ -1,4 +1,4 @@
--- All workers: the clock, then for each its id, last beat, record and what it serves.
+-- All workers: the clock, then for each its id, last heartbeat, record, and the queues it serves.
 --@include _record
 local found = {string.format('%.6f', now)}
 local beats = redis.call('ZRANGE', tag .. ':beats', 0, -1, 'WITHSCORES')

@@ -1,4 +1,4 @@
--- Deletes jobs $1, which Redis has now; see the function redis_moved. Index: the primary keys.
--- Locks: as that says. Safe to repeat.
+-- Deletes jobs $1, which are in Redis now; see the function redis_moved. Index: the primary keys.
+-- Locks: see the function. Safe to repeat.
 select id, gone
 from {schema}.redis_moved($1::uuid[])

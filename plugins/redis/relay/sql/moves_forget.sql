@@ -1,4 +1,4 @@
--- Forgets that jobs $1 were on their way to Redis. Index: the primary key. Locks: the rows.
+-- Deletes the moves of jobs $1 to Redis. Index: the primary key. Locks: the rows.
 -- Safe to repeat.
 delete from {schema}.redis_moves
 where id = any($1::uuid[])

@@ -1,4 +1,4 @@
--- Takes up to $2 pending jobs of the queue $1 for $3 seconds; see the function redis_move.
--- Index: jobs_pending, the primary keys. Locks: as that says. Not to be repeated.
+-- Leases up to $2 pending jobs of the queue $1 for $3 seconds; see the function redis_move.
+-- Index: jobs_pending, the primary keys. Locks: see the function. Not safe to repeat.
 select *
 from {schema}.redis_move($1::text, $2::int, $3::float8)

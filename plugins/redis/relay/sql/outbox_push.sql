@@ -1,7 +1,7 @@
--- Puts jobs into the outbox in their order and wakes a relay; one notice for a transaction.
+-- Inserts jobs into the outbox in order and wakes a relay, with one notification per transaction.
 -- $1 ids, $2 queues, $3 priorities, $4 functions, $5 arguments, $6 run at, $7 seconds of delay,
--- $8 most attempts, $9 meta, $10 limits, $11 unique rules. Index: none. No locks but on what it
--- inserts. Repeated in one transaction it writes the jobs twice, which are pushed once.
+-- $8 most attempts, $9 meta, $10 limits, $11 unique rules. Index: none. Locks: the inserted rows.
+-- Repeated in one transaction it inserts the jobs twice; they are pushed once.
 with pushed as (
   insert into {schema}.redis_outbox (
     id, queue, priority, func, arguments, run_at, max_attempts, meta, limits, rule)

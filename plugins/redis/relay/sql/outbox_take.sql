@@ -1,6 +1,6 @@
--- Takes up to $1 jobs of the outbox for $2 seconds, oldest first, that no relay has at the moment.
--- Index: the primary key. Locks: the rows by position, passing over those that another relay
--- locks. Not to be repeated: what was taken is given again after $2 seconds.
+-- Leases up to $1 jobs of the outbox for $2 seconds, oldest first, except those leased already.
+-- Index: the primary key. Locks: the rows by position, skipping those that another relay locks.
+-- Not safe to repeat: leased jobs are returned again only after $2 seconds.
 update {schema}.redis_outbox as o
 set taken_until = clock_timestamp() + $2::float8 * interval '1 second'
 from (

@@ -218,7 +218,7 @@ def test_the_decorator(shop: Shop) -> None:
         with pytest.raises(FennelException, match="whole number"):
             app.task(retries=retries)
     for name in ("echo", 7):
-        with pytest.raises(FennelException, match=r"two tasks echo|must be a text"):
+        with pytest.raises(FennelException, match=r"two tasks echo|must be a string"):
             app.task(name=name)(test_the_decorator)
 
 

@@ -10,7 +10,7 @@ import pytest
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis.compat.fennel import App
 from chancy.plugins.redis.compat.fennel.exceptions import FennelException
-from chancy.plugins.redis.compat.fennel.worker import orders_of
+from chancy.plugins.redis.compat.fennel.worker import options_of
 from chancy.plugins.retry import Fennel, Retries
 from tests.plugins.redis.compat.fennel_worker import Shop, opened
 
@@ -55,14 +55,14 @@ def test_settings(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert App("a", interface="ASYNC").settings.results_ttl == 7
     timed = App("a", read_timeout=2_500, concurrency=3, prefetch_count=4, log_level="WARNING")
     assert [queue.poll_interval_s for queue in timed().queues] == [2.5]
-    orders = orders_of(timed)
-    assert (orders.concurrency, orders.most_ahead, orders.log_level) == (3, 9, "warning")
-    assert (orders.shutdown_timeout, orders.heartbeat, orders.heartbeat_timeout) == (30, 6, 60)
+    options = options_of(timed)
+    assert (options.concurrency, options.most_ahead, options.log_level) == (3, 9, "warning")
+    assert (options.shutdown_timeout, options.heartbeat, options.heartbeat_timeout) == (30, 6, 60)
     patient = App("a", grace_period=2, heartbeat_interval=2, heartbeat_timeout=3)
-    orders = orders_of(patient)
-    assert (orders.shutdown_timeout, orders.heartbeat, orders.heartbeat_timeout) == (2, 1, 3)
+    options = options_of(patient)
+    assert (options.shutdown_timeout, options.heartbeat, options.heartbeat_timeout) == (2, 1, 3)
     assert (timed.redis.keep_finished_s, timed.redis.keep_failed_s) == (7, 315_360_000)
-    assert orders_of(App("a")).most_ahead is None, "its pace says it"
+    assert options_of(App("a")).most_ahead is None, "its pace says it"
     assert sweep_of(App("a")) == 8
     assert sweep_of(App("a", maintenance_interval=2.5)) == 2.5
     assert sweep_of(App("a", maintenance_interval=0)) == 0.1, "not all the time"

@@ -205,7 +205,7 @@ async def test_clients_and_their_details_are_taken(
         if kind.startswith("cluster"):
             client.disconnect_connection_pools()
         client.close()
-    with pytest.raises(ConfigurationError, match="no client of redis-py"):
+    with pytest.raises(ConfigurationError, match="must be a redis-py client"):
         client_of("redis://")
 
 

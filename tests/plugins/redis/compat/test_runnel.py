@@ -229,9 +229,9 @@ def test_settings_of_environment_application_and_processor(
     [
         ({"default_join_dely": 1}, "default_join_dely: Extra inputs are not permitted"),
         ({"default_prefetch_count": "many"}, "default_prefetch_count: .* integer"),
-        ({"redis_url": "http://127.0.0.1"}, "RedisPlugin: url: the url must begin with one of"),
+        ({"redis_url": "http://127.0.0.1"}, "RedisPlugin: url: the URL must begin with one of"),
         ({"redis_cluster": "perhaps"}, "redis_cluster: .* boolean"),
-        ({"redis_cluster": True, "redis_url": "redis://h/1"}, "has only the database 0"),
+        ({"redis_cluster": True, "redis_url": "redis://h/1"}, "only has database 0"),
     ],
 )
 def test_settings_that_cannot_be(given: dict[str, Any], reason: str) -> None:
@@ -243,7 +243,7 @@ def test_settings_that_cannot_be(given: dict[str, Any], reason: str) -> None:
 def test_what_cannot_be_is_misconfigured() -> None:
     app = App("a")
     stream = app.stream("orders", Order, "order_id")
-    with pytest.raises(Misconfigured, match="read_timeout=9000 ms must not be over the grace"):
+    with pytest.raises(Misconfigured, match="read_timeout=9000 ms must not exceed the grace"):
         app.processor(stream, read_timeout=9_000)
     with pytest.raises(Misconfigured, match="is declared twice"):
         app.stream("orders", Order, "order_id")

@@ -190,7 +190,7 @@ async def look_around(scene: Scene, chancy: Chancy) -> None:
     await redis.queues()
     await redis.workers()
     await redis.stop_requests(first)
-    await redis.link.run("listed", QUEUE.name, 10)
+    await redis.client.run("listed", QUEUE.name, 10)
 
 
 async def keep_up(scene: Scene, chancy: Chancy) -> None:

@@ -24,9 +24,12 @@ def die() -> None:
 
 
 def arm(where: str | None = None) -> None:
-    """Kill this process at a call of a script: ``claim:before:2`` before the second one is sent,
-    ``claim:after:2`` when Redis has run it and before anybody here knows; ``hear:after:1`` when the
-    first job was given to it, and has not been fetched. ``FATAL`` has it where nobody says it."""
+    """Kill this process at a call of a script.
+
+    ``claim:before:2``: before the second call is sent. ``claim:after:2``: after Redis has run it
+    and before this process gets the reply. ``receive:after:1``: after the first job was handed to
+    this process and before a claim has fetched it. `where` defaults to the variable ``FATAL``.
+    """
     name, moment, number = (where or os.environ["FATAL"]).split(":")
     left = int(number)
 
@@ -41,8 +44,8 @@ def arm(where: str | None = None) -> None:
         if mine:
             die()
 
-    if name == "hear":
-        arm_desk(call)
+    if name == "receive":
+        arm_handoff(call)
         return
     assert name in SCRIPTS
     if name == "recover":
@@ -85,14 +88,14 @@ def arm_threads(name: str, call: Call) -> None:
     replace(Script, "run_sync", fatal)
 
 
-def arm_desk(call: Call) -> None:
-    hear = Handoff.hear
+def arm_handoff(call: Call) -> None:
+    receive = Handoff.receive
 
     def fatal(self: Handoff, payload: bytes) -> str | None:
         with call():
-            return hear(self, payload)
+            return receive(self, payload)
 
-    replace(Handoff, "hear", fatal)
+    replace(Handoff, "receive", fatal)
 
 
 def lose_a_claim() -> None:

@@ -71,13 +71,13 @@ SCENARIOS: Mapping[str, Scenario] = {
     "beat": replace(WORK, calls=2),
     "claim": replace(WORK, seen=members("holders"), values=(0, 1)),
     "recover": WORK,
-    "note": WORK,
+    "update_meta": WORK,
     "settle": replace(
         WORK, seen=lambda look, scene: look("done", "dead") > 0, values=(False, True)
     ),
     "promote": WORK,
     "orphans": Scenario(prepare=deeds.orphaned),
-    "asked": WORK,
+    "stop_requests": WORK,
     "unregister": replace(WORK, seen=members("beats"), values=(1, 0)),
     "relay": replace(WITHIN, stored=(0, ALL)),
     # What Redis remembers of jobs that are deleted from the outbox goes after 100,000 more.
@@ -181,5 +181,5 @@ SCENARIOS: Mapping[str, Scenario] = {
         values=(2, 1),
     ),
     # Those who look
-    **dict.fromkeys(("fetch", "place", "find", "counts", "queues", "workers", "listed"), LOOK),
+    **dict.fromkeys(("fetch", "position", "find", "counts", "queues", "workers", "listed"), LOOK),
 }

@@ -165,7 +165,7 @@ async def test_a_worker_that_starts_while_redis_is_away_says_so(
             await eventually(lambda: "queue_broken queue=fast" in caplog.text)
             assert "is not open" not in caplog.text
             failed = [one for one in caplog.records if "queue_failed" in one.getMessage()]
-            assert "Redis is away: " in failed[0].getMessage()
+            assert "Redis is unavailable: " in failed[0].getMessage()
             assert all(one.exc_info is None for one in failed), "a trace that says nothing more"
             await asyncio.to_thread(server.start)
             await eventually(lambda: "fast" in worker.queues, timeout=30)

@@ -61,7 +61,7 @@ def large(count: int, **options: Any) -> list[PreparedJob]:
 
 def link_of(bench: Bench) -> ShardClient:
     assert isinstance(bench.broker, RedisBroker)
-    return bench.broker.link
+    return bench.broker.client
 
 
 def fail_script(
@@ -148,7 +148,7 @@ async def test_few_large_jobs_are_a_piece(
         "push",
         "claim",
         "settle",
-        "note",
+        "update_meta",
         "promote",
         "run_now",
         "cancel",

@@ -87,7 +87,7 @@ async def test_a_push_that_is_repeated_does_not_run_what_has_ended_again(
     """The answer is lost, somebody runs the job, and then the push is made again."""
     broker = bench.broker
     assert isinstance(broker, RedisBroker)
-    run, lost = broker.link.run, asyncio.Event()
+    run, lost = broker.client.run, asyncio.Event()
 
     async def lose_first_answer(name: str, *args: str | bytes | float) -> object:
         answer = await run(name, *args)
@@ -98,7 +98,7 @@ async def test_a_push_that_is_repeated_does_not_run_what_has_ended_again(
         await bench.settle(settlement(claim, State.SUCCEEDED))
         raise BrokerUnavailable("the answer was lost")
 
-    monkeypatch.setattr(broker.link, "run", lose_first_answer)
+    monkeypatch.setattr(broker.client, "run", lose_first_answer)
     old, new = prepared(), prepared()
     await bench.push(old)
     await bench.push(new)
@@ -113,16 +113,16 @@ async def test_a_claim_whose_answer_was_lost_is_given_later(
     broker = bench.broker
     assert isinstance(broker, RedisBroker)
     ids = await bench.push(*(prepared(priority=n % 2) for n in range(6)))
-    run = broker.link.run
+    run = broker.client.run
 
     async def lose_answer(name: str, *args: str | bytes | float) -> object:
         await run(name, *args)
         raise error
 
-    monkeypatch.setattr(broker.link, "run", lose_answer)
+    monkeypatch.setattr(broker.client, "run", lose_answer)
     with pytest.raises(type(error)):
         await bench.claim(4)
-    monkeypatch.setattr(broker.link, "run", run)
+    monkeypatch.setattr(broker.client, "run", run)
     assert [claim.id for claim in await bench.claim()] == [ids[1], ids[3], ids[5], ids[0]]
     assert [claim.id for claim in await bench.claim()] == [ids[2], ids[4]]
     assert await bench.claim() == []

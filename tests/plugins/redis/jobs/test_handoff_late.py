@@ -44,7 +44,7 @@ async def test_it_is_asked_for_until_the_server_says_it(
     monkeypatch.setattr("chancy.plugins.redis.jobs.handoff.LATE_S", -60.0)
     [job] = await bench.push(prepared())
     await woken(listening)
-    run, asked = broker.link.run, list[str]()
+    run, asked = broker.client.run, list[str]()
 
     async def fail(name: str, *args: str | bytes | float) -> object:
         asked.append(name)
@@ -52,7 +52,7 @@ async def test_it_is_asked_for_until_the_server_says_it(
             raise BrokerUnavailable("away")
         return await run(name, *args)
 
-    monkeypatch.setattr(broker.link, "run", fail)
+    monkeypatch.setattr(broker.client, "run", fail)
 
     async def waits() -> bool:
         return await bench.state(job) is State.PENDING
@@ -67,24 +67,24 @@ def given(number: int, queue: str) -> Claim:
     return Claim(id, lease, worker, queue, "a.b", "{}", 1, 3, 0, 0, number, None, None)
 
 
-async def test_places_that_nobody_asks_for_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for one of which the server does not know yet what came: it would be run twice."""
-    monkeypatch.setattr("chancy.plugins.redis.jobs.handoff.MOST_PLACES", 3)
+async def test_unused_entries_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except entries with unconfirmed jobs: the server would hand those off again."""
+    monkeypatch.setattr("chancy.plugins.redis.jobs.handoff.MOST_ENTRIES", 3)
     made = Handoff(lambda claims: None, lambda worker, queue: None)
     made.skew = time.monotonic() - 1_000.0
     worker, [first, second] = UUID(int=1), [given(900, "a"), given(901, "b")]
     assert made.missed([first, second]) == [first, second]
-    told = made.came(worker, "b")
-    made.told(worker, "b", told)
-    made.came(worker, "c")
-    made.came(worker, "b")
-    made.came(worker, "d")
+    received = made.unconfirmed(worker, "b")
+    made.confirmed(worker, "b", received)
+    made.unconfirmed(worker, "c")
+    made.unconfirmed(worker, "b")
+    made.unconfirmed(worker, "d")
     assert sorted(made.queues(worker)) == ["a", "b", "d"]
-    made.came(worker, "e")
+    made.unconfirmed(worker, "e")
     assert sorted(made.queues(worker)) == ["a", "d", "e"]
     assert made.missed([first]) == []
     # A day later the server does not know what it gave.
     made.skew -= 100_000.0
     for queue in "def":
-        made.came(worker, queue)
+        made.unconfirmed(worker, queue)
     assert sorted(made.queues(worker)) == ["d", "e", "f"]

@@ -63,13 +63,13 @@ async def listening(broker: RedisBroker, bench: Bench) -> AsyncIterator[None]:
 async def test_what_went_back_without_an_answer_is_run_by_one(
     bench: Bench, broker: RedisBroker, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing = Failing(broker.link.run, "settle", BrokerUnavailable("lost"), after=True, most=1)
+    failing = Failing(broker.client.run, "settle", BrokerUnavailable("lost"), after=True, most=1)
     assert await bench.claim() == []
     other_broker = RedisBroker(RedisSettings(url=redis_url))
     await other_broker.open()
     other = Bench(other_broker)
     await other.prepare()
-    monkeypatch.setattr(broker.link, "run", failing.run)
+    monkeypatch.setattr(broker.client, "run", failing.run)
     [job] = await other.push(prepared())
     assert await other.state(job) is State.RUNNING
 
@@ -88,9 +88,9 @@ async def test_what_went_back_without_an_answer_is_run_by_one(
 async def test_giving_back_goes_on_until_the_server_answers(
     bench: Bench, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing = Failing(broker.link.run, "settle", BrokerUnavailable("away"), after=False, most=3)
+    failing = Failing(broker.client.run, "settle", BrokerUnavailable("away"), after=False, most=3)
     assert await bench.claim() == []
-    monkeypatch.setattr(broker.link, "run", failing.run)
+    monkeypatch.setattr(broker.client, "run", failing.run)
     [job] = await bench.push(prepared())
     await eventually(lambda: failing.failures == 3)
 
@@ -107,9 +107,9 @@ async def test_a_broker_that_closes_gives_nothing_back_any_more(
 ) -> None:
     """What it still has is rescued when its worker is taken for dead."""
     subscription, listening = await listen(broker)
-    failing = Failing(broker.link.run, "settle", BrokerUnavailable("away"), after=False)
+    failing = Failing(broker.client.run, "settle", BrokerUnavailable("away"), after=False)
     assert await bench.claim() == []
-    monkeypatch.setattr(broker.link, "run", failing.run)
+    monkeypatch.setattr(broker.client, "run", failing.run)
     [job] = await bench.push(prepared())
     await eventually(lambda: failing.failures >= 2)
     await broker.unregister(bench.worker_id)
@@ -127,10 +127,10 @@ async def test_a_broker_that_closes_gives_nothing_back_any_more(
 async def test_a_worker_leaves_though_nothing_can_be_given_back(
     bench: Bench, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing = Failing(broker.link.run, "settle", BrokerUnavailable("away"), after=False)
+    failing = Failing(broker.client.run, "settle", BrokerUnavailable("away"), after=False)
     assert await bench.claim() == []
     [job] = await bench.push(prepared())
-    monkeypatch.setattr(broker.link, "run", failing.run)
+    monkeypatch.setattr(broker.client, "run", failing.run)
     async with asyncio.timeout(5):
         await broker.unregister(bench.worker_id)
     assert [claim.id for claim in await broker.orphans(silent_s=60, limit=10)] == [job]
@@ -144,7 +144,7 @@ async def test_what_a_claim_has_when_it_fails_is_not_lost(
 ) -> None:
     """It takes two scripts, and the second one fails."""
     ids = await bench.push(*(prepared() for _ in range(300)))
-    run, calls = broker.link.run, 0
+    run, calls = broker.client.run, 0
 
     async def fail_second(name: str, *args: str | bytes | float) -> object:
         nonlocal calls
@@ -153,7 +153,7 @@ async def test_what_a_claim_has_when_it_fails_is_not_lost(
             raise error
         return await run(name, *args)
 
-    monkeypatch.setattr(broker.link, "run", fail_second)
+    monkeypatch.setattr(broker.client, "run", fail_second)
     with pytest.raises(type(error)):
         await bench.claim(500)
     first = await bench.claim(500)
@@ -165,7 +165,7 @@ async def test_what_a_failed_claim_had_goes_back_if_nobody_comes(
     bench: Bench, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await bench.push(*(prepared() for _ in range(300)))
-    run, calls = broker.link.run, 0
+    run, calls = broker.client.run, 0
 
     async def fail_second(name: str, *args: str | bytes | float) -> object:
         nonlocal calls
@@ -174,7 +174,7 @@ async def test_what_a_failed_claim_had_goes_back_if_nobody_comes(
             raise StatementFailed("full", passing=True)
         return await run(name, *args)
 
-    monkeypatch.setattr(broker.link, "run", fail_second)
+    monkeypatch.setattr(broker.client, "run", fail_second)
     with pytest.raises(StatementFailed):
         await bench.claim(500)
 

@@ -80,8 +80,8 @@ class Stage:
                 await scenario.again(scene, chancy)
                 await go_on(scene, chancy, look)
                 await check_ends(scene, chancy, scenario.ended[at], scenario.end)
-                link = (await redis_of(chancy)).link
-                assert await Repair(link).astray() == (0, 0, 0)
+                link = (await redis_of(chancy)).client
+                assert await Repair(link).differences() == (0, 0, 0)
                 return look.keys()
 
     async def survive(self, name: str) -> Mapping[str, int]:

@@ -76,7 +76,7 @@ async def test_large_metas_failures_and_results_are_pieces(
         assert read.arguments == json.loads(job.arguments)
         assert (read.meta, read.result) == (meta, json.loads(text("r")))
         assert [one["attempt"] for one in read.errors] == [1]
-    assert len(times.check(interrupted=SOME)["note"]) > 3
+    assert len(times.check(interrupted=SOME)["update_meta"]) > 3
 
 
 async def test_large_arguments_that_others_replace_are_not_read(

@@ -27,7 +27,7 @@ async def bench(redis_url: str) -> AsyncIterator[Bench]:
 
 async def record_of(bench: Bench, id: bytes) -> bytes:
     assert isinstance(bench.broker, RedisBroker)
-    [record] = await bench.broker.link.run("fetch", 0, 0, id)
+    [record] = await bench.broker.client.run("fetch", 0, 0, id)
     assert isinstance(record, bytes)
     return record
 
@@ -66,7 +66,7 @@ async def test_nothing_that_is_said_meanwhile_is_lost(bench: Bench) -> None:
     await bench.broker.push([prepared(meta='{"a": 1}')])
     [claim] = await bench.claim(1)
     assert isinstance(bench.broker, RedisBroker)
-    link, before = bench.broker.link, await record_of(bench, claim.id.bytes)
+    link, before = bench.broker.client, await record_of(bench, claim.id.bytes)
     await bench.broker.update_meta([Note(claim.id, claim.lease, '{"b": 2}')])
     await folding.fold(link, claim.id, claim.lease, before)
     await folding.fold(link, claim.id, uuid.uuid4(), await record_of(bench, claim.id.bytes))

@@ -32,7 +32,7 @@ async def bench(redis_url: str) -> AsyncIterator[Bench]:
 
 async def key_names(bench: Bench, pattern: str) -> list[bytes]:
     assert isinstance(bench.broker, RedisBroker)
-    link = bench.broker.link
+    link = bench.broker.client
     found: list[bytes] = await link.command("KEYS", f"{link.tag}:{pattern}")
     return found
 
@@ -113,7 +113,7 @@ async def test_what_was_pushed_long_ago_leaves_no_mark(bench: Bench) -> None:
     old = [prepared() for _ in range(3)]
     claims = await bench.running(*old)
     assert isinstance(bench.broker, RedisBroker)
-    link = bench.broker.link
+    link = bench.broker.client
     for job in old:
         # When it was pushed, by the layout of a record.
         await link.command("SETRANGE", f"{link.tag}:j:".encode() + job.id.bytes, 79, bytes(8))

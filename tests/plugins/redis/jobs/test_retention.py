@@ -46,7 +46,7 @@ async def test_finished_jobs_are_kept_up_to_a_number_and_an_age(redis_url: str) 
             assert len(await look(ids[0])) == 10
         assert {job.id for job in await short.find(JobFilter())} == set(await broker.get(ids[0]))
         assert len(await broker.find(JobFilter())) == 15
-        link = short.link
+        link = short.client
         assert await Upkeep(link).turn() == 5
         # The next turn is somebody else's.
         assert await Upkeep(link).turn() == 0
@@ -58,7 +58,7 @@ async def test_finished_jobs_are_kept_up_to_a_number_and_an_age(redis_url: str) 
 
 
 async def _job_keys(broker: RedisBroker) -> AsyncIterator[bytes]:
-    for key in await broker.link.command("KEYS", f"{broker.tag}:j:*"):
+    for key in await broker.client.command("KEYS", f"{broker.tag}:j:*"):
         yield key
 
 
@@ -81,7 +81,7 @@ async def test_what_ends_leaves_nothing_behind(redis_url: str) -> None:
 
 
 async def _all_keys(broker: RedisBroker) -> AsyncIterator[bytes]:
-    for key in await broker.link.command("KEYS", f"{broker.tag}*"):
+    for key in await broker.client.command("KEYS", f"{broker.tag}*"):
         yield key
 
 
@@ -95,7 +95,7 @@ async def test_a_note_after_note_does_not_grow(redis_url: str) -> None:
         for number in range(100):
             note = Note(claim.id, claim.lease, f'{{"said": {number}}}')
             assert await broker.update_meta([note]) == frozenset()
-        [record] = await broker.link.run("fetch", 0, 0, claim.id.bytes)
+        [record] = await broker.client.run("fetch", 0, 0, claim.id.bytes)
         assert record.count(b"said") < 40
         assert (await bench.job(claim.id)).meta == {"kept": 1, "said": 99}
     finally:
@@ -116,8 +116,8 @@ async def test_who_only_counts_a_queue_reads_no_jobs(redis_url: str) -> None:
         await bench.running(*(prepared() for _ in range(5)))
         await bench.push(*(prepared() for _ in range(5)))
         await bench.push(*(prepared(delay_s=60.0) for _ in range(5)))
-        assert await broker.link.run("listed", "default", 0) == [15, 0, 0, [], [], []]
-        kept, done, dead, *lists = await broker.link.run("listed", "default", 2)
+        assert await broker.client.run("listed", "default", 0) == [15, 0, 0, [], [], []]
+        kept, done, dead, *lists = await broker.client.run("listed", "default", 2)
         assert (kept, done, dead) == (15, 0, 0)
         assert [len(one) for one in lists] == [4, 4, 4]
     finally:

@@ -46,8 +46,8 @@ BOUNDARIES = (
     ("orphans:before:1", "orphans:after:1"),
     ("unarchived:after:1", "archived:before:1"),
     ("register:after:1", "archived:after:1"),
-    ("hear:before:1", "hear:after:1"),
-    ("note:before:1", "note:after:1"),
+    ("receive:before:1", "receive:after:1"),
+    ("update_meta:before:1", "update_meta:after:1"),
     ("recover:before:1", "recover:after:1"),
 )
 

@@ -109,7 +109,7 @@ async def test_a_server_that_tells_nothing_of_its_configuration(own_redis: Start
     place = server.url.removeprefix("redis://")
     found = await looked(f"redis://plain:x@{place}")
     assert complaints(found) == set()
-    assert "does not tell" in found["appendonly"].found
+    assert "does not report" in found["appendonly"].found
     assert complaints(await looked(f"redis://poor:x@{place}")) == {"scripts"}
 
 
@@ -151,6 +151,6 @@ def test_without_the_package_of_redis_it_is_said_what_to_install() -> None:
     program = "import sys; sys.modules['redis'] = None; import chancy.plugins.redis"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: chancy.plugins.redis needs the package 'redis': "
+        "ModuleNotFoundError: chancy.plugins.redis requires the package 'redis': "
         "pip install 'chancy[redis]'"
     )

@@ -30,12 +30,12 @@ async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
 
 
 async def delete(broker: RedisBroker, name: str) -> None:
-    assert await broker.link.command("DEL", broker.tag.encode() + name.encode()) == 1
+    assert await broker.client.command("DEL", broker.tag.encode() + name.encode()) == 1
 
 
 async def restored(broker: RedisBroker) -> int:
-    found = await Repair(broker.link).turn()
-    assert await Repair(broker.link).astray() == (0, 0, 0)
+    found = await Repair(broker.client).turn()
+    assert await Repair(broker.client).differences() == (0, 0, 0)
     return found
 
 
@@ -51,7 +51,7 @@ async def test_pending_jobs_run_in_their_order(
     assert not about.ok
     assert f"{MANY} pending" in about.found
     subscription = await broker.subscribe()
-    await Upkeep(broker.link).turn()
+    await Upkeep(broker.client).turn()
     assert f"redis_restored jobs={MANY} pending={MANY}" in caplog.text
     [woken] = {notice.token for notice in await subscription.receive(5.0)}
     assert woken == "default"
@@ -77,7 +77,7 @@ async def test_running_jobs_are_rescued(bench: Bench, broker: RedisBroker, name:
     claims = await bench.claim(MANY)
     if name == ":w:":
         key = broker.tag.encode() + name.encode() + bench.worker_id.bytes
-        assert await broker.link.command("DEL", key) == 1
+        assert await broker.client.command("DEL", key) == 1
     else:
         await delete(broker, name)
     assert await broker.orphans(silent_s=0.0, limit=MANY) == []
@@ -103,7 +103,7 @@ async def test_jobs_are_found_and_keys_are_held(bench: Bench, broker: RedisBroke
     assert {job.id for job in found} == {ended.id, *(job.id for job in jobs)}
     again = prepared(unique=UniqueKey(b"once"))
     assert await broker.push([again]) == {again.id: keyed.id}
-    assert await broker.link.command("ZCARD", f"{broker.tag}:dead") == 1
+    assert await broker.client.command("ZCARD", f"{broker.tag}:dead") == 1
 
 
 async def test_what_is_gone_altogether_is_looked_for_once(
@@ -115,25 +115,25 @@ async def test_what_is_gone_altogether_is_looked_for_once(
     await bench.push(*(prepared(delay_s=60.0) for _ in range(MANY)))
     for job in jobs:
         await delete_record(broker, job.id.bytes)
-        await broker.link.command("ZREM", f"{broker.tag}:due", job.id.bytes)
+        await broker.client.command("ZREM", f"{broker.tag}:due", job.id.bytes)
     await delete(broker, ":r:default")
-    command, scans = broker.link.command, list[Any]()
+    command, scans = broker.client.command, list[Any]()
 
     async def counting(*parts: Any) -> Any:
         scans.extend(part for part in parts[:1] if part == "SCAN")
         return await command(*parts)
 
-    monkeypatch.setattr(broker.link, "command", counting)
-    assert await Repair(broker.link).turn() == 0
+    monkeypatch.setattr(broker.client, "command", counting)
+    assert await Repair(broker.client).turn() == 0
     assert scans
     assert (await broker.counts())["default"] == (0, 0, MANY + 3)
     scans.clear()
-    assert await Repair(broker.link).turn() == 0
+    assert await Repair(broker.client).turn() == 0
     assert not scans
 
 
 async def delete_record(broker: RedisBroker, id: bytes) -> None:
-    assert await broker.link.command("DEL", broker.tag.encode() + b":j:" + id) == 1
+    assert await broker.client.command("DEL", broker.tag.encode() + b":j:" + id) == 1
 
 
 async def test_counters_say_again_what_there_is(bench: Bench, broker: RedisBroker) -> None:

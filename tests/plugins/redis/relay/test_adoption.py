@@ -113,9 +113,9 @@ async def test_who_died_after_the_push_has_it_run_no_second_time(
         await eventually(lambda: jobs.noted == [1])
         await eventually(lambda: arrived(chancy))
         # Where nothing is known of the job any more, it is known that it was there.
-        await broker.link.command("DEL", broker.tag.encode() + b":j:" + id.bytes)
+        await broker.client.command("DEL", broker.tag.encode() + b":j:" + id.bytes)
     assert jobs.noted == [1]
-    assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
+    assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
 async def die_before_the_push(adopt: Adoption, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ async def test_who_died_before_the_push_leaves_it_to_another(
     assert await left(chancy) == (1, 1)
     async with Worker(chancy):
         await eventually(lambda: jobs.noted == [1])
-    assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
+    assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
 async def test_who_was_frozen_comes_too_late(
@@ -175,7 +175,7 @@ async def test_what_is_cancelled_on_its_way_is_cancelled(
     assert (await broker.get([id]))[id].state is State.CANCELLED
     assert (await chancy.control.get([id]))[id].state is State.CANCELLED
     assert await arrived(chancy)
-    assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
+    assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
 #: A push that replaces.
@@ -248,14 +248,14 @@ async def test_what_redis_refuses_stands_alone(
     bad = ids[4]
     adopt, broker = await adoption(chancy), await plane(chancy)
     # A key of another type is there: its script fails.
-    await broker.link.command("SET", f"{broker.tag}:u", "")
+    await broker.client.command("SET", f"{broker.tag}:u", "")
     await fetch(chancy, "update chancy.jobs set unique_key = '\\x00' where id = $1", bad)
     assert (await adopt("fast")).jobs == 8
     assert f"redis_relay_refused job={bad}" in caplog.text
     ((id, problem),) = await fetch(chancy, "select id, problem from chancy.redis_moves")
     assert id == bad
     assert "WRONGTYPE" in problem
-    await broker.link.command("DEL", f"{broker.tag}:u")
+    await broker.client.command("DEL", f"{broker.tag}:u")
     assert (await adopt("fast")).jobs == 0
     await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
     assert (await adopt("fast")).jobs == 1

@@ -67,7 +67,7 @@ async def archive_of(chancy: Chancy) -> Archive:
 
     runtime: Any = Beside()
     assert isinstance(chancy.broker, SqlStore)
-    return Archive((await plane(chancy)).link, chancy.broker, runtime)
+    return Archive((await plane(chancy)).client, chancy.broker, runtime)
 
 
 async def finished(chancy: Chancy, id: UUID) -> int:
@@ -92,7 +92,7 @@ async def test_the_history_has_what_each_queue_wants(chancy: Chancy) -> None:
 
         await eventually(archived)
         broker = await plane(chancy)
-        assert await broker.link.command("EXISTS", f"{broker.tag}:archive") == 0
+        assert await broker.client.command("EXISTS", f"{broker.tag}:archive") == 0
     assert [await finished(chancy, ran[name].id) for name in ("some", "nothing")] == [0, 0]
     assert await finished(chancy, failed["nothing"].id) == 0
     # To the last field, as Redis has it.
@@ -114,12 +114,12 @@ async def test_what_is_written_twice_is_there_once(
         reference = await chancy.push(fail("some"))
         await reference.wait(10)
     key = f"{broker.tag}:archive"
-    id, at = await broker.link.command("ZRANGE", key, 0, -1, "WITHSCORES")
+    id, at = await broker.client.command("ZRANGE", key, 0, -1, "WITHSCORES")
     await asyncio.gather(*(one.turn() for one in archives))
-    await broker.link.command("ZADD", key, at, id)
+    await broker.client.command("ZADD", key, at, id)
     assert await archives[0].turn() == 1
     assert await finished(chancy, reference.id) == 1
-    assert await broker.link.command("EXISTS", key) == 0
+    assert await broker.client.command("EXISTS", key) == 0
 
 
 async def test_dead_letters_are_filed_and_replayed(
@@ -187,7 +187,7 @@ async def test_large_records_are_written_without_a_pause(
     assert len(claims) == 120
     await broker.settle([Settlement(one.id, one.lease, State.SUCCEEDED) for one in claims])
     assert isinstance(chancy.broker, SqlStore)
-    archive = Archive(broker.link, chancy.broker, runtime)
+    archive = Archive(broker.client, chancy.broker, runtime)
     with pytest.raises(Asleep):
         await archive.serve()
     sql = "select count(*) from chancy.finished_jobs where id = any($1)"

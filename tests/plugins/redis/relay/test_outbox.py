@@ -79,7 +79,7 @@ async def relay_of(chancy: Chancy) -> JobRelay:
         broker, clock, leader = chancy.broker, SystemClock(), Unelected()
 
     runtime: Any = Beside()
-    return JobRelay((await plane(chancy)).link, store(chancy), runtime)
+    return JobRelay((await plane(chancy)).client, store(chancy), runtime)
 
 
 async def until_empty(chancy: Chancy) -> None:
@@ -115,7 +115,7 @@ async def test_jobs_run_once_it_commits_and_not_before(chancy: Chancy) -> None:
         await until_empty(chancy)
     assert sorted(map(int, map(str, jobs.noted))) == list(range(1, 700))
     broker = await plane(chancy)
-    assert await broker.link.command("ZCARD", f"{broker.tag}:relayed") == 0
+    assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
 @asynccontextmanager
@@ -206,7 +206,7 @@ async def test_a_relay_that_died_after_its_push_repeats_nothing(
             # Not even where nothing is known of the job any more.
             broker = await plane(chancy)
             key = broker.tag.encode() + b":j:" + reference.id.bytes
-            assert await broker.link.command("DEL", key) == 1
+            assert await broker.client.command("DEL", key) == 1
     async with Worker(chancy):
         await until_empty(chancy)
         assert await (await chancy.push(note(2))).result(10) == 2
@@ -277,7 +277,7 @@ async def test_what_redis_refuses_stands_alone(
     bad = ids[4]
     broker = await plane(chancy)
     # A key of another type is there: its script fails.
-    await broker.link.command("SET", f"{broker.tag}:u", "")
+    await broker.client.command("SET", f"{broker.tag}:u", "")
     sql = "update chancy.redis_outbox set rule = $1::text::jsonb where id = $2"
     rule = '{"key": "00", "on_conflict": "skip"}'
     await store(chancy).fetch(sql, rule, bad)
@@ -286,7 +286,7 @@ async def test_what_redis_refuses_stands_alone(
     assert await waiting(chancy) == [bad]
     ((problem,),) = await store(chancy).fetch("select problem from chancy.redis_outbox")
     assert "WRONGTYPE" in problem
-    await broker.link.command("DEL", f"{broker.tag}:u")
+    await broker.client.command("DEL", f"{broker.tag}:u")
     await store(chancy).fetch("update chancy.redis_outbox set taken_until = null")
     await (await relay_of(chancy)).turn()
     assert set(await broker.get(ids)) == set(ids)

@@ -52,7 +52,9 @@ async def test_what_has_ended_is_forgotten_with_and_without_a_handler(place: Sho
         id = await place.services.start("give")
         await eventually(place.is_state(id, None))
     keys = place.services.keys
-    left = {name for key in (*keys.given, keys.leases) for name in [key] if place.raw.exists(name)}
+    left = {
+        name for key in (*keys.script_keys, keys.leases) for name in [key] if place.raw.exists(name)
+    }
     assert left == set()
 
 

@@ -204,7 +204,7 @@ async def test_names_of_keys_keep_applications_apart(alone: Shop) -> None:
     ).waiting == "{services}n"  # fmt: skip
     with pytest.raises(ConfigurationError, match="must differ"):
         named_keys(waiting="n", ended="n", known="k", hashes="s-")
-    assert len({*one.given, *other.given}) == 6
+    assert len({*one.script_keys, *other.script_keys}) == 6
 
 
 class Idle(Service):

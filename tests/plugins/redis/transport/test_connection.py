@@ -103,7 +103,7 @@ async def test_a_server_that_is_no_redis_is_refused() -> None:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    with pytest.raises(errors.ConnectionError, match="does not speak as Redis does"):
+    with pytest.raises(errors.ConnectionError, match="does not follow the Redis protocol"):
         await Connector(RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=5)).wire()
     server.close()
 
@@ -120,7 +120,7 @@ async def test_a_server_that_is_not_reached_is_named() -> None:
 
     silent = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
-    with pytest.raises(TimeoutError, match=f"^127.0.0.1:{port}: no answer within 0.1 s$"):
+    with pytest.raises(TimeoutError, match=f"^127.0.0.1:{port}: no reply within 0.1 s$"):
         await Connector(
             RedisSettings(url=f"redis://127.0.0.1:{port}", connect_timeout_s=0.1)
         ).wire()

@@ -149,7 +149,7 @@ def test_errors_that_pass_are_told_apart(error: Exception) -> None:
         ),
         (
             redis_errors.AuthenticationError("WRONGPASS"),
-            "Redis refuses us: AuthenticationError: WRONGPASS",
+            "Redis refused access: AuthenticationError: WRONGPASS",
             False,
         ),
         (redis_errors.ResponseError("WRONGTYPE"), "Redis refused a command: ", False),

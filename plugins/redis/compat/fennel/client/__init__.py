@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Task:
-    """A function, and the way to its queue. Called, it runs here and now."""
+    """A function that can be pushed to the queue. Calling it runs the function directly."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Task:
         return self.func(*args, **kwargs)
 
     def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Push a job of the function; when this returns, it exists.
+        """Push a job of the function; the job is stored when this returns.
 
-        :raises InvalidArguments: the function takes others.
+        :raises InvalidArguments: the arguments do not fit the function.
         """
         job = self._factory(*args, **kwargs)
         return AsyncResult(self.app.run(functools.partial(calls.send, self.app, job)), self.app)
@@ -56,8 +56,8 @@ class Task:
 class AsyncResult:
     """A handle to a job.
 
-    :param uuid: of the job, which a text may give.
-    :raises JobNotFound: it can be of no job.
+    :param uuid: the id of the job; may be a string.
+    :raises JobNotFound: the id is not a UUID.
     """
 
     def __init__(self, uuid: UUID | str, app: App) -> None:
@@ -76,9 +76,9 @@ class AsyncResult:
         return _call(self.app, self.awaited.status)
 
     def get(self, timeout: Timeout = DEFAULT) -> Any:
-        """What the function returned; asked for once.
+        """The result of the function, which is fetched once.
 
-        :param timeout: in seconds; 0 and None: for ever; ``task_timeout`` unless given.
+        :param timeout: seconds; 0 and None: forever; by default ``task_timeout``.
         :raises TaskFailed, Timeout, ResultsDisabled, JobNotFound: see those.
         """
         return _call(self.app, functools.partial(self.awaited.get, timeout))
@@ -89,14 +89,13 @@ def gather(
 ) -> list[Any]:
     """The results of jobs in the order of their handles.
 
-    :param task_timeout: in seconds, for all of them together.
-    :param return_exceptions: what a handle raises stands in its place; otherwise the first is
-        raised.
+    :param task_timeout: seconds for all of them together.
+    :param return_exceptions: return exceptions in place of results; otherwise the first is raised.
     """
     handles = list(results)
     if not handles:
         return []
-    awaited = [one.awaited for one in handles]
+    awaited = [handle.awaited for handle in handles]
     return _call(
         handles[0].app, functools.partial(aio.gather, awaited, task_timeout, return_exceptions)
     )
@@ -105,14 +104,14 @@ def gather(
 def wait(
     results: Iterable[AsyncResult], timeout: float, return_when: ReturnWhen = "ALL_COMPLETED"
 ) -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
-    """Futures of what is done, and of what is pending after so many seconds, which is then left."""
+    """Futures that are done, and futures still pending after `timeout` seconds, cancelled."""
     handles = list(results)
     if not handles:
         return set(), set()
 
     async def main() -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
-        done, pending = await aio.wait([one.awaited for one in handles], timeout, return_when)
-        # Nobody could await them.
+        done, pending = await aio.wait([handle.awaited for handle in handles], timeout, return_when)
+        # Callers have no event loop in which to await them.
         for future in pending:
             future.cancel()
         return done, pending
@@ -125,7 +124,7 @@ def read_dead(
     batchsize: int = 100,
     filter: Filter = every,  # noqa: A002 - the name is fennel\'s
 ) -> list[tuple[str, Job]]:
-    """The jobs that failed for good and were not replayed, the last first."""
+    """Dead jobs that were not replayed, newest first."""
     return app.run(functools.partial(calls.read_dead, app, filter, batchsize))
 
 
@@ -134,9 +133,9 @@ def replay_dead(
     filter: Filter = every,  # noqa: A002 - the name is fennel\'s
     batchsize: int = 100,
 ) -> list[tuple[str, Job]]:
-    """Run jobs that failed for good again, with all their tries; gives them.
+    """Replay dead jobs with all their tries; returns them.
 
-    The handles of the old ones tell of the new ones from now on.
+    Handles of the old jobs refer to the new jobs from then on.
     """
     return app.run(functools.partial(calls.replay_dead, app, filter, batchsize))
 
@@ -146,12 +145,12 @@ def purge_dead(
     filter: Filter = every,  # noqa: A002 - the name is fennel\'s
     batchsize: int = 100,
 ) -> list[tuple[str, Job]]:
-    """Forget jobs that failed for good; gives them."""
+    """Delete dead jobs; returns them."""
     return app.run(functools.partial(calls.purge_dead, app, filter, batchsize))
 
 
 def _call(app: App, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a call of the other client."""
+    """Run a call of the async client."""
 
     async def on(chancy: Chancy) -> T:
         return await work()

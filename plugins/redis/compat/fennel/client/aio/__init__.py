@@ -22,7 +22,7 @@ ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 
 
 class Task:
-    """A function, and the way to its queue. Called, it runs here and now."""
+    """A function that can be pushed to the queue. Calling it runs the function directly."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Task:
         return self.func(*args, **kwargs)
 
     async def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
-        """Push a job of the function; when this returns, it exists.
+        """Push a job of the function; the job is stored when this returns.
 
-        :raises InvalidArguments: the function takes others.
+        :raises InvalidArguments: the arguments do not fit the function.
         """
         job = self._factory(*args, **kwargs)
         return AsyncResult(
@@ -55,8 +55,8 @@ class Task:
 class AsyncResult:
     """A handle to a job.
 
-    :param uuid: of the job, which a text may give.
-    :raises JobNotFound: it can be of no job.
+    :param uuid: the id of the job; may be a string.
+    :raises JobNotFound: the id is not a UUID.
     """
 
     def __init__(self, uuid: UUID | str, app: App) -> None:
@@ -76,9 +76,9 @@ class AsyncResult:
         return await self._app.wait(functools.partial(calls.status, self._app, self._id))
 
     async def get(self, timeout: Timeout = DEFAULT) -> Any:
-        """What the function returned; asked for once.
+        """The result of the function, which is fetched once.
 
-        :param timeout: in seconds; 0 and None: for ever; ``task_timeout`` unless given.
+        :param timeout: seconds; 0 and None: forever; by default ``task_timeout``.
         :raises TaskFailed, Timeout, ResultsDisabled, JobNotFound: see those.
         """
         if not self._known:
@@ -92,20 +92,19 @@ async def gather(
 ) -> list[Any]:
     """The results of jobs in the order of their handles.
 
-    :param task_timeout: in seconds, for all of them together.
-    :param return_exceptions: what a handle raises stands in its place; otherwise the first is
-        raised.
+    :param task_timeout: seconds for all of them together.
+    :param return_exceptions: return exceptions in place of results; otherwise the first is raised.
     """
     return await asyncio.gather(
-        *(one.get(task_timeout) for one in results), return_exceptions=return_exceptions
+        *(result.get(task_timeout) for result in results), return_exceptions=return_exceptions
     )
 
 
 async def wait(
     results: Iterable[AsyncResult], timeout: float, return_when: ReturnWhen = "ALL_COMPLETED"
 ) -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
-    """Futures of what is done, and of what is pending after so many seconds."""
-    waiting = [asyncio.ensure_future(one.get(None)) for one in results]
+    """Futures that are done, and futures still pending after `timeout` seconds."""
+    waiting = [asyncio.ensure_future(result.get(None)) for result in results]
     if not waiting:
         return set(), set()
     return await asyncio.wait(waiting, timeout=timeout, return_when=return_when)
@@ -116,7 +115,7 @@ async def read_dead(
     batchsize: int = 100,
     filter: Filter = every,  # noqa: A002 - the name is fennel\'s
 ) -> list[tuple[str, Job]]:
-    """The jobs that failed for good and were not replayed, the last first."""
+    """Dead jobs that were not replayed, newest first."""
     return await app.wait(functools.partial(calls.read_dead, app, filter, batchsize))
 
 
@@ -125,9 +124,9 @@ async def replay_dead(
     filter: Filter = every,  # noqa: A002 - the name is fennel\'s
     batchsize: int = 100,
 ) -> list[tuple[str, Job]]:
-    """Run jobs that failed for good again, with all their tries; gives them.
+    """Replay dead jobs with all their tries; returns them.
 
-    The handles of the old ones tell of the new ones from now on.
+    Handles of the old jobs refer to the new jobs from then on.
     """
     return await app.wait(functools.partial(calls.replay_dead, app, filter, batchsize))
 
@@ -137,5 +136,5 @@ async def purge_dead(
     filter: Filter = every,  # noqa: A002 - the name is fennel\'s
     batchsize: int = 100,
 ) -> list[tuple[str, Job]]:
-    """Forget jobs that failed for good; gives them."""
+    """Delete dead jobs; returns them."""
     return await app.wait(functools.partial(calls.purge_dead, app, filter, batchsize))

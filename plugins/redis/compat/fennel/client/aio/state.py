@@ -1,4 +1,4 @@
-"""What is kept about an application, awaited."""
+"""The state of an application, for programs with an event loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def get_status(app: App, uuid: str) -> str:
 
 
 async def get_job(app: App, uuid: str) -> Job:
-    """A job as it is now.
+    """The current state of a job.
 
     :raises JobNotFound: it is not kept.
     """
@@ -42,32 +42,32 @@ async def get_job(app: App, uuid: str) -> Job:
 
 
 async def get_result(app: App, uuid: str) -> Any:
-    """What a job returned; None also if it has not succeeded."""
+    """The result of a job; None if it has not succeeded."""
     return await app.wait(functools.partial(state.get_result, app, uuid))
 
 
 async def count_jobs(app: App) -> int:
-    """How many jobs Redis has, those that ended and are kept among them."""
+    """How many jobs Redis has, including finished ones that are kept."""
     return await app.wait(functools.partial(state.count_jobs, app))
 
 
 async def count_results(app: App) -> int:
-    """How many jobs have ended without failing, and are kept."""
+    """How many jobs that ended without failing are kept."""
     return await app.wait(functools.partial(state.count_results, app))
 
 
 async def get_messages(app: App, number: int = SHOWN) -> list[Job]:
-    """Jobs that run, and that wait in the order of their turns; up to 500."""
+    """Running jobs, and waiting jobs in queue order; up to 500."""
     return await app.wait(functools.partial(state.get_messages, app, number))
 
 
 async def get_info(app: App) -> dict[str, int]:
-    """How many jobs there are of each kind. ``length`` is fennel's: of those that wait or run."""
+    """Job counts by kind. ``length``, as in fennel, counts waiting and running jobs."""
     return await app.wait(functools.partial(state.get_info, app))
 
 
 async def get_groups(app: App) -> list[dict[str, Any]]:
-    """One group, the workers: how many live, and how many jobs they run."""
+    """One group, the workers: how many are alive, and how many jobs they run."""
     return await app.wait(functools.partial(state.get_groups, app))
 
 
@@ -77,15 +77,15 @@ async def get_stream(app: App, number: int = SHOWN) -> dict[str, Any]:
 
 
 async def get_heartbeats(app: App) -> list[tuple[str, float]]:
-    """The workers that live, and when each last said so, in seconds since 1970."""
+    """The live workers and their last heartbeats, in seconds since 1970."""
     return await app.wait(functools.partial(state.get_heartbeats, app))
 
 
 async def get_schedule(app: App, number: int = SHOWN) -> list[tuple[str, float]]:
-    """Jobs that wait for their time, the first ones first, with it in seconds since 1970."""
+    """Scheduled jobs and their times in seconds since 1970, earliest first."""
     return await app.wait(functools.partial(state.get_schedule, app, number))
 
 
 async def get_state(app: App, messages: int = SHOWN) -> dict[str, Any]:
-    """The queue, the dead letters, heartbeats and the schedule; up to so many of each."""
+    """The queue, dead letters, heartbeats and the schedule; up to `messages` of each."""
     return await app.wait(functools.partial(state.get_state, app, messages))

@@ -1,0 +1,207 @@
+"""Notifications: one connection per process, shared by all of its subscriptions.
+
+The connection also receives jobs that are handed to the workers of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import uuid
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from chancy.broker.notices import Notice, NoticeKind, Topic, parse
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.jobs.claim import RedisClaims
+from chancy.plugins.redis.transport.clients import translated
+from chancy.plugins.redis.transport.connection import Connector, RedisConnection
+from chancy.plugins.redis.transport.shard_client import ShardClient
+
+logger = logging.getLogger("chancy.redis")
+
+#: Most notifications that a subscription buffers for a slow reader; older ones are dropped.
+MAX_NOTICES = 10_000
+_WORK = b":notices"
+_SUFFIXES = {Topic.WORK: _WORK, Topic.FINISHED: b":ends", Topic.RELAY: b":relay"}
+
+
+class Notifications:
+    """The connection of a process, open while there are subscriptions."""
+
+    def __init__(self, client: ShardClient, claims: RedisClaims) -> None:
+        self._client = client
+        self._claims = claims
+        self._handoff_channel = client.tag.encode() + b":desk:" + claims.handoff.name
+        self._subscriptions: list[RedisSubscription] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+
+    async def subscribe(self, topic: Topic) -> RedisSubscription:
+        """Subscribe to a topic. Raises `BrokerError`."""
+        async with self._starting:
+            if self._reading is None or self._reading.done():
+                await self._start()
+        subscription = RedisSubscription(self, self._client, topic)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def leave(self, subscription: RedisSubscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+        if not any(other.topic is Topic.WORK for other in self._subscriptions):
+            self._claims.listening = False
+        if not self._subscriptions:
+            await self._stop()
+
+    async def close(self) -> None:
+        """Close the connection; the remaining subscriptions receive nothing more."""
+        await self._stop()
+        self._starting = asyncio.Lock()  # for the next event loop
+
+    async def _stop(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+
+    async def _start(self) -> None:
+        await self._stop()
+        # A cluster forwards messages to every node; they arrive at this one first.
+        settings = self._client.home.settings
+        channels = [self._client.tag.encode() + suffix for suffix in _SUFFIXES.values()]
+        with translated():
+            connection = await Connector(settings).wire(self._on_message)
+            # One reply for each channel; the first one means that all of them are subscribed.
+            await connection.command(
+                ("SUBSCRIBE", *channels, self._handoff_channel), settings.connect_timeout_s
+            )
+        self._reading = asyncio.create_task(self._read(connection), name="chancy redis notices")
+
+    async def _read(self, connection: RedisConnection) -> None:
+        """Wait until the connection ends, or until cancelled, and close the subscriptions."""
+        reason = "the subscription is closed"
+        try:
+            await asyncio.wait([connection.ended])
+            reason = connection.ended.result()
+        finally:
+            self._claims.listening = False
+            for subscription in self._subscriptions:
+                subscription.stop(reason)
+            connection.close()
+
+    def _on_message(self, message: Any) -> None:
+        if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
+            return
+        if message[1] == self._handoff_channel:
+            self._on_handoff(message[2])
+        else:
+            notice = parse(message[2].decode(errors="replace"))
+            if notice is not None:
+                self._notify(message[1], notice)
+
+    def start_handoff(self) -> None:
+        """Let the server hand jobs to waiting workers, if the connection is open."""
+        if self._reading is not None and not self._reading.done():
+            self._claims.listening = True
+
+    def _on_handoff(self, payload: bytes) -> None:
+        try:
+            queue = self._claims.handoff.receive(payload)
+        except (struct.error, ValueError) as error:
+            # Any client may publish anything on a channel.
+            logger.warning("handoff_unreadable bytes=%d error=%s", len(payload), error)
+            return
+        if queue is not None:
+            self._notify(_WORK, Notice(NoticeKind.WAKE, queue))
+
+    def _notify(self, channel: bytes, notice: Notice) -> None:
+        for subscription in self._subscriptions:
+            if channel.endswith(_SUFFIXES[subscription.topic]):
+                subscription.on_notice(notice)
+
+
+class RedisSubscription:
+    """A subscription to one topic; see `chancy.broker.notices.Subscription`."""
+
+    def __init__(self, owner: Notifications, client: ShardClient, topic: Topic) -> None:
+        self.topic = topic
+        self._owner = owner
+        self._client = client
+        self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
+        self._event = asyncio.Event()
+        self._nonce = ""
+        self._answered = asyncio.Event()
+        self._stopped: str | None = None
+        self._first: Callable[[Notice], None] | None = None
+
+    def on_notice(self, notice: Notice) -> None:
+        if notice.kind is NoticeKind.PROBE:
+            # All subscriptions of the topic receive it: waking them would make each probe in turn.
+            if notice.token == self._nonce:
+                self._answered.set()
+            return
+        first, self._first = self._first, None
+        if first is not None:
+            first(notice)
+        self._notices.append(notice)
+        self._event.set()
+
+    def stop(self, reason: str) -> None:
+        self._stopped = reason
+        self._event.set()
+        self._answered.set()
+
+    async def receive(
+        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+    ) -> list[Notice]:
+        if first is not None and self.topic is Topic.WORK:
+            self._owner.start_handoff()
+        if not self._notices and self._stopped is None:
+            self._first = first
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._event.wait()
+            except TimeoutError:
+                # A notification of the same loop iteration has been passed to `first`.
+                pass
+            finally:
+                self._first = None
+        return self._take()
+
+    def _take(self) -> list[Notice]:
+        if not self._notices and self._stopped is not None:
+            raise BrokerUnavailable(f"the subscription receives no notifications: {self._stopped}")
+        notices = list(self._notices)
+        self._notices.clear()
+        if self._stopped is None:
+            self._event.clear()
+        return notices
+
+    async def probe(self, timeout_s: float) -> list[Notice]:
+        self._nonce = uuid.uuid4().hex
+        self._answered.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._client.command(
+                    "PUBLISH",
+                    self._client.tag.encode() + _SUFFIXES[self.topic],
+                    Notice(NoticeKind.PROBE, self._nonce).payload(),
+                )
+                if self._stopped is None:
+                    await self._answered.wait()
+        except TimeoutError:
+            # The next subscription opens a new connection.
+            await self._owner.close()
+            raise BrokerUnavailable(
+                f"a probe did not arrive within {timeout_s:g} s: the connection is dead"
+            ) from None
+        return self._take()
+
+    async def close(self) -> None:
+        self.stop("the subscription is closed")
+        await self._owner.leave(self)

@@ -1,0 +1,92 @@
+"""Queues in Redis: declaration, pausing, and their encoding as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from chancy.job.limits import encode_limits, limits_from
+from chancy.plugins.redis import records
+from chancy.plugins.redis.settings import history_of
+from chancy.plugins.redis.transport.shard_client import ShardClient
+from chancy.queue.executor_options import decode_options, encode_options
+from chancy.queue.queue import Queue
+
+
+class Queues:
+    """The queues of a shard."""
+
+    def __init__(self, client: ShardClient) -> None:
+        self._client = client
+
+    async def declare(self, queue: Queue, *, upsert: bool) -> Queue:
+        settings, paused = await self._client.run(
+            "declare",
+            queue.name,
+            encode_queue(queue),
+            0 if queue.keep_finished else 1,
+            _encode_pause(queue.resume_at) if queue.paused else "",
+            int(upsert),
+            history_of(queue, self._client.settings)[0],
+        )
+        return decode_queue(queue.name, settings, paused, datetime.now(UTC))
+
+    async def all(self) -> Sequence[Queue]:
+        clock, *rows = await self._client.run("queues")
+        now = records.datetime_of(float(clock))
+        found = [
+            decode_queue(rows[at].decode(), rows[at + 1], rows[at + 2], now)
+            for at in range(0, len(rows), 3)
+        ]
+        return sorted(found, key=lambda queue: queue.name)
+
+    async def pause(self, queue: str, resume_at: datetime | None) -> bool:
+        return bool(await self._client.run("pause", queue, _encode_pause(resume_at)))
+
+    async def resume(self, queue: str) -> bool:
+        return bool(await self._client.run("pause", queue, ""))
+
+    async def delete(self, queue: str) -> bool:
+        return bool(await self._client.run("delete_queue", queue))
+
+
+def encode_queue(queue: Queue) -> str:
+    return json.dumps(
+        {
+            "executor": queue.executor,
+            "concurrency": queue.concurrency,
+            "tags": sorted(queue.tags),
+            "poll_interval_s": queue.poll_interval_s,
+            "keep_finished": queue.keep_finished,
+            "limits": encode_limits(queue.limits),
+            "options": encode_options(queue.options),
+            "broker": queue.broker,
+            "broker_options": dict(queue.broker_options),
+        },
+        sort_keys=True,
+    )
+
+
+def decode_queue(name: str, settings: bytes, paused: bytes, now: datetime) -> Queue:
+    """A queue as of `now`; a pause with a `resume_at` in the past is over."""
+    found: dict[str, Any] = json.loads(settings)
+    limits, options = found.pop("limits"), found.pop("options")
+    resume_at = None if paused in (b"", b"inf") else records.datetime_of(float(paused))
+    queue = Queue(
+        name=name,
+        tags=frozenset(found.pop("tags")),
+        limits=limits_from(json.loads(limits) if limits else {}),
+        options=decode_options(options, found["executor"]),
+        paused=paused != b"",
+        resume_at=resume_at,
+        **found,
+    )
+    over = resume_at is not None and resume_at <= now
+    return replace(queue, paused=queue.paused and not over)
+
+
+def _encode_pause(resume_at: datetime | None) -> str:
+    return "inf" if resume_at is None else repr(records.seconds_of(resume_at))

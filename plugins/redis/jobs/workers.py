@@ -1,0 +1,122 @@
+"""Workers in Redis: registration, heartbeats and the jobs that they run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from redis.exceptions import MovedError
+
+from chancy.broker.values import MOST_RUNNING, WorkerRecord
+from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis import records
+from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.transport.chunks import records_of
+from chancy.plugins.redis.transport.clients import Client, connect_sync, translated
+from chancy.plugins.redis.transport.cluster import MOST_MOVES, ClusterMap
+from chancy.plugins.redis.transport.shard_client import SCRIPTS, ShardClient
+from chancy.states import State
+
+_RUNNING = bytes([State.RUNNING])
+
+
+class Workers:
+    """The workers of a shard."""
+
+    def __init__(self, client: ShardClient) -> None:
+        self._client = client
+
+    async def register(self, worker: WorkerRecord) -> None:
+        record = {
+            "host": worker.host,
+            "pid": worker.pid,
+            "tags": sorted(worker.tags),
+            "queues": list(worker.queues),
+            "version": worker.version,
+        }
+        await self._client.run("register", worker.id.bytes, json.dumps(record))
+
+    async def announce(
+        self, worker_id: UUID, queues: Sequence[str], broken: Mapping[str, str]
+    ) -> bool:
+        serves = json.dumps({"queues": list(queues), "broken": dict(broken)})
+        return bool(await self._client.run("announce", worker_id.bytes, serves))
+
+    async def unregister(self, worker_id: UUID) -> None:
+        await self._client.run("unregister", worker_id.bytes)
+
+    async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
+        """See `chancy.broker.contract.Broker.running`."""
+        key = f"{self._client.tag}:w:".encode() + worker_id.bytes
+        members: set[bytes] = set()
+        cursor: bytes | str = "0"
+        while True:
+            cursor, page = await self._client.command("SSCAN", key, cursor, "COUNT", 1_000)
+            members.update(page)
+            if cursor == b"0":
+                break
+        ids = sorted({UUID(bytes=id) for id in members}.difference(besides))[:MOST_RUNNING]
+        texts = await records_of(self._client.run, ids, "fetch", 0, 0)
+        claims = [
+            records.claim(id.bytes, text)
+            for id, text in zip(ids, texts, strict=True)
+            if text[:1] == _RUNNING
+        ]
+        return {claim.id: claim.lease for claim in claims if claim.worker_id == worker_id}
+
+    async def all(self) -> Sequence[WorkerRecord]:
+        clock, *rows = await self._client.run("workers")
+        now = float(clock)
+        return [_worker(now, *rows[at : at + 4]) for at in range(0, len(rows), 4)]
+
+
+class RedisHeartbeat:
+    """The heartbeat of one worker, for use in a thread; it has its own connection."""
+
+    def __init__(self, settings: RedisSettings, tag: str, worker_id: UUID) -> None:
+        self._cluster = ClusterMap(settings)
+        self._tag = tag
+        self._worker_id = worker_id
+        self._client: Client | None = None
+
+    def beat(self) -> bool:
+        for _ in range(MOST_MOVES):
+            if self._client is None:
+                self._client = connect_sync(self._cluster.settings)
+            try:
+                with translated():
+                    args = (self._worker_id.bytes,)
+                    return bool(SCRIPTS["beat"].run_sync(self._client, [self._tag], args))
+            except BrokerUnavailable as error:
+                self.close()
+                if not isinstance(error.__cause__, MovedError):
+                    self._cluster.lost()
+                    raise
+                self._cluster.moved(error.__cause__)
+        raise BrokerUnavailable(
+            f"the cluster redirected the heartbeat {MOST_MOVES} times: it is resharding"
+        )
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def _worker(now: float, id: bytes, beat: bytes, record: bytes, serves: bytes) -> WorkerRecord:
+    started, _, text = record.decode().partition(" ")
+    about: dict[str, Any] = json.loads(text) | (json.loads(serves) if serves else {})
+    return WorkerRecord(
+        id=UUID(bytes=id),
+        host=about["host"],
+        pid=about["pid"],
+        tags=frozenset(about["tags"]),
+        queues=tuple(about["queues"]),
+        version=about["version"],
+        started_at=records.datetime_of(float(started)),
+        beat_at=records.datetime_of(float(beat)),
+        silent_s=max(0.0, now - float(beat)),
+        broken=about.get("broken", {}),
+    )
