@@ -31,7 +31,6 @@ from chancy.plugins.redis.jobs.claim import RedisClaims
 from chancy.plugins.redis.jobs.notifications import Notifications
 from chancy.plugins.redis.jobs.push import RedisPushes
 from chancy.plugins.redis.jobs.queues import Queues
-from chancy.plugins.redis.jobs.settle import settle
 from chancy.plugins.redis.jobs.workers import RedisHeartbeat, Workers
 from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.relay.adoption import adoption
@@ -40,6 +39,7 @@ from chancy.plugins.redis.settings import RedisSettings, history_of
 from chancy.plugins.redis.transport.chunks import ADDED, BATCH, MOVED, fit, records_of
 from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.queue.queue import Queue
+from chancy.states import State
 from chancy.text import shown
 
 logger = logging.getLogger("chancy.redis")
@@ -68,6 +68,8 @@ class RedisBroker:
     def __init__(self, settings: RedisSettings, *, outbox: str | None = None) -> None:
         self.settings = settings
         self._outbox = JobOutboxWriter(outbox)
+        transactional = {Capability.TRANSACTIONAL_PUSH} if self._outbox.possible else set()
+        self.capabilities = frozenset({Capability.NOTICES, Capability.UNIQUE} | transactional)
         self.tag = Keys(settings.prefix).tag("jobs")
         #: The client of its shard, also used by the relay, the archive and the upkeep.
         self.client = ShardClient(settings, self.tag)
@@ -76,18 +78,11 @@ class RedisBroker:
         self._workers = Workers(self.client)
         self._keep = (settings.keep_finished, settings.keep_failed)
         self._ages = (settings.keep_finished_s, settings.keep_failed_s)
-        self._claims = RedisClaims(self.client, self._keep)
+        self._claims = RedisClaims(self.client, self.settle)
         self._notifications = Notifications(self.client, self._claims)
 
     def __repr__(self) -> str:
         return f"RedisBroker({self.settings.shown_url})"
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        offered = {Capability.NOTICES, Capability.UNIQUE}
-        if self._outbox.possible:
-            offered.add(Capability.TRANSACTIONAL_PUSH)
-        return frozenset(offered)
 
     async def open(self) -> None:
         await self.client.open()
@@ -147,7 +142,17 @@ class RedisBroker:
     async def settle(
         self, settlements: Sequence[Settlement], *, inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
-        return await settle(self.client, self._keep, settlements)
+        stale: set[UUID] = set()
+        texts = list(map(records.settled, settlements))
+        most = MOVED if all(map(_is_plain, settlements)) else BATCH
+        at = 0
+        while at < len(texts):
+            batch = texts[at : at + most]
+            batch = batch[: fit(batch, most, ADDED)]
+            processed, *places = await self.client.run("settle", *self._keep, *batch)
+            stale.update(settlements[at + place].id for place in places)
+            at += processed
+        return frozenset(stale)
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         stale: set[UUID] = set()
@@ -310,3 +315,7 @@ def _meta(note: Note) -> bytes:
     except (InvalidArguments, ValueError) as error:
         logger.error("meta_update_refused job=%s error=%s", note.id, error)
         return b"{}"
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    return settlement.state is State.SUCCEEDED and settlement.meta is None

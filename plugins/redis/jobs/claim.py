@@ -21,7 +21,6 @@ from chancy.job.ids import new_ids
 from chancy.plugins.redis import records
 from chancy.plugins.redis.jobs import meta as folding
 from chancy.plugins.redis.jobs.handoff import PATIENCE_S, Handoff
-from chancy.plugins.redis.jobs.settle import settle
 from chancy.plugins.redis.transport.chunks import MOVED
 from chancy.plugins.redis.transport.shard_client import ShardClient
 from chancy.states import State
@@ -47,15 +46,18 @@ class _UnansweredScript:
     asked_at: float = 0.0
 
 
+Settle = Callable[[Sequence[Settlement]], Awaitable[frozenset[UUID]]]
+
+
 class RedisClaims:
     """The claims of the workers of this process.
 
-    :param keep: how many finished and how many failed jobs the server keeps.
+    :param settle: `Broker.settle`, for claims that are released.
     """
 
-    def __init__(self, client: ShardClient, keep: tuple[int, int]) -> None:
+    def __init__(self, client: ShardClient, settle: Settle) -> None:
         self._client = client
-        self._keep = keep
+        self._settle = settle
         self._leases: list[UUID] = []
         self._unknown: dict[tuple[UUID, str], list[_UnansweredScript]] = {}
         # The worker of each claim call in flight, and the leases that its claims may have.
@@ -224,7 +226,7 @@ class RedisClaims:
             Settlement(claim.id, claim.lease, State.PENDING, refund=True) for claim in claims
         ]
         try:
-            await settle(self._client, self._keep, released)
+            await self._settle(released)
         except BrokerError as error:
             logger.warning("handoff_release_failed jobs=%d error=%s", len(claims), error)
             return False

@@ -12,7 +12,7 @@ from redis import exceptions as errors
 from redis.crc import key_slot
 
 from chancy.plugins.redis.settings import RedisSettings
-from chancy.plugins.redis.transport.pool import ConnectionPool
+from chancy.plugins.redis.transport.connection import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Value
 
 #: Most times that a command is sent after it was refused because its slot is elsewhere or being

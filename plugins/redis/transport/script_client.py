@@ -28,7 +28,7 @@ from chancy.plugins.redis.transport.clients import (
     translated,
 )
 from chancy.plugins.redis.transport.cluster import ClusterRouter, remember, url_of
-from chancy.plugins.redis.transport.pool import ConnectionPool
+from chancy.plugins.redis.transport.connection import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Script, Value, load_folder, run_all_sync
 from chancy.plugins.redis.transport.scripts import ScriptCall as ScriptCall
 

@@ -15,7 +15,7 @@ from chancy.plugins.redis.keys import Keys
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.clients import broker_error
 from chancy.plugins.redis.transport.cluster import MOST_MOVES, ClusterMap
-from chancy.plugins.redis.transport.pool import ConnectionPool
+from chancy.plugins.redis.transport.connection import ConnectionPool
 from chancy.plugins.redis.transport.scripts import Script, Value, load_folder
 
 #: The scripts of the broker.

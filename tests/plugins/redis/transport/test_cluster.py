@@ -14,7 +14,7 @@ from chancy.embedded import free_port
 from chancy.errors import BrokerUnavailable
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.cluster import ClusterRouter
-from chancy.plugins.redis.transport.pool import ConnectionPool
+from chancy.plugins.redis.transport.connection import ConnectionPool
 from chancy.plugins.redis.transport.script_client import Reply, ScriptClient, StreamCall
 from tests.plugins.redis.streams.shards import Shards, tell
 from tests.support.redis_fixtures import RedisClusterServers, RedisServer

@@ -10,8 +10,7 @@ import pytest
 from redis import exceptions as errors
 
 from chancy.plugins.redis import RedisSettings
-from chancy.plugins.redis.transport.connection import Connector, RedisConnection
-from chancy.plugins.redis.transport.pool import ConnectionPool
+from chancy.plugins.redis.transport.connection import ConnectionPool, Connector, RedisConnection
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
