@@ -96,7 +96,7 @@ async def run(settings: WorkerSettings) -> None:
         report = {
             "settled": worker.settled,
             "stale": worker.stale,
-            "sessions": broker._claim_link.generation,
+            "sessions": broker._claim_session.generation,
             "outcomes": tally.outcomes,
         }
     say(json.dumps(report))
