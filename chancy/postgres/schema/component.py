@@ -94,7 +94,7 @@ class Migrations:
             if not (_RELATION.fullmatch(relation) and f"{relation}_".startswith(f"{self.name}_")):
                 raise ConfigurationError(
                     f"component {self.name!r} grants privileges on {shown(relation)}: it must be "
-                    f"one of its own tables or sequences, with a name that begins with {self.name}_"
+                    f"one of its own tables or sequences, whose name begins with {self.name}_"
                 )
         for relation in (name for privileges in self.core_grants.values() for name in privileges):
             if relation not in CORE_TABLES:
