@@ -1,1 +1,1 @@
-"""The store of jobs on Postgres."""
+"""The Postgres broker."""

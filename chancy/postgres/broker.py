@@ -1,4 +1,4 @@
-"""The broker on Postgres."""
+"""The broker that stores jobs in Postgres."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from chancy.postgres.connections.listen import PostgresSubscription
 from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Pool, Row
 from chancy.postgres.dsn import redacted
-from chancy.postgres.push import missing_tables as mismatch
+from chancy.postgres.push import missing_tables
 from chancy.postgres.push.bulk import pieces, store_all
 from chancy.postgres.push.coalescing import PushCoalescer
 from chancy.postgres.push.statement import insertion, stand_ins
@@ -48,12 +48,13 @@ from chancy.text import shown
 
 
 class PostgresBroker:
-    """Jobs in tables of one schema. See `Broker` for what each call promises.
+    """Stores jobs in the tables of one Postgres schema. `Broker` documents each call.
 
-    :param dsn: URI or key=value form; several hosts for a cluster that fails over.
-    :param listen_dsn: reaches the server itself where ``dsn`` goes through a pooler.
-    :param driver: ``asyncpg`` or ``psycopg``, or a driver of one's own.
-    :param pool_size: sessions for callers, at most. The work of workers has its own.
+    :param dsn: a URI or ``key=value`` pairs; several hosts for a cluster with failover.
+    :param listen_dsn: DSN of the server itself, for LISTEN, if ``dsn`` goes through a pooler.
+    :param driver: ``asyncpg``, ``psycopg``, or an object that implements `Driver`.
+    :param pool_size: maximum number of sessions for callers. Claims, settlements and upkeep of
+        workers use three further sessions.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class PostgresBroker:
     ) -> None:
         number(pool_size, "pool_size")
         if pool_size < 1:
-            raise ConfigurationError(f"pool_size={pool_size} leaves no session for callers")
+            raise ConfigurationError(f"pool_size={pool_size} must be at least 1")
         self.dsn = dsn
         self.sql = Statements(schema)
         self._listen_dsn = listen_dsn or dsn
@@ -75,14 +76,14 @@ class PostgresBroker:
         self._pool_size = pool_size
         self._pool: Pool | None = None
         self._opening = asyncio.Lock()
-        self._claim_link = self._link("claims")
-        self._settle_link = self._link("settlements")
-        self._upkeep_link = self._link("upkeep")
-        self._claims = PostgresClaims(self._claim_link, self.sql)
-        self._settlements = Settlements(self._settle_link, self.sql)
+        self._claim_session = self._dedicated("claims")
+        self._settle_session = self._dedicated("settlements")
+        self._upkeep_session = self._dedicated("upkeep")
+        self._claims = PostgresClaims(self._claim_session, self.sql)
+        self._settlements = Settlements(self._settle_session, self.sql)
         self._pushes = PushCoalescer(self.fetch, self.transaction, self.sql)
         self._catalog = Catalog(self.fetch, self.sql)
-        self._upkeep = Catalog(self._upkeep_link.fetch, self.sql)
+        self._upkeep = Catalog(self._upkeep_session.fetch, self.sql)
 
     def __repr__(self) -> str:
         return f"PostgresBroker({redacted(self.dsn)!r}, schema={self.schema!r})"
@@ -91,7 +92,7 @@ class PostgresBroker:
     def schema(self) -> str:
         return self.sql.schema
 
-    def _link(self, purpose: str) -> DedicatedSession:
+    def _dedicated(self, purpose: str) -> DedicatedSession:
         return DedicatedSession(self._driver, self.dsn, application_name=f"chancy {purpose}")
 
     @property
@@ -100,7 +101,7 @@ class PostgresBroker:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
-        """A session of the pool in a transaction, to be passed as ``within``."""
+        """Open a transaction on a session of the pool; pass what it yields as ``within``."""
         async with self._open_pool().connection() as connection, connection.transaction():
             yield connection
 
@@ -117,8 +118,8 @@ class PostgresBroker:
             )
         if queue.broker_options:
             raise ConfigurationError(
-                f"queue {queue.name!r}: the broker {DEFAULT_BROKER} takes no broker_options, not "
-                f"{', '.join(map(shown, queue.broker_options))}"
+                f"queue {queue.name!r}: the broker {DEFAULT_BROKER} takes no broker_options "
+                f"(got {', '.join(map(shown, queue.broker_options))})"
             )
 
     async def open(self) -> None:
@@ -133,12 +134,13 @@ class PostgresBroker:
         try:
             await self._pushes.close()
         finally:
-            # All of it, whatever one of them raises: what is left would be of this event loop.
+            # Close everything even if one call raises: leftovers are bound to this event loop.
             pool, self._pool = self._pool, None
             self._opening = asyncio.Lock()
-            links = (self._claim_link, self._settle_link, self._upkeep_link)
+            sessions = (self._claim_session, self._settle_session, self._upkeep_session)
             await asyncio.gather(
-                *(link.close() for link in links), *([] if pool is None else [pool.close()])
+                *(session.close() for session in sessions),
+                *([] if pool is None else [pool.close()]),
             )
 
     async def fetch(
@@ -159,7 +161,7 @@ class PostgresBroker:
             statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
             rows = await fetch_within(within, statement, *parameters)
         except Exception as error:
-            await mismatch.tell(error, self.fetch, self.schema)
+            await missing_tables.check(error, self.fetch, self.schema)
             raise
         return stand_ins(self.sql, statement, rows)
 
@@ -171,7 +173,7 @@ class PostgresBroker:
                 return await self._pushes.push_many(iter(chunks))
             return await store_all(self.sql, pieces(self.sql, chunks), bind(within))
         except Exception as error:
-            await mismatch.tell(error, self.fetch, self.schema)
+            await missing_tables.check(error, self.fetch, self.schema)
             raise
 
     async def claim(
@@ -193,10 +195,10 @@ class PostgresBroker:
         return await self._settlements.settle(settlements, inside)
 
     async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
-        return await self._settlements.note(notes)
+        return await self._settlements.update_meta(notes)
 
     async def promote(self, limit: int) -> Promotion:
-        ((promoted, next_due_s),) = await self._upkeep_link.fetch(self.sql.promote, limit)
+        ((promoted, next_due_s),) = await self._upkeep_session.fetch(self.sql.promote, limit)
         return Promotion(promoted, next_due_s)
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
@@ -205,7 +207,7 @@ class PostgresBroker:
         backoff = Backoff(base_s=0.01, cap_s=0.5)
         while wanted:
             rows = await self.fetch(self.sql.cancel, wanted)
-            found |= {id: Cancellation(what) for id, what in rows if what != "busy"}
+            found |= {id: Cancellation(outcome) for id, outcome in rows if outcome != "busy"}
             wanted = [id for id in wanted if id not in found]
             if wanted:
                 await asyncio.sleep(backoff.next_s())
@@ -226,7 +228,7 @@ class PostgresBroker:
 
     async def position(self, id: UUID) -> QueuePosition | None:
         found = await self.fetch(self.sql.position, id)
-        return rows.place(found[0]) if found else None
+        return rows.position(found[0]) if found else None
 
     async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
         return await self._catalog.find(wanted)
@@ -258,25 +260,25 @@ class PostgresBroker:
         return await self._upkeep.announce(worker_id, queues, broken)
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
-        rows = await self._upkeep_link.fetch(self.sql.stop_requests, worker_id)
+        rows = await self._upkeep_session.fetch(self.sql.stop_requests, worker_id)
         return [row[0] for row in rows]
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
-        unsure = self._claims.unsure(worker_id)
-        found = await self._upkeep_link.fetch(
-            self.sql.running, worker_id, list(besides), unsure, MOST_RUNNING
+        unanswered = self._claims.unanswered_leases(worker_id)
+        found = await self._upkeep_session.fetch(
+            self.sql.running, worker_id, list(besides), unanswered, MOST_RUNNING
         )
         return {row[0]: row[1] for row in found}
 
     async def unregister(self, worker_id: UUID) -> None:
-        self._claims.forget(worker_id)
-        await self._upkeep_link.fetch(self.sql.unregister, worker_id)
+        self._claims.remove_worker(worker_id)
+        await self._upkeep_session.fetch(self.sql.unregister, worker_id)
 
     async def workers(self) -> Sequence[WorkerRecord]:
         return await self._catalog.workers()
 
     async def orphans(self, *, silent_s: float, limit: int) -> Sequence[Claim]:
-        found = await self._upkeep_link.fetch(self.sql.orphans, silent_s, limit)
+        found = await self._upkeep_session.fetch(self.sql.orphans, silent_s, limit)
         return [rows.orphan(row) for row in found]
 
     def heartbeat(self, worker_id: UUID) -> PostgresHeartbeat:
@@ -286,11 +288,11 @@ class PostgresBroker:
         name = _LISTENERS[topic]
         connection = await self._driver.connect(self._listen_dsn, application_name=name)
         if connection.pooled:
-            # It would be accepted, and stay with whichever session of the server it met.
+            # The pooler would accept LISTEN and run it on an arbitrary session of the server.
             await connection.close()
             raise BrokerUnavailable(
-                f"{self!r} goes through a pooler, where LISTEN does not work: pass listen_dsn, a "
-                "DSN that reaches the server itself"
+                f"{self!r} connects through a pooler, where LISTEN does not work: pass "
+                "listen_dsn, a DSN of the server itself"
             )
         subscription = PostgresSubscription(connection, self.sql, topic)
         try:

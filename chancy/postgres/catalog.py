@@ -1,4 +1,4 @@
-"""Queues, workers, and jobs as others see them."""
+"""Statements about queues, workers and stored jobs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from chancy.queue.queue import Queue
 
 logger = logging.getLogger("chancy.postgres")
 
-#: A search that reads further than this many seconds allow is given up.
+#: Seconds after which a search is aborted.
 FIND_DEADLINE_S = 10.0
 
 
 class Catalog:
-    """Reads and changes what is not on the hot path."""
+    """Reads jobs and counts; reads and changes queues and workers. Not on the hot path."""
 
     def __init__(self, fetch: Fetch, statements: Statements) -> None:
         self._fetch = fetch
         self._sql = statements
-        self._complained: dict[str, list[str]] = {}
+        # The problems last logged for each queue, so that each is logged once.
+        self._logged: dict[str, list[str]] = {}
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         found = await self._fetch(self._sql.get, list(ids))
@@ -62,11 +63,11 @@ class Catalog:
     async def queues(self) -> Sequence[Queue]:
         found = []
         for row in await self._fetch(self._sql.queues, None):
-            queue, wrong = rows.queue(row)
-            if self._complained.get(queue.name, []) != wrong:
-                self._complained[queue.name] = wrong
-                for complaint in wrong:
-                    logger.error("queue_row_invalid %s", complaint)
+            queue, problems = rows.queue(row)
+            if self._logged.get(queue.name, []) != problems:
+                self._logged[queue.name] = problems
+                for problem in problems:
+                    logger.error("queue_row_invalid %s", problem)
             found.append(queue)
         return found
 
@@ -107,7 +108,7 @@ class Catalog:
 
 
 def declaration(queue: Queue) -> list[object]:
-    """The parameters of the declare statement but the last."""
+    """The parameters of the declare statement, without the last one (upsert)."""
     return [
         queue.name,
         queue.executor,

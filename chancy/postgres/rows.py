@@ -1,4 +1,7 @@
-"""Rows into values. Pure. What somebody wrote into a row by hand must not break its neighbours."""
+"""Converts rows into values. Pure.
+
+A row that was edited by hand must not break the rows around it, so invalid values get defaults.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ T = TypeVar("T")
 
 
 def claims(rows: Iterable[Row], *, lease: UUID, worker_id: UUID, queue: str) -> list[Claim]:
-    """Claims of one call, in the order they are to run: by priority, then by position."""
+    """The claims of one call in the order they run: by priority, then by position."""
     found = [
         Claim(
             id,
@@ -43,37 +46,44 @@ def claims(rows: Iterable[Row], *, lease: UUID, worker_id: UUID, queue: str) -> 
             func,
             arguments,
             attempt,
-            most,
+            max_attempts,
             crashes,
-            lane,
+            priority,
             pos,
             meta,
             limits,
         )
-        for id, lane, pos, func, arguments, attempt, most, crashes, meta, limits in rows
-    ]
-    found.sort(key=_turn)
+        for (
+            id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, limits,
+        ) in rows
+    ]  # fmt: skip
+    found.sort(key=_run_order)
     return found
 
 
-def _turn(claim: Claim) -> tuple[int, int]:
+def _run_order(claim: Claim) -> tuple[int, int]:
     return -claim.priority, claim.position
 
 
 def orphan(row: Row) -> Claim:
-    id, lane, pos, func, arguments, attempt, most, crashes, meta, queue, lease, worker_id = row
+    """A claim whose worker is gone."""
+    (
+        id, priority, pos, func, arguments, attempt, max_attempts, crashes, meta, queue, lease,
+        worker_id,
+    ) = row  # fmt: skip
     return Claim(
-        id, lease, worker_id, queue, func, arguments, attempt, most, crashes, lane, pos, meta
-    )
+        id, lease, worker_id, queue, func, arguments, attempt, max_attempts, crashes, priority,
+        pos, meta,
+    )  # fmt: skip
 
 
 def queued_job(row: Row) -> QueuedJob:
-    """A job as it stands. JSON that is not of the form we write becomes empty."""
+    """A stored job. JSON of an unexpected form becomes empty."""
     (
         id, func, arguments, queue, priority, state, attempt, max_attempts, crashes, run_at,
         worker_id, meta, errors, result, pushed_at, claimed_at, finished_at, stop_asked_at, limits,
     ) = row  # fmt: skip
-    kept = _json(errors)
+    failures = _json(errors)
     pushed = _utc(pushed_at)
     return QueuedJob(
         id=id,
@@ -88,8 +98,8 @@ def queued_job(row: Row) -> QueuedJob:
         run_at=_utc(run_at),
         worker_id=worker_id,
         meta=_object(meta) or {},
-        errors=tuple(one for one in kept if isinstance(one, dict))
-        if isinstance(kept, list)
+        errors=tuple(failure for failure in failures if isinstance(failure, dict))
+        if isinstance(failures, list)
         else (),
         result=_json(result),
         pushed_at=datetime.min.replace(tzinfo=UTC) if pushed is None else pushed,
@@ -100,7 +110,7 @@ def queued_job(row: Row) -> QueuedJob:
     )
 
 
-def place(row: Row) -> QueuePosition:
+def position(row: Row) -> QueuePosition:
     ahead, running, due_s, claimed_s, waited_s, holders = row
     found = [
         Holder(UUID(id), func, None if worker_id is None else UUID(worker_id), since_s or 0.0)
@@ -110,68 +120,70 @@ def place(row: Row) -> QueuePosition:
 
 
 def queue(row: Row) -> tuple[Queue, list[str]]:
-    """A queue, and what was wrong with its row: each bad field has its default instead."""
+    """A queue, and the problems of its row; each invalid field is replaced by its default."""
     (
         name, executor, concurrency, tags, poll_interval_s, keep_finished, paused, resume_at,
         limits, options, broker, broker_options,
     ) = row  # fmt: skip
     where = f"queue {name!r}"
-    wrong: list[str] = []
+    problems: list[str] = []
 
-    def sound(value: object, check: Callable[[Any, str], T], default: T) -> T:
+    def valid(value: object, check: Callable[[Any, str], T], default: T) -> T:
         try:
             return check(value, where)
         except ConfigurationError as error:
-            wrong.append(f"{error}; using {default!r}")
+            problems.append(f"{error}; using {default!r}")
             return default
 
-    usual: ExecutorName = "process"
-    runs: ExecutorName = sound(executor, check_executor, usual)
-    how = sound(options, lambda text, _: decode_options(text, runs), None)
-    kept, refused = _limits(limits, where, runs, how)
+    default_executor: ExecutorName = "process"
+    executor_name: ExecutorName = valid(executor, check_executor, default_executor)
+    executor_options = valid(options, lambda text, _: decode_options(text, executor_name), None)
+    valid_limits, limit_problems = _limits(limits, where, executor_name, executor_options)
     return Queue(
         name=name,
-        executor=runs,
-        concurrency=None if concurrency is None else sound(concurrency, check_concurrency, 1),
-        tags=sound([tag for tag in tags if tag is not None], check_tags, frozenset()),
-        poll_interval_s=sound(poll_interval_s, check_poll_interval, 1.0),
+        executor=executor_name,
+        concurrency=None if concurrency is None else valid(concurrency, check_concurrency, 1),
+        tags=valid([tag for tag in tags if tag is not None], check_tags, frozenset()),
+        poll_interval_s=valid(poll_interval_s, check_poll_interval, 1.0),
         keep_finished=keep_finished,
-        limits=tuple(kept),
-        options=how,
-        broker=sound(broker, check_broker_name, DEFAULT_BROKER),
-        broker_options=sound(broker_options, _broker_options, {}),
+        limits=tuple(valid_limits),
+        options=executor_options,
+        broker=valid(broker, check_broker_name, DEFAULT_BROKER),
+        broker_options=valid(broker_options, _broker_options, {}),
         paused=paused,
         resume_at=_utc(resume_at),
-    ), [*wrong, *refused]
+    ), [*problems, *limit_problems]
 
 
 def _limits(
     text: str | None, where: str, executor: ExecutorName, options: Options | None
 ) -> tuple[list[Limit], list[str]]:
-    """The limits that can be kept to, and what is wrong with the others."""
+    """The valid limits, and the problems of the others."""
     stored = _object(text)
     if stored is None and text is not None:
-        return [], [f"{where}: the limits are not an object: {shown(text)}; using none"]
+        return [], [f"{where}: the limits are not a JSON object: {shown(text)}; using none"]
     limits: list[Limit] = []
-    wrong: list[str] = []
+    problems: list[str] = []
     for name, value in (stored or {}).items():
-        why: str | None = f"there is no limit {shown(name)}"
+        problem: str | None = f"there is no limit {shown(name)}"
         for kind in LimitType:
             if name == kind.value:
-                why = unsupported(kind, executor, options)
+                problem = unsupported(kind, executor, options)
                 try:
-                    limits += [] if why or value is None else [Limit(kind, value)]
+                    limits += [] if problem or value is None else [Limit(kind, value)]
                 except ConfigurationError as error:
-                    why = str(error)
-        if why is not None:
-            wrong.append(f"{where}: {why}; left out")
-    return limits, wrong
+                    problem = str(error)
+        if problem is not None:
+            problems.append(f"{where}: {problem}; ignored")
+    return limits, problems
 
 
 def _broker_options(text: str | None, where: str) -> dict[str, Any]:
     stored = _object(text)
     if stored is None and text is not None:
-        raise ConfigurationError(f"{where}: the broker options are not an object: {shown(text)}")
+        raise ConfigurationError(
+            f"{where}: the broker options are not a JSON object: {shown(text)}"
+        )
     return check_broker_options(stored or {}, where)
 
 
@@ -187,15 +199,15 @@ def worker(row: Row) -> WorkerRecord:
         started_at=_utc(started_at),
         beat_at=_utc(beat_at),
         silent_s=silent_s,
-        broken={name: str(why) for name, why in (_object(broken) or {}).items()},
+        broken={name: str(reason) for name, reason in (_object(broken) or {}).items()},
     )
 
 
 def counts(rows: Iterable[Row]) -> dict[str, QueueCounts]:
     found: dict[str, QueueCounts] = {}
     for name, state, count in rows:
-        have = found.get(name, QueueCounts())
-        found[name] = have._replace(**{State(state).label: count})
+        current = found.get(name, QueueCounts())
+        found[name] = current._replace(**{State(state).label: count})
     return found
 
 

@@ -1,4 +1,4 @@
-"""The statements of ``sql/``, one file each, for one schema."""
+"""The SQL statements of the folder ``sql``, one file each, loaded for one schema."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from chancy.checks import check_schema_name
 
 
 def quoted(schema: str) -> str:
-    """The schema as an SQL identifier. The name is checked, and quoted all the same."""
+    """The schema as an SQL identifier. The name is checked and quoted."""
     return '"' + check_schema_name(schema).replace('"', '""') + '"'
 
 
 def placeholders(schema: str) -> dict[str, str]:
-    """What stands between braces in our SQL: the schema as an identifier and as a text."""
+    """Values for the braces in the SQL files: the schema as an identifier and as a literal."""
     return {
         "schema": quoted(schema),
         "schema_text": "'" + check_schema_name(schema).replace("'", "''") + "'",
@@ -22,7 +22,7 @@ def placeholders(schema: str) -> dict[str, str]:
 
 
 def load(folder: Traversable, name: str, schema: str) -> str:
-    """Read one statement, without the comment lines that only people need."""
+    """Read one statement from its file, without the comment lines."""
     lines = folder.joinpath(f"{name}.sql").read_text(encoding="utf-8").splitlines()
     statement = "\n".join(line for line in lines if not line.startswith("--"))
     for placeholder, value in placeholders(schema).items():
@@ -31,7 +31,7 @@ def load(folder: Traversable, name: str, schema: str) -> str:
 
 
 class Statements:
-    """The text of every statement of the core."""
+    """The text of every statement of the core, one attribute each."""
 
     def __init__(self, schema: str) -> None:
         self.schema = check_schema_name(schema)
@@ -57,7 +57,7 @@ class Statements:
         self.position = self._load("position")
         self.promote = self._load("promote")
         self.push = self._load("push")
-        #: For jobs that are new: without looking for their ids first (a seventh of the time).
+        #: For new jobs: skips the lookup of their ids, which takes a seventh of the time.
         self.push_new = self.push.replace("  on conflict (id) do nothing\n", "")
         self.push_plain = self._load("push_plain")
         self.push_plain_new = self.push_plain.replace("\n  on conflict (id) do nothing", "")

@@ -1,4 +1,4 @@
-"""Pushing and looking without an event loop: the same statements on blocking sessions."""
+"""The Postgres broker for code without an event loop: the same statements, blocking sessions."""
 
 from __future__ import annotations
 
@@ -21,28 +21,34 @@ from chancy.postgres import rows
 from chancy.postgres.catalog import declaration
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.dsn import parse
-from chancy.postgres.push import missing_tables as mismatch
+from chancy.postgres.push import missing_tables
 from chancy.postgres.push.bulk import gathered
-from chancy.postgres.push.statement import PATIENCE_S, insertion, known, stand_ins, without
+from chancy.postgres.push.statement import (
+    PATIENCE_S,
+    already_stored,
+    insertion,
+    stand_ins,
+    without,
+)
 from chancy.postgres.statements import Statements
 from chancy.postgres.within import fetch_within_sync
 from chancy.queue.queue import Queue
 
 
 class SyncPostgresBroker:
-    """The calls of `PostgresBroker` that services make, for threads without an event loop."""
+    """The calls of `PostgresBroker` behind the ``sync_…`` methods. Safe to share by threads."""
 
     def __init__(self, dsn: str, *, schema: str = "chancy", pool_size: int = 10) -> None:
         self.sql = Statements(schema)
         self._dsn = parse(dsn)
         self._pool_size = pool_size
-        self._pid, self._made = os.getpid(), self._make()
-        # Those of the process that this one was forked from. Their sessions are its own, and are
-        # not to be closed from here.
+        self._pid, self._pool_of_pid = os.getpid(), self._new_pool()
+        # Pools of the process that this one was forked from. Their sessions belong to the parent
+        # and must not be closed here.
         self._inherited: list[psycopg_pool.ConnectionPool[Any]] = []
         self._forked = threading.Lock()
 
-    def _make(self) -> psycopg_pool.ConnectionPool[Any]:
+    def _new_pool(self) -> psycopg_pool.ConnectionPool[Any]:
         return psycopg_pool.ConnectionPool(
             self._dsn.conninfo(application_name="chancy"),
             min_size=0,
@@ -57,12 +63,12 @@ class SyncPostgresBroker:
         if self._pid != os.getpid():
             with self._forked:
                 if self._pid != os.getpid():
-                    self._inherited.append(self._made)
-                    made = self._make()
-                    if not self._made.closed:
-                        made.open()
-                    self._made, self._pid = made, os.getpid()
-        return self._made
+                    self._inherited.append(self._pool_of_pid)
+                    pool = self._new_pool()
+                    if not self._pool_of_pid.closed:
+                        pool.open()
+                    self._pool_of_pid, self._pid = pool, os.getpid()
+        return self._pool_of_pid
 
     def open(self) -> None:
         """Open the pool. Raises `BrokerUnavailable` if the server cannot be reached."""
@@ -95,7 +101,7 @@ class SyncPostgresBroker:
             statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
             rows = fetch_within_sync(within, statement, *parameters)
         except Exception as error:
-            mismatch.tell_sync(error, self.fetch, self.sql.schema)
+            missing_tables.check_sync(error, self.fetch, self.sql.schema)
             raise
         return stand_ins(self.sql, statement, rows)
 
@@ -116,8 +122,8 @@ class SyncPostgresBroker:
         while True:
             try:
                 if backoff.failures:
-                    there = self.fetch(self.sql.pushed_before, [job.id for job in jobs])
-                    jobs = without(jobs, (row[0] for row in there))
+                    stored = self.fetch(self.sql.pushed_before, [job.id for job in jobs])
+                    jobs = without(jobs, (row[0] for row in stored))
                     return self._store(jobs, new=False)
                 return self._store(jobs, new=True)
             except (BrokerUnavailable, StatementFailed) as error:
@@ -133,13 +139,13 @@ class SyncPostgresBroker:
         try:
             return stand_ins(self.sql, statement, self.fetch(statement, *parameters))
         except StatementFailed as error:
-            if not (new and known(error)):
+            if not (new and already_stored(error)):
                 raise
             return self._store(jobs, new=False)
 
     @contextmanager
     def transaction(self) -> Generator[psycopg.Connection[Any]]:
-        """A session of the pool in a transaction, to be passed as ``within``."""
+        """Open a transaction on a session of the pool; pass what it yields as ``within``."""
         with self._errors(), self._pool.connection() as connection, connection.transaction():
             yield connection
 

@@ -1,7 +1,7 @@
-"""An account of what ran, kept by the jobs themselves and not by the queue.
+"""A record of runs in a file, written by the jobs themselves and not by the queue.
 
-One line for each beginning and end, appended by a single write. A `kill -9` loses nothing of it:
-what was written is the kernel's, and only the machine's own crash would need an fsync.
+One line for each start and end, appended by a single write. A `kill -9` loses nothing, as written
+data belongs to the kernel; only a crash of the machine would require an fsync.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line: which job, in which process, what it did, and when (ns, this machine's clock).
+    """One line: the job, its process, the phase, and the time (ns, this machine's clock).
 
-    :param beside: at the beginning of a `run`, those of the same job that went on at that moment:
-        of each the process and its parent.
+    :param beside: at the start of a `run`, the other runs of the same job at that time: the process
+        and its parent of each.
     """
 
     number: int
@@ -44,7 +44,7 @@ def _opened(path: str, pid: int) -> int:
 
 
 def write(path: str, number: int, phase: Phase, beside: str = "") -> None:
-    """Append a line, from whatever process or thread this is."""
+    """Append a line. Safe in any process and thread."""
     pid = os.getpid()
     line = f"{number} {pid} {phase} {time.monotonic_ns()} {beside}\n"
     os.write(_opened(path, pid), line.encode())
@@ -52,12 +52,12 @@ def write(path: str, number: int, phase: Phase, beside: str = "") -> None:
 
 @contextmanager
 def run(path: str, number: int, *, ends_anyhow: bool = False) -> Generator[None]:
-    """A run of a job: a line at its beginning, with what goes on beside it, and one at its end.
+    """Record a run of a job: a line at its start, with the runs beside it, and one at its end.
 
-    A run goes on for as long as it holds a lock on a file of its own. The kernel takes that away
-    when nothing of the process can run any more, so nobody needs to know when it died.
+    A run lasts as long as it holds a lock on its own file. The kernel releases the lock when the
+    process can no longer run, so the time of its death need not be known.
 
-    :param ends_anyhow: the line of the end is written also where the run raises.
+    :param ends_anyhow: write the line at the end even if the run raises.
     """
     folder = f"{path}.runs/{number}"
     os.makedirs(folder, exist_ok=True)
@@ -66,7 +66,7 @@ def run(path: str, number: int, *, ends_anyhow: bool = False) -> Generator[None]
     file = os.open(new, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        os.rename(new, own)  # locked from the first moment at which others see it
+        os.rename(new, own)  # locked before it is visible to others
         write(path, number, "begin", ",".join(_going_on(folder, name)))
         ended = ends_anyhow
         try:
@@ -77,20 +77,20 @@ def run(path: str, number: int, *, ends_anyhow: bool = False) -> Generator[None]
                 write(path, number, "end")
         os.unlink(own)
     finally:
-        # Not by the closing alone: a process that is being started may have a copy for a moment.
+        # Closing is not enough: a process that is being started may briefly have a copy.
         fcntl.flock(file, fcntl.LOCK_UN)
         os.close(file)
 
 
 def _going_on(folder: str, but: str) -> Iterator[str]:
-    """The names of the runs in a folder whose locks are held, but one."""
+    """The names of the runs in a folder whose locks are held, except one."""
     for name in os.listdir(folder):
         if name == but or name.startswith("."):
             continue
         try:
             file = os.open(f"{folder}/{name}", os.O_RDONLY)
         except FileNotFoundError:
-            continue  # it has ended just now
+            continue  # it has just ended
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -100,7 +100,7 @@ def _going_on(folder: str, but: str) -> Iterator[str]:
 
 
 class Book:
-    """Reads what the jobs have written."""
+    """Reads the lines that jobs have written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,18 +111,18 @@ class Book:
 
     @property
     def size(self) -> int:
-        """Bytes written so far; what comes later has a greater offset."""
+        """Bytes written so far: the offset of later lines."""
         return self.path.stat().st_size
 
     def entries(self, offset: int = 0) -> list[Entry]:
-        """The lines behind an offset, in the order of their writing."""
+        """The lines after an offset, in the order in which they were written."""
         with self.path.open("rb") as file:
             file.seek(offset)
             lines = file.read().decode().splitlines()
         return [_entry(*line.split()) for line in lines]
 
     def count(self, phase: Phase, offset: int = 0) -> Counter[int]:
-        """How often each number began or ended."""
+        """How often each number has started or ended."""
         return Counter(one.number for one in self.entries(offset) if one.phase == phase)
 
     def lines(self) -> int:
@@ -136,5 +136,5 @@ def _entry(number: str, pid: str, phase: str, at_ns: str, beside: str = "") -> E
 
 
 def begun(path: str, number: int) -> int:
-    """How often a job has begun. For the job itself."""
+    """How often a job has started. For the job itself."""
     return Book(Path(path)).count("begin")[number]

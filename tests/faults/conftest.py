@@ -1,4 +1,4 @@
-"""Worker processes, an application without one, and the book that jobs write."""
+"""Fixtures: worker processes, an application without a worker, and the book that jobs write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.register_assert_rewrite("chancy.testing.conformance")
 
 
 class StartWorker(Protocol):
-    """What the fixture `start_worker` is called with: the settings of `WorkerSettings`."""
+    """The signature of the fixture `start_worker`: takes the settings of `WorkerSettings`."""
 
     def __call__(self, dsn: str, **settings: Any) -> WorkerProcess: ...
 
@@ -32,7 +32,7 @@ def book(tmp_path: Path) -> Book:
 
 @pytest.fixture
 def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
-    """Start a worker process: ``start_worker(dsn, executor="process")``. Killed at the end."""
+    """Starts a worker process: ``start_worker(dsn, executor="process")``. Killed at the end."""
     started: list[WorkerProcess] = []
     numbers = itertools.count(1)
 
@@ -51,14 +51,14 @@ def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
 
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
-    """An application on the test's database, to push with."""
+    """An application on the test's database, for pushing."""
     async with Chancy(dsn) as opened:
         yield opened
 
 
 @pytest.fixture
 def dsns(request: pytest.FixtureRequest, template: str) -> Iterator[list[str]]:
-    """Four migrated databases, to run histories side by side that mostly wait."""
+    """Four migrated databases, to run scenarios in parallel that mostly wait."""
     run = find_run(request.config)
     with ExitStack() as made:
         yield [made.enter_context(_database(run, request, template)) for _ in range(4)]

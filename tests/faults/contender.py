@@ -1,7 +1,7 @@
-"""A process with a broker of its own that quarrels with others over the same jobs.
+"""A process with its own broker that contends with others for the same jobs.
 
-``python -m tests.faults.contender DSN`` reads one order as JSON from each line of its input and
-answers each by a line.
+``python -m tests.faults.contender DSN`` reads one order as JSON from each line of its input, and
+prints one line as the result of each.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from chancy.errors import BrokerError
 from chancy.postgres.broker import PostgresBroker
 from chancy.states import State
 
-#: How a contender ends an attempt. What an attempt costs follows from its lease alone, so that
-#: two who settle the same one agree.
+#: The states with which a contender settles attempts. The cost of an attempt depends only on its
+#: lease, so that two contenders that settle the same attempt agree.
 ENDINGS = (State.PENDING,) * 60 + (State.SCHEDULED,) * 38 + (State.SUCCEEDED, State.FAILED)
 
 
@@ -51,7 +51,7 @@ def ending(id: UUID, lease: UUID, state: State) -> Settlement:
 
 
 class Contender:
-    """Quarrels; remembers what it claimed and which of its settlements were accepted."""
+    """Contends for jobs; records its claims and its accepted settlements."""
 
     def __init__(self, broker: PostgresBroker) -> None:
         self._broker = broker
@@ -63,7 +63,7 @@ class Contender:
         self.counts = Counter[str]()
 
     async def obey(self, order: dict[str, Any]) -> Any:
-        """Carry out one order; returns the answer."""
+        """Execute one order; returns its result."""
         match order["do"]:
             case "brawl":
                 ids = [UUID(id) for id in order["ids"]]
@@ -112,7 +112,7 @@ class Contender:
         )
         self._take(claims)
         if not claims:
-            # Somebody may have declared us dead.
+            # This worker may have been declared dead.
             self._worker_id = uuid.uuid4()
             await self._broker.register(
                 WorkerRecord(
@@ -132,13 +132,13 @@ class Contender:
 
     async def _settle_some(self) -> None:
         self._random.shuffle(self._held)
-        # One attempt of each job: what two of them in one batch mean is not promised.
+        # One attempt of each job: two in one batch have no defined result.
         some = dict(self._held[:40])
         self._held = [pair for pair in self._held if some.get(pair[0]) != pair[1]]
         await self._settle([ending(*pair, self._random.choice(ENDINGS)) for pair in some.items()])
 
     async def _note(self) -> None:
-        """Say something of the jobs that are held, or were until somebody took them."""
+        """Update the meta of claimed jobs, some of which others may have taken over."""
         self._random.shuffle(self._held)
         some = dict(self._held[:40])
         notes = [Note(*pair, json.dumps({"noted": str(pair[1])})) for pair in some.items()]
@@ -160,7 +160,7 @@ class Contender:
         await self._settle([ending(*pair, self._random.choice(ENDINGS)) for pair in found])
 
     async def _settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
-        """Settle until the store has taken it."""
+        """Settle, and retry until the store has accepted it."""
         while True:
             try:
                 stale = await self._broker.settle(settlements)
@@ -176,7 +176,7 @@ class Contender:
 
 
 async def main(dsn: str) -> None:
-    """Obey until the input ends."""
+    """Execute orders until the input ends."""
     broker = PostgresBroker(dsn)
     await broker.open()
     contender = Contender(broker)

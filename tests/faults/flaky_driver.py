@@ -1,4 +1,4 @@
-"""A driver whose calls fail where a test wants it, the way the real ones fail."""
+"""A driver whose calls fail where a test wants it, with the errors of real drivers."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ CONNECTION_LOST = "08006"
 
 
 class Faults(Protocol):
-    """Decides about each call."""
+    """Decides for each call whether it fails."""
 
     def strike(self, kind: str, number: int, *, answered: bool) -> str | None:
         """The SQLSTATE with which the ``number``-th call of a kind fails, or None.
 
-        Asked twice for each call: before it reaches the server, and with ``answered`` when the
-        server has done it and the answer can still be lost.
+        Called twice for each call: before it is sent to the server, and with ``answered`` when the
+        server has executed it and its response can still be lost.
         """
         ...
 
 
 @dataclass(slots=True, eq=False)
 class OneFault:
-    """One call fails, once."""
+    """Makes one call fail, once."""
 
     kind: str
     number: int
     sqlstate: str
-    #: The server has done the work, and only its answer is lost.
+    #: The server executes the call, and only its response is lost.
     answered: bool = False
     struck: int = 0
 
@@ -50,7 +50,7 @@ class OneFault:
 
 
 class RandomFaults:
-    """Any call fails with this probability, for as long as ``active``."""
+    """Makes any call fail with a probability, while ``active``."""
 
     def __init__(self, seed: int, probability: float, sqlstates: Sequence[str]) -> None:
         self._random = random.Random(seed)
@@ -67,7 +67,7 @@ class RandomFaults:
 
 
 class Switchboard:
-    """Counts the calls by kind (the name of the statement) and lets them fail."""
+    """Counts the calls by kind (the name of the statement) and makes them fail."""
 
     def __init__(self, statements: Statements, faults: Faults | None = None) -> None:
         self._names = {sql: name for name, sql in vars(statements).items() if isinstance(sql, str)}
@@ -78,14 +78,14 @@ class Switchboard:
         return self._names.get(sql, "other")
 
     def call(self, kind: str) -> int:
-        """A call begins; returns its number among those of its kind, from 1."""
+        """Count a call; returns its number among those of its kind, from 1."""
         self.calls[kind] += 1
         return self.calls[kind]
 
     def check(
         self, kind: str, number: int, connection: Connection | None, *, answered: bool = False
     ) -> None:
-        """Raise what the call is to fail with, having cut the connection if that is lost."""
+        """Raise the error of a failing call; aborts the connection if the error loses it."""
         if self._faults is None:
             return
         sqlstate = self._faults.strike(kind, number, answered=answered)
@@ -101,7 +101,7 @@ class Switchboard:
 
 
 class FlakyConnection:
-    """A session that asks the switchboard before and after each call."""
+    """A session that checks the switchboard before and after each call."""
 
     def __init__(self, real: Connection, switchboard: Switchboard) -> None:
         self._real = real
@@ -155,7 +155,7 @@ class FlakyConnection:
         await self._real.close()
 
 
-# So that it is taken as a ``within``.
+# So that it is accepted as ``within``.
 Session.register(FlakyConnection)
 
 

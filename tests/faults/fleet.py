@@ -1,4 +1,4 @@
-"""Several worker processes, of which some die or freeze all the time."""
+"""Several worker processes, some of which are killed or frozen repeatedly."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LEADER = (
 
 
 class Fleet:
-    """So many workers at a time: one that is killed is replaced.
+    """A constant number of workers: one that is killed is replaced.
 
-    :param settings: of each, see `WorkerSettings`.
+    :param settings: the settings of each worker, see `WorkerSettings`.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Fleet:
         self._settings = settings
         self._chance = chance
         self.alive = [self._begin() for _ in range(size)]
-        #: Every worker that was killed.
+        #: All workers that were killed.
         self.dead: list[WorkerProcess] = []
-        #: Until when each of these has lived for certain, in seconds since 1970.
+        #: The time just before each of these was killed, in seconds since 1970.
         self.killed_at: dict[int, float] = {}
-        #: How many of the dead led.
+        #: The number of killed leaders.
         self.leaders = 0
         self._icy: WorkerProcess | None = None
 
@@ -62,28 +62,28 @@ class Fleet:
             worker.wait_until_ready()
 
     def find_leader(self) -> WorkerProcess | None:
-        """The one that leads now, if any does."""
+        """The current leader, or None."""
         pids = {pid for (pid,) in tables.ask(self._dsn, _LEADER)}
         return next((worker for worker in self.alive if worker.pid in pids), None)
 
     def serving(self) -> list[WorkerProcess]:
-        """Those that serve. Whoever is frozen is to wake up first."""
+        """The workers that serve and are not frozen."""
         self.tend()
         return [one for one in self.alive if one.ready and one is not self._icy]
 
     def choose(self) -> WorkerProcess:
-        """One of those that serve, at random; any if none does."""
+        """A random serving worker, or any worker if none serves."""
         return self._chance.choice(self.serving() or self.alive)
 
     def tend(self) -> None:
-        """Start another in the place of each that found no server at its start, and ended."""
+        """Replace each worker that found no server when it started, and exited."""
         for worker in [one for one in self.alive if not one.running]:
             assert not worker.ready, f"a worker ended by itself:\n{worker.said()[-4000:]}"
             self.alive[self.alive.index(worker)] = self._begin()
 
     def kill(self, worker: WorkerProcess) -> None:
-        """Kill one, and start another in its place."""
-        # First, so that nobody chooses it meanwhile in another thread.
+        """Kill a worker and replace it."""
+        # First, so that another thread does not choose it meanwhile.
         self.alive.remove(worker)
         self.killed_at[worker.pid] = time.time()
         worker.kill()
@@ -91,7 +91,7 @@ class Fleet:
         self.alive.append(self._begin())
 
     def kill_leader(self) -> bool:
-        """Kill the one that leads; False if nobody does at the moment."""
+        """Kill the leader; returns False if there is none."""
         leader = self.find_leader()
         if leader is None:
             return False
@@ -100,7 +100,7 @@ class Fleet:
         return True
 
     async def freeze(self, worker: WorkerProcess, seconds: float) -> None:
-        """Stop one for so long by SIGSTOP; its children go on. One at a time."""
+        """Freeze a worker with SIGSTOP; its children keep running. One worker at a time."""
         self._icy = worker
         worker.signal(signal.SIGSTOP)
         await asyncio.sleep(seconds)
@@ -108,14 +108,16 @@ class Fleet:
         self._icy = None
 
     def stop(self) -> list[Report]:
-        """End all in good order; returns what they say."""
+        """Stop all workers gracefully; returns their reports."""
         self.tend()
         self.wait_until_ready()
         return [worker.stop() for worker in self.alive]
 
     def taken_for_dead(self) -> set[int]:
-        """Processes of workers that were overdue while they lived, and taken for dead: then or at
-        any moment after, so that one killed just before may still be going."""
+        """Ids of worker processes that were overdue while they lived, and were declared dead.
+
+        They were declared dead then or later, even just after a kill, so their jobs may still run.
+        """
         timeout_s = WorkerSettings(dsn=self._dsn, **self._settings).heartbeat_timeout_s
         return {
             one.pid
@@ -124,31 +126,35 @@ class Fleet:
         }
 
     def stale(self) -> int:
-        """Settlements that were refused, as the workers said, the dead ones too."""
+        """The number of stale settlements in the logs of all workers, killed ones included."""
         logs = "".join(worker.said() for worker in (*self.alive, *self.dead))
         return sum(map(int, re.findall(r"settlements_stale count=(\d+)", logs)))
 
     def check_the_living(self) -> None:
-        """Hardly any that lived was taken for dead: on a machine that starts processes all the
-        time one may be late with its beats."""
+        """Check that hardly any live worker was declared dead.
+
+        On a machine that starts processes all the time, a few heartbeats may be late.
+        """
         most = (len(self.alive) + len(self.dead)) // 5
         assert len(self.taken_for_dead()) <= most, "recovery takes jobs of the living"
 
 
 def tell(**figures: object) -> None:
-    """Write down what a run was, and what came of it. Shown with a test that fails, and by
-    ``pytest -o log_cli=true``; the seed of a run makes the same choices again."""
+    """Log the figures of a run, such as its seed, which reproduces its random choices.
+
+    Shown for a failed test, and with ``pytest -o log_cli=true``.
+    """
     logger.warning(" ".join(f"{name}={value}" for name, value in figures.items()))
 
 
 def leases(dsn: str) -> int:
-    """How often somebody began to lead."""
+    """The number of times a worker became the leader."""
     ((term,),) = tables.ask(dsn, "select term from chancy.leadership_leases")
     return int(term)
 
 
 def kinds(where: str | psycopg.Connection[Any]) -> Counter[tuple[str, int]]:
-    """The finished jobs by function and state."""
+    """The number of finished jobs by function and state."""
     rows = tables.ask(
         where,
         "select func, state, count(*) from chancy.finished_jobs group by func, state",

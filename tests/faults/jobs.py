@@ -1,4 +1,4 @@
-"""The functions that the jobs of these tests run. They write into a book what they do."""
+"""The job functions of these tests. They record their runs in a book."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 @job(queue="load")
 async def work(book: str, number: int, seconds: float = 0.0) -> int:
-    """Takes so long, without holding the loop."""
+    """Sleeps without blocking the event loop."""
     with books.run(book, number):
         if seconds:
             await asyncio.sleep(seconds)
@@ -23,7 +23,7 @@ async def work(book: str, number: int, seconds: float = 0.0) -> int:
 
 @job(queue="load")
 async def hold(book: str, number: int) -> int:
-    """Takes a minute the first time, unless it is stopped."""
+    """Sleeps for a minute in its first run, unless it is stopped."""
     with books.run(book, number, ends_anyhow=True):
         if books.begun(book, number) == 1:
             await asyncio.sleep(60)
@@ -32,7 +32,7 @@ async def hold(book: str, number: int) -> int:
 
 @job(queue="load")
 async def outlast(book: str, number: int, first_s: float, until: str) -> int:
-    """Run again, it goes on until there is a file ``until``."""
+    """Sleeps in its first run; later runs wait until the file ``until`` exists."""
     with books.run(book, number):
         if books.begun(book, number) == 1:
             await asyncio.sleep(first_s)
@@ -43,7 +43,7 @@ async def outlast(book: str, number: int, first_s: float, until: str) -> int:
 
 @job(queue="load")
 def toil(book: str, number: int, seconds: float = 0.0) -> int:
-    """The same as a plain function."""
+    """`work` as a plain function."""
     with books.run(book, number):
         if seconds:
             time.sleep(seconds)
@@ -52,7 +52,7 @@ def toil(book: str, number: int, seconds: float = 0.0) -> int:
 
 @job(queue="load")
 def stumble(book: str, number: int, failures: int) -> int:
-    """Fails so often before it succeeds."""
+    """Fails ``failures`` times before it succeeds."""
     with books.run(book, number):
         if books.begun(book, number) <= failures:
             raise ValueError(f"job {number} stumbles")
@@ -61,14 +61,14 @@ def stumble(book: str, number: int, failures: int) -> int:
 
 @job(queue="load")
 def die(book: str, number: int) -> None:
-    """Takes its process along."""
+    """Kills its process."""
     with books.run(book, number):
         os.kill(os.getpid(), 9)
 
 
 @job(queue="load", max_attempts=5)
 async def stagger(book: str, number: int, failures: int, seconds: float = 0.0) -> int:
-    """Fails in its first attempts. By its attempt, and not by the book: for many such jobs."""
+    """Fails in its first attempts, by the attempt and not the book, as there are many such jobs."""
     with books.run(book, number):
         if seconds:
             await asyncio.sleep(seconds)
@@ -79,4 +79,4 @@ async def stagger(book: str, number: int, failures: int, seconds: float = 0.0) -
 
 @job(queue="load")
 async def tick() -> None:
-    """What is pushed by the clock."""
+    """The job of cron entries."""

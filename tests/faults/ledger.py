@@ -1,8 +1,7 @@
-"""An account of pushes, claims, ends and workers taken for dead, kept by triggers of the server,
-past what it is asked.
+"""A record of pushes, claims, outcomes and workers declared dead, written by database triggers.
 
-It is written in the transactions that it tells of, so it says what was committed, whoever did it
-and whether or not anybody heard of it; and it stays when a job leaves the tables of the queue.
+The triggers write in the same transactions, so the record has what was committed, by any client and
+whether or not the client got a response. It remains when a job is deleted from the tables.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ begin
 end $$;
 create function ledger.note_silenced() returns trigger language plpgsql as $$
 begin
-  -- Who leaves in good order has beaten just now.
+  -- A worker that stops gracefully has sent a heartbeat just before.
   insert into ledger.silenced (pid, beat_at)
   select g.pid, g.beat_at from gone g where g.beat_at < clock_timestamp() - interval '1 second';
   return null;
@@ -60,7 +59,7 @@ create trigger ledger_silenced after delete on chancy.workers
   referencing old table as gone for each statement execute function ledger.note_silenced();
 """
 
-#: All of it in one snapshot.
+#: All counts in one snapshot.
 SAMPLE = """
 select
   (select count(*) from ledger.pushes),
@@ -72,12 +71,12 @@ select
 
 
 def open_ledger(dsn: str) -> None:
-    """Begin the account, in a database whose tables of the queue are there and empty."""
+    """Create the triggers, in a migrated database without jobs."""
     tables.ask(dsn, SCHEMA)
 
 
 def check(dsn: str) -> None:
-    """Each job that was pushed has ended once, and under the lease of its last claim."""
+    """Check that each pushed job has finished once, under the lease of its last claim."""
     wrong = tables.ask(
         dsn,
         "select p.id, count(e.id) from ledger.pushes as p left join ledger.ends as e using (id)"
@@ -96,7 +95,7 @@ def check(dsn: str) -> None:
 
 
 def repeated(dsn: str) -> int:
-    """How many jobs were claimed more than once."""
+    """The number of jobs that were claimed more than once."""
     ((count,),) = tables.ask(
         dsn,
         "select count(*) from (select from ledger.claims group by id having count(*) > 1) as many",
@@ -106,10 +105,10 @@ def repeated(dsn: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A worker that was forgotten for its silence, dead or not. Times in seconds since 1970.
+    """A worker that was deleted for missed heartbeats, dead or not. Times in seconds since 1970.
 
-    :param beat_at: when it had beaten last.
-    :param at: when it was forgotten.
+    :param beat_at: time of its last heartbeat.
+    :param at: when it was deleted.
     """
 
     pid: int
@@ -118,7 +117,7 @@ class Silence:
 
 
 def silenced(dsn: str) -> list[Silence]:
-    """All of them."""
+    """All workers that were deleted for missed heartbeats."""
     found = tables.ask(
         dsn,
         "select pid, extract(epoch from beat_at)::float8, extract(epoch from at)::float8"
@@ -129,7 +128,7 @@ def silenced(dsn: str) -> list[Silence]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How many jobs there are, and how they stand, at one moment."""
+    """The number of jobs by state in one snapshot."""
 
     pushed: int
     live: int
@@ -143,9 +142,9 @@ class Sample:
 
 
 class Sampler:
-    """Looks several times a second, from a thread and a session of its own.
+    """Takes a snapshot several times a second, in a thread with its own session.
 
-    :param also: further statements for each snapshot, of which each gives two equal numbers.
+    :param also: further statements for each snapshot; each must return two equal numbers.
     """
 
     def __init__(self, dsn: str, *also: str, every_s: float = 0.15) -> None:
@@ -154,7 +153,7 @@ class Sampler:
         pairs = [f"({one}) as pair{number}" for number, one in enumerate(also)]
         self._sql = f"select * from {', '.join([f'({SAMPLE}) as counts', *pairs])}"
         self.samples: list[Sample] = []
-        #: What did not hold, and any other end of the thread.
+        #: Violated invariants, and unexpected errors of the thread.
         self.problems: list[object] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -174,7 +173,7 @@ class Sampler:
                     while not self._stopping.wait(self._every_s):
                         self._look(session)
             except psycopg.OperationalError:
-                # The server is away: its crash is the fault that is tested.
+                # The server is down: the test crashes it.
                 time.sleep(self._every_s)
             except Exception as error:
                 self.problems.append(error)
@@ -188,7 +187,7 @@ class Sampler:
             self.problems.append((sample, pairs))
 
     def check(self, *, at_least: int) -> None:
-        """The sums were right whenever it looked, which was so often while jobs were unfinished."""
+        """Check that all snapshots held, ``at_least`` of them while jobs were unfinished."""
         assert self.problems == []
         busy = [sample for sample in self.samples if sample.live]
         assert len(busy) >= at_least, f"only {len(busy)} samples"

@@ -7,7 +7,7 @@ import os
 from chancy import Chancy, Queue
 from tests.faults import jobs
 
-# Importing them has registered their jobs.
+# Importing the module registers its jobs.
 JOBS = jobs
 
 

@@ -1,4 +1,4 @@
-"""What the next release brings: workers of this one have not imported it."""
+"""The jobs of the next release, which workers of this one have not imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.faults import book as books
 
 @job(queue="load")
 async def novelty(book: str, number: int) -> int:
-    """A function that is new."""
+    """A new function."""
     books.write(book, number, "begin")
     books.write(book, number, "end")
     return number

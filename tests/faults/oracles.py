@@ -1,4 +1,4 @@
-"""What must hold after every fault, asked of the tables and of the book."""
+"""Invariants that must hold after every fault, checked in the tables and the book."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.book import Book, Entry
 
 
 def check_all_succeeded(dsn: str, count: int) -> None:
-    """Nothing is lost and nothing is there twice: so many jobs, each succeeded, each one row."""
+    """Check that no job is lost or duplicated: ``count`` jobs, each succeeded, each one row."""
     assert tables.states(dsn) == {State.SUCCEEDED: count}
     ((rows, ids),) = tables.ask(
         dsn, "select count(*), count(distinct id) from chancy.finished_jobs"
@@ -20,24 +20,25 @@ def check_all_succeeded(dsn: str, count: int) -> None:
 
 
 def check_ran_once(book: Book, numbers: Collection[int]) -> None:
-    """Each of these jobs began once and ended once, and no other did."""
+    """Check that each of these jobs, and no other, started once and ended once."""
     expected = dict.fromkeys(numbers, 1)
     assert book.count("begin") == expected
     assert book.count("end") == expected
 
 
 def check_not_run_again(book: Book, settled: Collection[int], offset: int) -> None:
-    """What was settled when the book had this size did not begin afterwards."""
+    """Check that no settled job started after the book had this size."""
     again = set(book.count("begin", offset)) & set(settled)
     assert again == set()
 
 
 def find_overlaps(book: Book, excused: Collection[int] = ()) -> list[tuple[int, int, Entry]]:
-    """Runs of a job that went on when another one of it began: the process and its parent, and the
-    other's beginning.
+    """Runs of a job that were still going on when another run of it started.
 
-    :param excused: workers whose runs, and those of their children, may go on while others have
-        taken their jobs: who was taken for dead and was not.
+    Returns the process and its parent of each, and the start of the other run.
+
+    :param excused: workers that were declared dead while they lived. Their runs, and those of their
+        children, may overlap with those of other workers.
     """
     return [
         (pid, parent, entry)
@@ -48,7 +49,7 @@ def find_overlaps(book: Book, excused: Collection[int] = ()) -> list[tuple[int, 
 
 
 def check_bounds(dsn: str) -> None:
-    """Nobody has more attempts, or more crashes, than a job may have."""
+    """Check that no job has more attempts or crashes than allowed."""
     beyond = tables.ask(
         dsn,
         "select id, attempt, max_attempts, crashes from chancy.finished_jobs"

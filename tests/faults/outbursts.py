@@ -1,4 +1,4 @@
-"""Jobs that fail in every way that a record of a failure may break at."""
+"""Jobs that fail in every way that may break the recording of a failure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Jobs that complete themselves in the transaction of what they write, and pause in the middle of
-it; and jobs of several steps."""
+"""Jobs that complete themselves in their own transaction and pause in it; jobs with steps."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ TABLE = "create table payments (number int, attempt int)"
 
 
 def _pause(place: str, folder: str) -> bool:
-    """The first to come here waits for a file. Whether this is the first."""
+    """The first caller waits for a file. Returns whether this is the first call."""
     path = Path(folder)
     try:
         (path / place).touch(exist_ok=False)
@@ -40,18 +39,22 @@ def _note(folder: str, text: str) -> None:
 
 @job(queue="load", max_attempts=1)
 def pay(dsn: str, folder: str, number: int, pause: str) -> None:
-    """``pause``: before or after it completes itself. What its transaction raises is written to a
-    file, since nobody hears of the outcome of a zombie."""
+    """Completes itself in a transaction.
+
+    An error of the transaction is written to a file, as the outcome of a zombie is not reported.
+
+    :param pause: "before" or "after" the completion.
+    """
     this = current_job()
     try:
         with psycopg.connect(dsn) as connection:
-            # So that a test need not wait for the ten seconds which there are otherwise.
+            # So that a test need not wait for the default of ten seconds.
             connection.execute("set idle_in_transaction_session_timeout = '1s'")
             connection.commit()
             row = (number, this.attempt)
             connection.execute("insert into payments values (%s, %s)", row)
             if pause == "before":
-                # The session is not idle here, or the server would end it for that.
+                # Disable the timeout here, or the server would end the idle session.
                 connection.execute("set local idle_in_transaction_session_timeout = 0")
                 _pause(pause, folder)
             this.sync_complete_in(connection)
@@ -82,17 +85,17 @@ async def _session(dsn: str) -> AsyncGenerator[tuple[object, Execute]]:
         await engine.dispose()
 
 
-#: What opens a transaction of a library with an event loop.
+#: Open a transaction of an async library.
 TRANSACTIONS = {"asyncpg": _asyncpg, "AsyncSession": _session}
 
 
 @job(queue="load", max_attempts=1)
 async def pay_async(dsn: str, folder: str, number: int, library: str) -> None:
-    """`pay` for code with an event loop, which does not heed that it is told to stop."""
+    """`pay` for async code, which ignores its cancellation."""
     this = current_job()
     try:
         async with TRANSACTIONS[library](dsn) as (transaction, execute):
-            # Not idle here, or the server would end the session for that.
+            # Disable the timeout here, or the server would end the idle session.
             await execute("set local idle_in_transaction_session_timeout = 0")
             await execute(f"insert into payments values ({number}, {this.attempt})")
             if _pause("before", folder):
@@ -106,7 +109,7 @@ async def pay_async(dsn: str, folder: str, number: int, library: str) -> None:
 
 @job(queue="load", max_attempts=1)
 def in_steps(book: str, folder: str, number: int, steps: int) -> list[int]:
-    """Pauses between its steps, in the middle of them."""
+    """Pauses halfway through its steps."""
     this = current_job()
     done: list[int] = []
     for step in range(steps):

@@ -1,7 +1,7 @@
-"""A process in which ten producers push jobs of one key, until they are told to end.
+"""A process in which ten producers push jobs with one unique key.
 
-``python -m tests.faults.producer DSN BOOK FOLDER NUMBER`` goes on until there is a file ``stop``
-in the folder, and then says as JSON what became of the pushes.
+``python -m tests.faults.producer DSN BOOK FOLDER NUMBER`` runs until the folder has a file
+``stop``, and then prints the results of the pushes as JSON.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ WAYS = (*RULES, "many", "SQL", "undone")
 
 
 class Undo(Exception):
-    """Ends a transaction without a commit."""
+    """Rolls a transaction back."""
 
 
 @dataclass(slots=True)
 class Account:
-    """What the producers of a process were told."""
+    """The results of the pushes of a process."""
 
     pushes: int = 0
-    #: Ids of jobs that their pushes have made, and of those that they met.
+    #: Ids of jobs that the pushes created, and of existing jobs that they returned.
     made: list[str] = field(default_factory=list[str])
     met: list[str] = field(default_factory=list[str])
     errors: list[str] = field(default_factory=list[str])
@@ -48,7 +48,7 @@ class Account:
 
 
 async def push(chancy: Chancy, account: Account, job: Any) -> None:
-    """Push one job in a way that chance chooses."""
+    """Push one job in a random way."""
     match random.choice(WAYS):
         case "many":
             found: list[Reference[Any]] = list(
@@ -77,7 +77,7 @@ async def push(chancy: Chancy, account: Account, job: Any) -> None:
 
 
 async def produce(dsn: str, book: str, stop: str, first: int, account: Account) -> None:
-    """One producer, with a session of its own."""
+    """Run one producer, with its own session."""
     async with Chancy(dsn, pool_size=1) as chancy:
         for number in range(first, first + 1_000_000):
             if os.path.exists(stop):  # noqa: ASYNC240  a look at a local file
@@ -94,7 +94,7 @@ async def produce(dsn: str, book: str, stop: str, first: int, account: Account) 
 
 
 async def main(dsn: str, book: str, folder: str, number: int) -> None:
-    """Produce until there is the file."""
+    """Run the producers until the file exists."""
     account = Account()
     firsts = [(number * PRODUCERS + at) * 1_000_000 for at in range(PRODUCERS)]
     stop = f"{folder}/stop"

@@ -1,7 +1,7 @@
 """The program of a worker that fires ticks: ``python -m tests.faults.run_cron DSN LEASE_S``.
 
-Runs no jobs. Says ``ready`` once it serves. With a lease of 0 nobody elects a leader: every such
-process fires.
+Runs no jobs. Prints ``ready`` once it serves. With a lease of 0 there is no leader election, and
+every such process fires ticks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chancy.plugins.leadership import Leadership
 
 
 async def run(dsn: str, lease_s: float) -> None:
-    """Work until a signal comes."""
+    """Run the worker until a signal arrives."""
     plugins: list[Plugin] = [Cron(poll_s=0.2, keep_ticks=10_000)]
     if lease_s:
         plugins.append(Leadership(lease_s=lease_s))

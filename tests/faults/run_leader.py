@@ -1,14 +1,13 @@
 """The program of a worker that may lead: ``python -m tests.faults.run_leader DSN LEASE_S MODE``.
 
-Says ``ready ID``, and ``term N`` when it begins to lead. While it leads it writes its term into the
-table ``acts``, as fast as it can:
+Prints ``ready ID``, and ``term N`` when it becomes the leader. It then writes its term into the
+table ``acts`` as fast as it can:
 
-- ``polite``: as long as it believes that it leads;
-- ``stubborn``: for ever, as if it were frozen between that question and each write;
-- ``transaction``: once, in a transaction that it begins and commits when it is told to, by lines
-  of input.
+- ``polite``: as long as it believes that it is the leader;
+- ``stubborn``: forever, as if it were frozen between that check and each write;
+- ``transaction``: once, in a transaction that lines of input start and commit.
 
-Says ``refused N`` when a write in term N changed nothing, or its commit failed.
+Prints ``refused N`` when a write in term N changed nothing or its commit failed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ WRITE = "insert into acts (term) select {0} where (select chancy.leads({1}, {0})
 
 
 class Actor(Plugin):
-    """Acts while it leads."""
+    """Writes its term while it is the leader."""
 
     def __init__(self, dsn: str, mode: str) -> None:
         self.dsn = dsn
@@ -69,10 +68,10 @@ class Actor(Plugin):
 
 
 async def run(dsn: str, lease_s: float, mode: str) -> None:
-    """Work until a signal comes."""
+    """Run the worker until a signal arrives."""
     plugins = [Leadership(lease_s=lease_s), Actor(dsn, mode)]
     app = Chancy(dsn, plugins=plugins, no_default_plugins=True)
-    # Nobody declares a frozen worker dead: it is to keep its name.
+    # A frozen worker must not be declared dead, so that it keeps its id.
     async with app, Worker(app, queues=[], heartbeat_timeout_s=600.0) as worker:
         worker.catch_signals()
         say(f"ready {worker.worker_id}")

@@ -1,6 +1,6 @@
 """The program of a worker process: ``python -m tests.faults.run_worker '{"dsn": …}'``.
 
-Says ``ready`` and the id of the worker once it serves, and at the end a `Report`.
+Prints ``ready`` and the id of the worker once it serves, and a `Report` at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chancy.postgres.schema.component import CORE, HEAD, Component
 from tests.faults import jobs, outbursts, payments
 from tests.faults.worker_process import WorkerSettings
 
-# Importing them has registered their jobs.
+# Importing these modules registers their jobs.
 JOBS = (jobs, outbursts, payments)
 
 
@@ -58,7 +58,7 @@ def application(settings: WorkerSettings, tally: Tally) -> Chancy:
 
 
 def plugins(settings: WorkerSettings) -> list[Plugin]:
-    """Those that it is to have."""
+    """The plugins for these settings."""
     made: list[Plugin] = [
         Recovery(sweep_s=settings.sweep_s),
         Retries(Constant(settings.retry_base_s, jitter=Jitter.EQUAL)),
@@ -77,7 +77,7 @@ def plugins(settings: WorkerSettings) -> list[Plugin]:
 
 
 async def run(settings: WorkerSettings) -> None:
-    """Work until a signal comes."""
+    """Run the worker until a signal arrives."""
     tally = Tally()
     if settings.release > 1:
         importlib.import_module("tests.faults.novel")
@@ -102,7 +102,7 @@ async def run(settings: WorkerSettings) -> None:
         report = {
             "settled": worker.settled,
             "stale": worker.stale,
-            "sessions": broker._claim_link.generation,
+            "sessions": broker._claim_session.generation,
             "outcomes": tally.outcomes,
         }
     say(json.dumps(report))

@@ -1,8 +1,8 @@
-"""One small history with everything in it: the path along which faults are injected.
+"""A small scenario with all kinds of jobs, in which faults are injected.
 
 A job that succeeds, one that is retried, one that is delayed, one whose worker died, one that is
-cancelled, some pushed in bulk and some in a transaction. Whatever single call fails, each must
-come to the same end, and none may run more often than it failed.
+cancelled, some pushed in bulk and some in a transaction. Whichever single call fails, each job must
+have the same outcome, and no job may run more often than it failed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RAN = Counter[tuple[str, str]]()
 
 @job(queue="load")
 async def step(scenario: str, name: str, failures: int = 0) -> str:
-    """Fails so often before it succeeds."""
+    """Fails ``failures`` times before it succeeds."""
     _RAN[scenario, name] += 1
     await asyncio.sleep(0)
     if _RAN[scenario, name] <= failures:
@@ -46,7 +46,7 @@ async def step(scenario: str, name: str, failures: int = 0) -> str:
 
 
 class QuickClock(SystemClock):
-    """Waits a twentieth of the time. It measures the real one."""
+    """A clock that measures real time but waits a twentieth of it."""
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds / 20)
@@ -56,12 +56,12 @@ class QuickClock(SystemClock):
 
 
 class Scenario:
-    """One run of the history on a migrated database, which is emptied first."""
+    """One run of the scenario on a migrated database, which is emptied first."""
 
     def __init__(self, dsn: str, faults: Faults | None = None, *, patience: int = 3) -> None:
         self.id = uuid.uuid4().hex
         self.dsn = dsn
-        #: How often a caller makes a call that failed.
+        #: How often a caller attempts a call that fails.
         self.patience = patience
         broker = PostgresBroker(dsn)
         self.switchboard = Switchboard(broker.sql, faults)
@@ -75,13 +75,13 @@ class Scenario:
         )
         self.cancelled = new_id()
         self.expected: dict[str, int] = {}
-        #: How often the worker was started. One that failed at it may have left claims behind.
+        #: How often the worker was started. A failed start may have left claims behind.
         self.starts = 0
-        #: Settlements of the worker that were refused.
+        #: Number of stale settlements of the worker.
         self.stale = 0
 
     async def run(self) -> None:
-        """Live through it, as a service would that tries again what failed."""
+        """Run the scenario, and retry failed calls as a service would."""
         with psycopg.connect(self.dsn, autocommit=True) as session:
             await self._run(session)
 
@@ -102,7 +102,7 @@ class Scenario:
             await self.app.broker.close()
 
     def check(self) -> None:
-        """Each job is finished, once, and has run as often as it failed and once more."""
+        """Check that each job has finished once, and has run once more than it failed."""
         found = {name: count for (id, name), count in _RAN.items() if id == self.id}
         assert found == self.expected
         states = tables.states(self.dsn)
@@ -144,7 +144,7 @@ class Scenario:
         self.expected |= dict.fromkeys(names, 1) | {"retried": 2}
 
     async def _orphan(self) -> None:
-        """A job that was claimed by a worker which is gone."""
+        """Push a job that was claimed by a dead worker."""
         orphan = step.job(scenario=self.id, name="orphaned").with_priority(9).with_id(new_id())
         await self._again(lambda: self.app.push(orphan))
         dead = WorkerRecord(

@@ -1,4 +1,4 @@
-"""What the tables say, asked past the broker."""
+"""Reads the tables directly, without the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg
 
 from chancy.states import State
 
-#: A DSN, or a session that is open: one of its own costs the server some milliseconds.
+#: A DSN, or an open session: a new one costs the server some milliseconds.
 Where = str | psycopg.Connection[Any]
 
 
@@ -27,7 +27,7 @@ def ask(
 
 
 def live(dsn: Where) -> int:
-    """How many jobs are not finished."""
+    """The number of unfinished jobs."""
     ((count,),) = ask(dsn, "select count(*) from chancy.jobs")
     return int(count)
 
@@ -38,7 +38,7 @@ def finished(dsn: Where) -> int:
 
 
 def states(dsn: Where) -> Counter[State]:
-    """All jobs, finished or not, by state."""
+    """The number of jobs by state, finished or not."""
     rows = ask(
         dsn,
         "select state, count(*) from ("
@@ -49,7 +49,7 @@ def states(dsn: Where) -> Counter[State]:
 
 
 def running(dsn: Where, worker_id: UUID) -> int:
-    """How many jobs a worker holds."""
+    """The number of running jobs of a worker."""
     ((count,),) = ask(
         dsn, "select count(*) from chancy.jobs where state = 1 and worker_id = %s", [worker_id]
     )
@@ -57,7 +57,7 @@ def running(dsn: Where, worker_id: UUID) -> int:
 
 
 def running_elsewhere(dsn: Where, worker_id: UUID) -> int:
-    """How many jobs other workers hold."""
+    """The number of running jobs of other workers."""
     ((count,),) = ask(
         dsn, "select count(*) from chancy.jobs where state = 1 and worker_id <> %s", [worker_id]
     )
@@ -71,7 +71,7 @@ def settled_numbers(dsn: Where) -> set[int]:
 
 
 def counters(dsn: Where) -> tuple[int, int, int]:
-    """Of the finished jobs: the sum of attempts and of crashes, and of recorded errors."""
+    """The sums of attempts, crashes and recorded errors of the finished jobs."""
     ((attempts, crashes, errors),) = ask(
         dsn,
         "select coalesce(sum(attempt), 0), coalesce(sum(crashes), 0),"
@@ -86,7 +86,7 @@ def workers(dsn: Where) -> int:
 
 
 def sessions(dsn: Where, name: str) -> int:
-    """How many sessions of the server bear this application name."""
+    """The number of sessions with this application name."""
     ((count,),) = ask(
         dsn, "select count(*) from pg_stat_activity where application_name = %s", [name]
     )
@@ -94,7 +94,7 @@ def sessions(dsn: Where, name: str) -> int:
 
 
 def busy_sessions(dsn: Where, name: str) -> int:
-    """How many sessions of this application name are not idle."""
+    """The number of sessions with this application name that are not idle."""
     ((count,),) = ask(
         dsn,
         "select count(*) from pg_stat_activity where application_name = %s and state <> 'idle'",
@@ -104,19 +104,19 @@ def busy_sessions(dsn: Where, name: str) -> int:
 
 
 def empty(dsn: Where) -> None:
-    """Remove every job, worker and queue."""
+    """Delete all jobs, workers and queues."""
     for name in ("jobs", "finished_jobs", "workers", "queues"):
         ask(dsn, f"delete from chancy.{name}")
 
 
 def passed(dsn: Where, position: int) -> int:
-    """How many jobs behind this position are finished."""
+    """The number of finished jobs after this position."""
     ((count,),) = ask(dsn, "select count(*) from chancy.finished_jobs where pos > %s", [position])
     return int(count)
 
 
 def overdue(dsn: Where) -> int:
-    """How many scheduled jobs could be promoted."""
+    """The number of scheduled jobs that are due."""
     ((count,),) = ask(
         dsn, "select count(*) from chancy.jobs where state = 2 and run_at <= clock_timestamp()"
     )

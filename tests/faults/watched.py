@@ -19,7 +19,7 @@ from tests.faults import jobs
 
 _PR_SET_PDEATHSIG = 1
 
-# Importing them has registered their jobs.
+# Importing the module registers its jobs.
 JOBS = jobs
 
 
@@ -41,7 +41,7 @@ def app() -> Chancy:
 
 @job(queue="loop")
 async def backtrack(book: str, number: int, length: int) -> None:
-    """Keeps the interpreter's lock in one match that takes twice as long for each character."""
+    """Holds the GIL in one regular expression match that takes twice as long for each character."""
     books.write(book, number, "begin")
     re.match(r"(a+)+$", "a" * length + "b")
     books.write(book, number, "end")
@@ -49,7 +49,7 @@ async def backtrack(book: str, number: int, length: int) -> None:
 
 @job(queue="loop")
 async def doze(book: str, number: int, length: int) -> None:
-    """Keeps the interpreter's lock for so many seconds without doing anything."""
+    """Holds the GIL for ``length`` seconds in its first run."""
     books.write(book, number, "begin")
     if books.begun(book, number) == 1:
         ctypes.PyDLL(None).sleep(length)
@@ -58,8 +58,8 @@ async def doze(book: str, number: int, length: int) -> None:
 
 @job(queue="loop")
 async def linger(book: str, number: int) -> None:
-    """Takes a minute, but only the first time."""
-    first = books.begun(book, number) == 0  # before others can know of it, and freeze it
+    """Sleeps for a minute in its first run."""
+    first = books.begun(book, number) == 0  # before the test can see the run and freeze it
     books.write(book, number, "begin")
     if first:
         await asyncio.sleep(60)
@@ -67,7 +67,7 @@ async def linger(book: str, number: int) -> None:
 
 
 def length_of(seconds: float) -> int:
-    """How long the text is on which `backtrack` takes at least this time here."""
+    """The length of the string for which `backtrack` takes at least this long on this machine."""
     length, took = 18, 0.0
     while took < 0.02:
         length += 1
@@ -81,7 +81,7 @@ def length_of(seconds: float) -> int:
 
 @job(queue="loop")
 async def exit_soon(book: str, number: int) -> NoReturn:
-    """Ends its process, once others run beside it."""
+    """Exits its process after 0.2 s, when other jobs run in it."""
     books.write(book, number, "begin")
     await asyncio.sleep(0.2)
     os._exit(66)
@@ -89,7 +89,7 @@ async def exit_soon(book: str, number: int) -> NoReturn:
 
 @job(queue="children")
 def break_down(book: str, number: int) -> None:
-    """Ends its process by a signal, once others run beside it."""
+    """Ends its process by a signal after 0.2 s, when other jobs run beside it."""
     books.write(book, number, "begin")
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -97,8 +97,10 @@ def break_down(book: str, number: int) -> None:
 
 @job(queue="children")
 def cling(book: str, number: int) -> None:
-    """Keeps the interpreter's lock for a minute, but only the first time, beside a program that it
-    has started, and in a child that the system does not end with its worker."""
+    """Holds the GIL for a minute in its first run.
+
+    It has started a program, and its process does not die with the worker.
+    """
     with books.run(book, number):
         if books.begun(book, number) == 1:
             libc = ctypes.PyDLL(None)

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, that can be killed."""
+"""A worker in a separate process that can be killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker process is told. Times are short, so that a death is noticed soon."""
+    """The settings of a worker process. Times are short, so that a death is noticed soon."""
 
     dsn: str
     listen_dsn: str | None = None
@@ -39,32 +39,32 @@ class WorkerSettings:
     heartbeat_timeout_s: float = 2.0
     sweep_s: float = 0.3
     retry_base_s: float = 0.1
-    #: Of the leader; 0: nobody is elected.
+    #: The lease of the leader; 0: no leader is elected.
     lease_s: float = 0.0
-    #: Entries of cron, each with a tick every second.
+    #: Number of cron entries, each with a tick every second.
     entries: int = 0
-    #: 2: the functions of the next release are known.
+    #: 2: the functions of the next release are registered.
     release: int = 2
-    #: The revision of the core that the worker takes for its own.
+    #: The core revision that the worker expects.
     head: str = HEAD
-    #: Whether what fails for good becomes a dead letter.
+    #: Whether jobs that fail for good become dead letters.
     dead_letters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a worker says of itself when it has stopped in good order."""
+    """The report of a worker that has stopped gracefully."""
 
     settled: int
     stale: int
-    #: Sessions that it had for claims; more than one means that it has connected again.
+    #: Number of sessions it has opened for claims; more than one means that it reconnected.
     sessions: int
-    #: Outcomes that it judged, by their name: `Lost` ones were rescued from others.
+    #: The outcomes it judged, by name: `Lost` ones were rescued from other workers.
     outcomes: Counter[str]
 
 
 class WorkerProcess:
-    """Starts at once; `wait_until_ready` tells when it serves. Ended by `close` at the latest."""
+    """A worker process. Starts immediately; see `wait_until_ready`. `close` kills it."""
 
     def __init__(self, name: str, settings: WorkerSettings, log: Path) -> None:
         #: The application name of its sessions.
@@ -104,12 +104,12 @@ class WorkerProcess:
 
     @property
     def stopped(self) -> bool:
-        """Whether it is frozen: a signal that was sent has come."""
+        """Whether the process is frozen, so that a SIGSTOP has taken effect."""
         return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
 
     @property
     def ready(self) -> bool:
-        """Whether it has said that it serves."""
+        """Whether it has reported that it serves."""
         return bool(self._lines)
 
     def wait_until_ready(self, timeout_s: float = 30.0) -> UUID:
@@ -126,7 +126,7 @@ class WorkerProcess:
         return self.log.read_text()
 
     def family(self) -> list[psutil.Process]:
-        """Its children; none if it is gone."""
+        """Its child processes; none if it has ended."""
         try:
             return psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
@@ -136,12 +136,12 @@ class WorkerProcess:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the kernel has taken everything from it."""
+        """Send SIGKILL, and wait until the process has ended."""
         self._process.kill()
         self._process.wait()
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for its end; returns the exit status."""
+        """Wait until it has ended; returns the exit status."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -150,12 +150,12 @@ class WorkerProcess:
             ) from None
 
     def stop(self, timeout_s: float = 20.0) -> Report:
-        """SIGTERM, a good end, and the report."""
+        """Send SIGTERM, and wait for the report."""
         self.signal(signal.SIGTERM)
         return self.report(timeout_s)
 
     def report(self, timeout_s: float = 20.0) -> Report:
-        """Wait for a good end; returns the report."""
+        """Wait for exit status 0; returns the report."""
         assert self.wait(timeout_s) == 0, self.said()[-4000:]
         self._reader.join()
         found: dict[str, Any] = json.loads(self._lines[-1])

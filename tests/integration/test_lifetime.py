@@ -30,7 +30,7 @@ async def test_who_leaves_closes_nothing_for_those_inside(dsn: str) -> None:
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_without_a_session_for_callers_none_is_made(size: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"pool_size={size} leaves no session"):
+    with pytest.raises(ConfigurationError, match=f"pool_size={size} must be at least 1"):
         Chancy("postgresql://localhost/shop", pool_size=size)
 
 

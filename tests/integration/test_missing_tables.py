@@ -45,7 +45,7 @@ async def test_a_push_without_tables_says_what_to_do(
 async def test_a_push_on_tables_of_another_version_says_what_to_do(empty_dsn: str) -> None:
     revision = "0001"
     await asyncio.to_thread(schema.upgrade, empty_dsn, component="core", revision=revision)
-    said = re.escape(f"are at revision {revision}, this version of chancy needs {schema.HEAD}")
+    said = re.escape(f"are at revision {revision}, but this version of chancy needs {schema.HEAD}")
     # There were none at that revision.
     job = jobs.note.job(value=1).with_unique(Unique(key="one"))
     async with Chancy(empty_dsn) as chancy:

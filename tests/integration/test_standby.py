@@ -45,7 +45,7 @@ async def test_a_claim_that_a_standby_confirms_late_is_not_forgotten(
         monkeypatch.setattr(claims, "_DEADLINE_S", 0.5)
         monkeypatch.setattr(claims, "_UNCONFIRMED_S", 0.1)
         monkeypatch.setattr(claims, "_UNKNOWN_FOR_S", 1.0)
-        with pytest.raises(BrokerUnavailable, match="no answer within"):
+        with pytest.raises(BrokerUnavailable, match="no response within"):
             await bench.claim(limit=2)
         for _ in range(12):
             with pytest.raises(BrokerUnavailable, match="synchronous standby"):

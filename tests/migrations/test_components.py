@@ -179,7 +179,7 @@ def test_what_others_stand_on_does_not_go(
         ("core", "0001", "'auditor'"),
         ("ledger", "base", "'auditor'"),
     ):
-        with pytest.raises(ConfigurationError, match=f"{name}.*cannot go back.*{why}"):
+        with pytest.raises(ConfigurationError, match=f"{name}.*cannot be downgraded.*{why}"):
             schema.downgrade(empty_dsn, components=every, component=name, revision=revision)
     assert schema.revisions(empty_dsn) == ALL | {"core": NEXT}
     schema.downgrade(empty_dsn, components=every, component="auditor")
@@ -246,9 +246,9 @@ def made(name: str, *, package: str, head: str = "0001", core: str = "0001") -> 
     ("component", "said"),
     [
         (made("a", package="nowhere.at.all"), "cannot be imported: No module named 'nowhere'"),
-        (made("a", package="tests.nowhere"), "no folder 'versions' in the package 'tests.nowhere'"),
+        (made("a", package="tests.nowhere"), "the package 'tests.nowhere' .* no folder 'versions'"),
         (made("a", package="tests.plugins"), "no folder 'versions'"),
-        (made("a", package="tests.plugins.ledger.migrations"), "said to be 0001.*end in 0002"),
+        (made("a", package="tests.plugins.ledger.migrations"), "declared as 0001.*end in 0002"),
         (made("a", package="tests.plugins.auditor.migrations", core="9999"), "upgrade chancy here"),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_history_that_cannot_be_is_refused(dsn: str, component: Component, sai
 
 def test_a_revision_or_component_that_is_not_there_is_refused(dsn: str) -> None:
     for given, said in (
-        ({"revision": "0001"}, "of which component"),
+        ({"revision": "0001"}, "needs the name of a component"),
         ({"component": "nothing"}, "no component 'nothing'.*core, ledger"),
         ({"component": "ledger", "revision": "0999"}, "has no revision '0999': use head, 0001"),
     ):
@@ -271,8 +271,8 @@ def test_a_revision_or_component_that_is_not_there_is_refused(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("owners", "said"),
     [
-        ([("a", "core", ()), ("b", "x", ())], "'a' calls its tables 'core'"),
-        ([("a", "x", ()), ("b", "x", ())], "'a' and 'b' both call their tables 'x'"),
+        ([("a", "core", ()), ("b", "x", ())], "'a' names its component 'core'"),
+        ([("a", "x", ()), ("b", "x", ())], "'a' and 'b' both name their component 'x'"),
         ([("a", "x", ["b"]), ("b", "y", ["c"]), ("c", None, ["a"])], "depends on itself"),
     ],
 )

@@ -67,7 +67,7 @@ def test_the_way_is_cut_where_a_revision_runs_concurrently(write: Write) -> None
     one = write()
 
     def way(*given: Any) -> list[tuple[str, bool]]:
-        return [(leg.to, leg.concurrently) for leg in history.legs(one, *given)]
+        return [(leg.to, leg.concurrently) for leg in history.runs_between(one, *given)]
 
     assert way("upgrade", None, "head") == [("0001", False), ("0002", True), ("0003", False)]
     assert way("upgrade", "0002", "head") == [("0003", False)]
@@ -75,7 +75,7 @@ def test_the_way_is_cut_where_a_revision_runs_concurrently(write: Write) -> None
     assert way("downgrade", "0003", "base") == [("0002", False), ("0001", True), ("base", False)]
     assert way("downgrade", "0003", "0002") == [("0002", False)]
     assert way("downgrade", "0001", "0002") == []
-    core = history.legs(CORE, "upgrade", None, "head")
+    core = history.runs_between(CORE, "upgrade", None, "head")
     assert [leg.to for leg in core] == [schema.HEAD], "one transaction, as long as it can be"
 
 

@@ -1,4 +1,4 @@
-"""Running the command line: in this process for most tests, in one of its own where it counts."""
+"""Runs the command line: in this process for most tests, in a separate one where it matters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def touch(path: str, seconds: float = 0) -> None:
 
 
 class Answer:
-    """What a command printed, and its exit code."""
+    """The output of a command, and its exit code."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code = code
@@ -63,7 +63,7 @@ class Answer:
 
 
 def environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without settings of chancy or libpq but the given ones."""
+    """The environment, in which only the given settings of chancy and libpq are set."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("CHANCY_", "PG"))}
     return {**kept, **(given or {})}
 
@@ -91,7 +91,7 @@ def command(*arguments: object) -> list[str]:
 def alone(
     *arguments: object, cwd: Path, code: int | None = 0, env: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run ``chancy`` in a process of its own."""
+    """Run ``chancy`` in a separate process."""
     done = subprocess.run(
         command(*arguments),
         cwd=cwd,
@@ -108,7 +108,7 @@ def alone(
 
 
 class Started:
-    """A program that runs."""
+    """A running program."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self.process = process
@@ -120,7 +120,7 @@ class Started:
 
     @property
     def log(self) -> str:
-        """What it has printed so far, errors included."""
+        """The output so far, including stderr."""
         return self._log.read_text()
 
 
@@ -128,7 +128,7 @@ class Started:
 def started(
     program: list[str], *, cwd: Path, env: Mapping[str, str] | None = None
 ) -> Generator[Started]:
-    """A program that runs during the block and is killed if it still does at its end."""
+    """Run a program during the block; it is killed at the end if it is still running."""
     log = cwd / f"log-{os.urandom(4).hex()}.txt"
     with log.open("w") as file:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Functions that the tests push. What they did is seen in lists of this process, or in files."""
+"""Functions that tests push. They record what they did in lists of this process or in files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def note(value: object) -> object:
 
 @job(queue="async")
 async def stamp() -> None:
-    """Notes when it runs, by the clock of this process."""
+    """Records when it runs, by the clock of this process."""
     noted.append(time.monotonic())
 
 
@@ -40,7 +40,7 @@ async def fail(message: str = "no") -> None:
 
 @job(queue="async")
 def fail_times(path: str, times: int) -> int:
-    """Fails so many times, counting in a file."""
+    """Fails ``times`` times; the count is in a file."""
     file = Path(path)
     count = len(file.read_text()) if file.exists() else 0
     if count < times:
@@ -77,5 +77,5 @@ class Holder:
 
 @job(max_attempts=1)
 async def complete() -> None:
-    """Ends itself in what is no transaction at all."""
+    """Completes itself in an object that is not a transaction."""
     await current_job().complete_in(object())

@@ -15,9 +15,9 @@ import pytest
 
 _GRACE_SECONDS = 1.0
 _LISTED = Path(f"/proc/self/task/{os.getpid()}/children").exists()
-# These serve the whole interpreter once it has used multiprocessing.
+# Processes that serve the whole interpreter once it has used multiprocessing.
 _LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-#: Ids of processes that serve the whole run, whichever test first asked for them.
+#: Ids of processes that serve the whole test run.
 lasting: set[int] = set()
 
 
@@ -36,13 +36,15 @@ def _children() -> dict[int, str]:
 
 
 def _below(pid: int) -> Iterator[int]:
-    """The processes that a process has started, and those of theirs. Linux lists them: to look
-    through all processes of the machine, as psutil does, took 5 ms for each test."""
+    """The descendants of a process, as listed by Linux.
+
+    psutil scans all processes of the machine, which took 5 ms for each test.
+    """
     if not _LISTED:
         yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
         return
     for thread in Path(f"/proc/{pid}/task").glob("*/children"):
-        # Whoever has ended meanwhile has no children.
+        # The thread or process may have ended meanwhile.
         with suppress(FileNotFoundError, ProcessLookupError):
             for child in map(int, thread.read_text().split()):
                 yield child
@@ -51,7 +53,7 @@ def _below(pid: int) -> Iterator[int]:
 
 @pytest.fixture
 async def tasks_left_behind() -> AsyncIterator[None]:
-    """For async tests: every task of the test has ended once its other fixtures are done."""
+    """For async tests: fails the test if a task is still running after its other fixtures."""
     before = asyncio.all_tasks()
     yield
     deadline = time.monotonic() + _GRACE_SECONDS
@@ -64,7 +66,7 @@ async def tasks_left_behind() -> AsyncIterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compare before and after. Being automatic, it is set up first and torn down last."""
+    """Fails the test if it leaves processes. An autouse fixture: set up first, torn down last."""
     if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
         request.getfixturevalue("tasks_left_behind")
     before = _children()

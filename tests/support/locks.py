@@ -1,8 +1,8 @@
-"""Which sessions wait for a lock that a test holds."""
+"""A condition for the sessions that wait for a lock held by a test."""
 
 from __future__ import annotations
 
-#: Of ``pg_stat_activity``: a session of this database waits for a row, a key, a table or an
-#: advisory lock. Not the lock "object", under which the commits of all that notify on the whole
-#: server take turns: a test beside this one may hold that for a moment.
+#: A condition on ``pg_stat_activity``: a session of this database waits for a row, a key, a table
+#: or an advisory lock. Excludes the lock "object", which serializes the commits of all transactions
+#: with notifications on the server: another test may hold it briefly.
 BLOCKED = "datname = current_database() and wait_event_type = 'Lock' and wait_event <> 'object'"

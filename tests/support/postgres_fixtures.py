@@ -1,8 +1,8 @@
-"""A Postgres server for the whole run and a database of its own for each test.
+"""A Postgres server for the whole run and a separate database for each test.
 
-The server belongs to the process that directs the run (the controller of pytest-xdist, or the
-only process). ``CHANCY_TEST_DSN`` names a server to use instead; its role must be a superuser.
-The first test that needs the tables migrates a template; every later one clones it.
+The server belongs to the controller of pytest-xdist, or to the only process of the run.
+``CHANCY_TEST_DSN`` names a server to use instead; its role must be a superuser. The first test that
+needs the tables migrates a template database; later tests clone it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from chancy.embedded import PostgresServer
 from tests.support import leftovers
 from tests.support.proxy import Proxy
 
-# Losing the data of the shared server in a power cut is no loss; what a crash of the *server*
-# keeps is tested on `own_server`. synchronous_commit stays on: waits must be where they are.
+# The shared server need not survive a power cut; crashes of the *server* are tested with
+# `own_server`. synchronous_commit stays on, so that commits wait where they do in production.
 SHARED_SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -46,7 +46,7 @@ _MIGRATING = 6_027_301  # the advisory lock under which one process migrates the
 
 @dataclass(slots=True)
 class Run:
-    """What the processes of one run share."""
+    """The server that the processes of one test run share."""
 
     dsn: str
     name: str
@@ -60,19 +60,19 @@ class Run:
         return f"chancy_template_{self.name}"
 
     def make(self, database: str, template: str | None = None) -> None:
-        """Make a database, empty or as a clone of another one."""
+        """Create a database, empty or as a clone of another one."""
         statement = sql.SQL("create database {} template {}").format(
             sql.Identifier(database), sql.Identifier(template or "template1")
         )
         self.execute(statement)
 
     def drop(self, database: str) -> None:
-        """Drop a database if there is one, whoever is connected to it."""
+        """Drop a database if it exists, even with open connections."""
         statement = sql.SQL("drop database if exists {} with (force)")
         self.execute(statement.format(sql.Identifier(database)))
 
     def execute(self, statement: sql.Composed) -> list[TupleRow]:
-        """On a session that stays open: with new ones a test took 37 ms more."""
+        """Run a statement on a persistent session: a new one takes 37 ms more for each test."""
         if self.session is None or self.session.closed:
             self.session = psycopg.connect(self.dsn, autocommit=True)
             leftovers.lasting.add(self.session.info.backend_pid)
@@ -80,13 +80,13 @@ class Run:
         return found.fetchall() if found.description else []
 
     def close(self) -> None:
-        """End the session."""
+        """Close the session."""
         if self.session is not None:
             self.session.close()
 
 
 def _memory() -> Path | None:
-    """A file system in memory with room enough, if there is one.
+    """A file system in memory with enough space, if there is one.
 
     A clone writes some 300 small files: 8 ms in memory, 150 ms on an ext4 disk, fsync off in both.
     """
@@ -102,7 +102,7 @@ class Worker(Protocol):
 
 
 def find_run(config: pytest.Config) -> Run:
-    """The run this process belongs to; starts its server at the first call."""
+    """The run of this process; the first call starts its server."""
     run = config.stash.get(_SERVER, None)
     if run is None:
         handed: dict[str, Any] | None = getattr(config, "workerinput", None)
@@ -121,14 +121,14 @@ def find_run(config: pytest.Config) -> Run:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Worker) -> None:
-    """Tell a new xdist worker where the server is."""
+    """Pass the DSN of the server to a new xdist worker."""
     config: pytest.Config = node.config  # type: ignore[attr-defined]
     run = find_run(config)
     node.workerinput |= {"chancy_dsn": run.dsn, "chancy_run": run.name}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the server, or leave one that was given as it was found."""
+    """Stop the server, or clean up one that ``CHANCY_TEST_DSN`` names."""
     run = config.stash.get(_SERVER, None)
     if run is None:
         return
@@ -140,7 +140,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def migrate_template(dsn: str) -> None:
-    """Bring an empty database to the newest revision of everything that owns tables."""
+    """Migrate an empty database to the newest revision of all components."""
     from chancy import Chancy
 
     Chancy(dsn).sync_migrate()
@@ -148,16 +148,16 @@ def migrate_template(dsn: str) -> None:
 
 @pytest.fixture(scope="session")
 def server_dsn(pytestconfig: pytest.Config) -> str:
-    """The maintenance database of the run's server. Make nothing in it."""
+    """The DSN of the maintenance database of the run's server. Create nothing in it."""
     return find_run(pytestconfig).dsn
 
 
 @pytest.fixture(scope="session")
 def template(pytestconfig: pytest.Config, server_dsn: str) -> str:
-    """The name of the migrated template; made by whichever process comes first."""
+    """The name of the migrated template database, which the first process creates."""
     run = find_run(pytestconfig)
     with closing(psycopg.connect(server_dsn, autocommit=True)) as connection:
-        # A lock of the session: it falls with the connection, whatever happens to us.
+        # A session lock: it is released with the connection even if this process dies.
         connection.execute("select pg_advisory_lock(%s)", (_MIGRATING,))
         known = connection.execute(
             "select from pg_database where datname = %s", (run.template,)
@@ -190,8 +190,10 @@ def _named(dsn: str, database: str) -> str:
 
 
 def _sessions(run: Run, name: str) -> list[str]:
-    """What is still connected to a database after a short grace: a backend ends a little later
-    than the client's close returns."""
+    """The sessions still connected to a database after a grace period.
+
+    A backend ends slightly later than the client's close returns.
+    """
     deadline = time.monotonic() + 10.0
     connected = sql.SQL(
         "select format('%s (%s): %s', pid, application_name, query) from pg_stat_activity"
@@ -206,7 +208,7 @@ def _sessions(run: Run, name: str) -> list[str]:
 
 @pytest.fixture
 def dsn(request: pytest.FixtureRequest, template: str) -> Iterator[str]:
-    """The DSN of a migrated database that is this test's alone.
+    """The DSN of a migrated database that only this test uses.
 
     The test fails if it leaves connections open.
     """
@@ -216,23 +218,23 @@ def dsn(request: pytest.FixtureRequest, template: str) -> Iterator[str]:
 
 @pytest.fixture
 def empty_dsn(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[str]:
-    """The DSN of a database without any tables that is this test's alone."""
+    """The DSN of a database without tables that only this test uses."""
     with _database(find_run(request.config), request, None) as name:
         yield name
 
 
 class OwnServer(Protocol):
-    """What the fixture `own_server` is called with."""
+    """The signature of the fixture `own_server`."""
 
     def __call__(self, *, migrated: bool = True, **settings: str) -> PostgresServer: ...
 
 
 @pytest.fixture
 def own_server() -> Iterator[OwnServer]:
-    """Start a private server, with fsync on, to stop, crash and restart: ``own_server()``.
+    """Starts a private server with fsync, to stop, crash and restart: ``own_server()``.
 
     Its database ``postgres`` is migrated unless ``migrated=False``; further keywords are server
-    settings. It is removed at the end of the test.
+    settings. The server is removed at the end of the test.
     """
     servers: list[PostgresServer] = []
 
@@ -251,7 +253,7 @@ def own_server() -> Iterator[OwnServer]:
 
 @pytest.fixture
 def proxy(server_dsn: str) -> Iterator[Proxy]:
-    """A proxy in front of the run's server: ``proxy.dsn(dsn)`` goes through it."""
+    """A proxy in front of the run's server; ``proxy.dsn(dsn)`` is a DSN through it."""
     found = conninfo_to_dict(server_dsn)
     with Proxy(str(found.get("host", "127.0.0.1")), int(found.get("port") or 5432)) as made:
         yield made
@@ -259,7 +261,7 @@ def proxy(server_dsn: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """An empty directory that other users may enter, unlike ``tmp_path``."""
+    """An empty directory that other users can access, unlike ``tmp_path``."""
     with tempfile.TemporaryDirectory(prefix="chancy-test-") as name:
         path = Path(name)
         path.chmod(0o755)

@@ -1,8 +1,8 @@
-"""A TCP proxy that breaks the line between a client and Postgres on purpose.
+"""A TCP proxy that breaks connections between a client and Postgres on purpose.
 
-It runs in threads, so that a blocked event loop in a test does not stop the network too.
-Each connection has one thread, the only one that touches its sockets: closing a socket that
-another thread reads from would delay the reset until that read returns.
+It runs in threads, so that a blocked event loop of a test does not block the network as well.
+Each connection has one thread, which alone uses its sockets: closing a socket that another thread
+reads from would delay the reset until that read returns.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from urllib.parse import urlsplit, urlunsplit
 
 from chancy.embedded import free_port
 
-# ReadyForQuery: the server has finished what it was asked, a commit included.
+# ReadyForQuery: the server has finished the request, including a commit.
 _READY = b"Z\x00\x00\x00\x05"
 _GLANCE_SECONDS = 0.01
 
 
 class Mode(Enum):
-    """What happens to bytes and to new connections."""
+    """Whether the proxy forwards bytes or drops them."""
 
     PASS = "pass"
     BLACK_HOLE = "black hole"
 
 
 class _Link:
-    """One client's connection and, unless it came into the black hole, the server's end."""
+    """A client's connection and, unless it was accepted by the black hole, one to the server."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket | None) -> None:
         self.proxy = proxy
         self.client = client
         self.server = server
-        self.lossy = server is None  # bytes were lost: the protocol can never go on
+        self.lossy = server is None  # bytes were lost: the connection is unusable
         self.cutting = threading.Event()
-        self.dropped: bytearray | None = None  # the answer that is being kept from the client
+        self.dropped: bytearray | None = None  # the response that is being dropped
         self.thread = threading.Thread(target=self._run, name="proxy link", daemon=True)
         self.thread.start()
 
@@ -54,7 +54,7 @@ class _Link:
                     data = end.recv(65536)
                     with self.proxy.lock:
                         if self.proxy.mode is Mode.BLACK_HOLE:
-                            # Not even an end gets through: the other side must not learn of it.
+                            # The end of a connection is not forwarded either.
                             self.lossy = True
                             if not data:
                                 ends.remove(end)
@@ -74,7 +74,7 @@ class _Link:
                     other.close()
 
     def _forward(self, origin: socket.socket, data: bytes) -> bool:
-        """Pass a chunk on. True once the line must be cut."""
+        """Forward a chunk; returns True once the connection must be reset."""
         if self.server is None:
             return False
         if origin is self.client:
@@ -93,9 +93,9 @@ class _Link:
 
 
 class Proxy:
-    """Listens on 127.0.0.1, on `port`, and forwards to the target until told otherwise.
+    """Listens on `port` of 127.0.0.1 and forwards to the target.
 
-    Every method takes effect before it returns. Usable from any thread.
+    Every method takes effect before it returns. Thread-safe.
     """
 
     def __init__(self, target_host: str, target_port: int) -> None:
@@ -104,7 +104,7 @@ class Proxy:
         self.lock = threading.Lock()
         self.mode = Mode.PASS
         self.reply_cut = threading.Event()
-        """Set once `cut_reply_after` has thrown an answer away."""
+        """Set once `cut_reply_after` has dropped a response."""
         self._trap: Callable[[bytes], bool] | None = None
         self._links: list[_Link] = []
         self._listener: socket.socket | None = None
@@ -123,7 +123,7 @@ class Proxy:
         self.close()
 
     def dsn(self, original: str) -> str:
-        """The same DSN by way of this proxy. TLS is off: it must read the protocol."""
+        """The DSN through this proxy, without TLS, as the proxy reads the protocol."""
         parts = urlsplit(original)
         user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
         query = f"{parts.query}&sslmode=disable" if parts.query else "sslmode=disable"
@@ -131,20 +131,20 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """How many connections are open through the proxy."""
+        """The number of open connections through the proxy."""
         return sum(link.thread.is_alive() for link in self._links)
 
     def black_hole(self) -> None:
-        """Swallow everything both ways; connections stay open, new ones are accepted too."""
+        """Drop all bytes in both directions; connections stay open, and new ones are accepted."""
         with self.lock:
             self.mode = Mode.BLACK_HOLE
 
     def cut(self) -> None:
-        """Reset every connection. New ones pass."""
+        """Reset every connection. New ones are forwarded."""
         self._cut(lambda link: True)
 
     def refuse(self) -> None:
-        """Refuse new connections. Those that are open stay: `cut` them too if you like."""
+        """Refuse new connections. Open ones stay; reset them with `cut`."""
         listener, self._listener = self._listener, None
         if self._acceptor is not None:
             self._acceptor.join()
@@ -153,7 +153,7 @@ class Proxy:
             listener.close()
 
     def heal(self) -> None:
-        """Forward again. A connection that lost bytes is reset, as a real network would."""
+        """Forward again. Connections that lost bytes are reset, as in a real network."""
         with self.lock:
             self.mode = Mode.PASS
             self._trap = None
@@ -161,25 +161,25 @@ class Proxy:
         self._listen()
 
     def cut_reply_after(self, matches: Callable[[bytes], bool]) -> None:
-        """Lose one answer: of the first message from a client that matches.
+        """Drop one response: the one to the first message from a client that matches.
 
-        The message reaches the server, the server finishes it (a commit is durable then),
-        its answer is thrown away and the connection reset. `reply_cut` is set afterwards.
+        The server receives and finishes the message (a commit is then durable). The response is
+        dropped, the connection is reset, and `reply_cut` is set.
 
-        :param matches: is given the bytes as they come, mostly one whole round of the protocol;
-            for example ``lambda sent: b"COMMIT" in sent``.
+        :param matches: called with the bytes as they arrive, usually one whole round of the
+            protocol; for example ``lambda sent: b"COMMIT" in sent``.
         """
         with self.lock:
             self.reply_cut.clear()
             self._trap = matches
 
     def close(self) -> None:
-        """Stop listening and cut everything."""
+        """Stop listening and reset all connections."""
         self.refuse()
         self.cut()
 
     def take_trap(self, data: bytes) -> bool:
-        """Whether these bytes spring the trap, which then is gone. For links, under the lock."""
+        """Whether these bytes match the trap, which is then removed. Called under the lock."""
         if self._trap is None or not self._trap(data):
             return False
         self._trap = None

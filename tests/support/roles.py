@@ -1,4 +1,4 @@
-"""Roles of the database, one of each kind, for the tests of least privilege."""
+"""Database roles, one of each kind, for the tests of least privilege."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ W, P, V = RoleKind.WORKER, RoleKind.PRODUCER, RoleKind.VIEWER
 
 
 class Cast:
-    """Roles of a database, one of each kind, with names that no other test has."""
+    """Roles of a database, one of each kind, with names unique to this test."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -35,7 +35,7 @@ class Cast:
         return make_conninfo(self.dsn, options=f"-c role={self.names[kind]}")
 
     def grant(self, components: Sequence[Component] = COMPONENTS) -> None:
-        """Make the owner the owner, let it migrate, and let it grant what the others need."""
+        """Set the owner, migrate as the owner, and grant privileges to the other roles."""
         owner = self.names[RoleKind.OWNER]
         grants.apply(self.dsn, "chancy", grants.statements(RoleKind.OWNER, owner))
         schema.upgrade(self.of(RoleKind.OWNER), components=components)
@@ -46,7 +46,7 @@ class Cast:
 
 @contextmanager
 def roles(dsn: str, names: Sequence[str]) -> Generator[None]:
-    """Roles are shared by the whole server: they go with the test."""
+    """Create roles for the test and drop them afterwards, as all databases share them."""
 
     def each(connection: psycopg.Connection[Any], *statements: LiteralString) -> None:
         for name in names:

@@ -1,4 +1,4 @@
-"""A plugin that puts a broker in memory beside Postgres, and lets it fail."""
+"""A plugin with a second broker, in memory, which can be made unavailable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chancy.testing.memory import MemoryBroker
 from chancy.testing.stand_in import at_once
 from chancy.testing.store import MemoryStore
 
-#: What works while the broker is away: it asks nobody.
+#: Attributes that work while the broker is unavailable, as they are local.
 _LOCAL = {"check_queue", "capabilities", "close", "away", "store", "asked"}
 
 
@@ -52,7 +52,7 @@ class FailingBroker(MemoryBroker):
 
 
 class BlockingBroker(FailingBroker):
-    """One that threads push to themselves."""
+    """A broker with blocking calls, for pushes from threads."""
 
     def push_blocking(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
@@ -65,7 +65,7 @@ class BlockingBroker(FailingBroker):
 
 
 class TwoBrokers(Plugin):
-    """Supplies the broker ``memory``; all that it makes share their jobs."""
+    """Supplies the broker ``memory``; all of its instances share their jobs."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(RealTime())
@@ -79,7 +79,7 @@ class TwoBrokers(Plugin):
 
     @property
     def funcs(self) -> list[str]:
-        """The functions of the unfinished jobs that are here."""
+        """The functions of the unfinished jobs in this broker."""
         return [row.pushed.func.rpartition(".")[2] for row in self.store.live.values()]
 
 

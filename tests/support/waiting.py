@@ -1,4 +1,4 @@
-"""Waiting for an effect instead of for a time."""
+"""Waits for a condition instead of a fixed time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ async def eventually(
 @overload
 async def eventually(condition: Callable[[], Found], *, timeout: float = ...) -> Found: ...
 async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) -> object:
-    """Ask until the answer is true, and give it.
+    """Call a condition until its result is true, and return the result.
 
-    :param condition: plain or async. An AssertionError it raises means "not yet".
-    :raises AssertionError: after the timeout in seconds, with the last answer.
+    :param condition: plain or async. An AssertionError that it raises means "not yet".
+    :raises AssertionError: after ``timeout`` seconds, with the last result.
     """
     begin = time.monotonic()
     while True:
@@ -43,7 +43,7 @@ async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) 
 
 
 def eventually_sync(condition: Callable[[], Found], *, timeout: float = 30.0) -> Found:
-    """`eventually` for tests without a loop."""
+    """`eventually` for tests without an event loop."""
     begin = asking = time.monotonic()
     while not (answer := condition()):
         if time.monotonic() > begin + timeout:
@@ -54,7 +54,10 @@ def eventually_sync(condition: Callable[[], Found], *, timeout: float = 30.0) ->
 
 
 def _pause(begin: float, asking: float) -> float:
-    """Seconds until the next look: looking takes a fifth of the time at most, and what has lasted
-    may last a twentieth longer. Who looks by a new session keeps a server busy otherwise."""
+    """Seconds until the next call of the condition.
+
+    Calls take a fifth of the time at most, and the total wait grows by a twentieth at most. A
+    condition that opens a session would otherwise keep the server busy.
+    """
     now = time.monotonic()
     return min(_LONGEST_STEP_S, max(_STEP_S, 4 * (now - asking), (now - begin) / 20))

@@ -1,1 +1,1 @@
-"""Claims: which rows a worker takes next."""
+"""Claims: selects the rows that a worker takes next."""

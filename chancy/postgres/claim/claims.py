@@ -1,4 +1,4 @@
-"""Claiming: with hints, and without losing a claim whose answer was lost."""
+"""Claims jobs: starts at position hints, and recovers claims whose response was lost."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from chancy.postgres.statements import Statements
 
 logger = logging.getLogger("chancy.postgres")
 
-#: Seconds for which a claim without an answer may still be carried out by the server: the lock
-#: timeout of the claim (2 s) and the time until the server notices that its client is gone.
+#: Seconds for which the server may still execute a claim whose response was lost: the lock timeout
+#: of the claim (2 s) and the time until the server notices that its client is gone.
 _UNKNOWN_FOR_S = 30.0
-#: A claim does not wait for locks longer than 2 s; a server that needs longer is not well.
+#: Deadline of a claim in seconds. It waits for locks for 2 s at most.
 _DEADLINE_S = 10.0
-#: Seconds after which a commit that waits for a synchronous standby is not about to be confirmed.
+#: Seconds after which a commit that waits for a synchronous standby counts as unconfirmed.
 _UNCONFIRMED_S = 5.0
-#: Leases that are made at a time.
+#: Leases that are generated at a time.
 _LEASES = 64
 
 
 @dataclass(slots=True)
 class _UnansweredClaim:
-    """A claim whose answer was lost."""
+    """A claim whose response was lost."""
 
     lease: UUID
     since: float
-    asked_at: float = 0.0
+    checked_at: float = 0.0
 
 
 @dataclass(slots=True)
-class _Side:
-    """What is remembered for one worker and one queue."""
+class _QueueState:
+    """The hints and unanswered claims of one worker and one queue."""
 
-    lanes: ClaimHints = field(default_factory=ClaimHints)
-    unknown: list[_UnansweredClaim] = field(default_factory=list)
-    #: Whether commits waited for a standby at the last look.
+    hints: ClaimHints = field(default_factory=ClaimHints)
+    unanswered: list[_UnansweredClaim] = field(default_factory=list)
+    #: Whether commits waited for a standby at the last check.
     unconfirmed: bool = False
     generation: int = 0
 
 
 class PostgresClaims:
-    """The claims of the workers of this process."""
+    """Claims jobs for the workers of this process."""
 
-    def __init__(self, link: DedicatedSession, statements: Statements) -> None:
-        self._link = link
+    def __init__(self, session: DedicatedSession, statements: Statements) -> None:
+        self._session = session
         self._sql = statements
         self._leases: list[UUID] = []
-        self._sides: dict[tuple[UUID, str], _Side] = {}
+        self._states: dict[tuple[UUID, str], _QueueState] = {}
 
     async def claim(
         self,
@@ -67,101 +67,108 @@ class PostgresClaims:
         thorough: bool,
         statement: str | None = None,
     ) -> Sequence[Claim]:
+        """Claim jobs of a queue, or return those of a claim whose response was lost.
+
+        :param statement: see `chancy.broker.optional.SqlClaims`; it gets no hints.
         """
-        :param statement: see `chancy.broker.optional.SqlClaims`; it is given no hints.
-        """
-        side = self._sides.get((worker_id, queue))
-        if side is None:
-            side = self._sides[worker_id, queue] = _Side()
-        if side.unknown:
-            found = await self._recover(side, queue, worker_id)
+        state = self._states.get((worker_id, queue))
+        if state is None:
+            state = self._states[worker_id, queue] = _QueueState()
+        if state.unanswered:
+            found = await self._recover(state, queue, worker_id)
             if found:
                 return found
-        if side.generation != self._link.generation:
-            # Another session, perhaps another server, whose sequence may have gone back.
-            side.lanes = ClaimHints()
+        if state.generation != self._session.generation:
+            # A new session, perhaps to another server whose sequence is behind.
+            state.hints = ClaimHints()
         if statement is not None:
-            return await self._take(side, statement, worker_id, queue, limit)
-        began = time.monotonic()
-        hints = side.lanes.plan(began, thorough=thorough)
-        # As text: an idle process takes 0.02 ms to make arrays of them.
-        lanes, positions = (None, None) if hints is None else map(_array, hints)
-        found = await self._take(side, self._sql.claim, worker_id, queue, lanes, positions, limit)
-        side.generation = self._link.generation
+            return await self._take(state, statement, worker_id, queue, limit)
+        started = time.monotonic()
+        hints = state.hints.plan(started, thorough=thorough)
+        # As text: encoding them as arrays takes an idle process 0.02 ms.
+        priorities, positions = (None, None) if hints is None else map(_array, hints)
+        found = await self._take(
+            state, self._sql.claim, worker_id, queue, priorities, positions, limit
+        )
+        state.generation = self._session.generation
         if hints is None:
             now = time.monotonic()
-            side.lanes.learn_front(found, limit=limit, now=now, took_s=now - began)
+            state.hints.learn_front(found, limit=limit, now=now, took_s=now - started)
         else:
-            side.lanes.learn(found, limit=limit)
+            state.hints.learn(found, limit=limit)
         return found
 
     async def _take(
-        self, side: _Side, statement: str, worker_id: UUID, queue: str, *parameters: object
+        self, state: _QueueState, statement: str, worker_id: UUID, queue: str, *parameters: object
     ) -> list[Claim]:
-        lease, began = self._lease(), time.monotonic()
+        lease, started = self._lease(), time.monotonic()
         try:
-            found = await self._link.fetch(
+            found = await self._session.fetch(
                 statement, worker_id, lease, queue, *parameters, deadline_s=_DEADLINE_S
             )
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error, BrokerUnavailable):
-                side.unknown.append(_UnansweredClaim(lease, began))
+                state.unanswered.append(_UnansweredClaim(lease, started))
             raise
         return rows.claims(found, lease=lease, worker_id=worker_id, queue=queue)
 
     def _lease(self) -> UUID:
-        """A new one of a few that were made together: one takes an idle process 0.04 ms."""
+        """A new lease. They are generated in batches: one alone takes an idle process 0.04 ms."""
         if not self._leases:
             self._leases = new_ids(_LEASES)
         return self._leases.pop()
 
-    def unsure(self, worker_id: UUID) -> Sequence[UUID]:
-        """The leases of the claims of a worker whose answer may come yet."""
+    def unanswered_leases(self, worker_id: UUID) -> Sequence[UUID]:
+        """The leases of a worker's claims that the server may still execute."""
         since = time.monotonic() - _UNKNOWN_FOR_S
         return [
-            unknown.lease
-            for (worker, _), side in self._sides.items()
+            claim.lease
+            for (worker, _), state in self._states.items()
             if worker == worker_id
-            for unknown in side.unknown
-            if unknown.since > since
+            for claim in state.unanswered
+            if claim.since > since
         ]
 
-    def forget(self, worker_id: UUID) -> None:
-        """Drop what is remembered of a worker that has left."""
-        for key in [key for key in self._sides if key[0] == worker_id]:
-            del self._sides[key]
+    def remove_worker(self, worker_id: UUID) -> None:
+        """Drop the state of a worker that has stopped."""
+        for key in [key for key in self._states if key[0] == worker_id]:
+            del self._states[key]
 
-    async def _recover(self, side: _Side, queue: str, worker_id: UUID) -> list[Claim]:
-        """The jobs of claims whose answer was lost; asked again until they cannot come any more.
+    async def _recover(self, state: _QueueState, queue: str, worker_id: UUID) -> list[Claim]:
+        """The jobs of a claim whose response was lost; empty if there are none (yet).
 
-        :raises BrokerUnavailable: they may come yet, as commits wait for a standby. One more claim
-            would wait like them, on a session that the server does not give up either.
+        Each such claim is checked once a second for as long as the server may execute it.
+
+        :raises BrokerUnavailable: commits wait for a standby, so the jobs may still be claimed.
+            Another claim would wait as well, on a session that the server does not give up either.
         """
-        now, asked = time.monotonic(), False
-        for unknown in list(side.unknown):
-            if now - unknown.asked_at < 1.0:
+        now, checked = time.monotonic(), False
+        for claim in list(state.unanswered):
+            if now - claim.checked_at < 1.0:
                 continue
-            asked = True
+            checked = True
             found = rows.claims(
-                await self._link.fetch(self._sql.recover, worker_id, unknown.lease),
-                lease=unknown.lease,
+                await self._session.fetch(self._sql.recover, worker_id, claim.lease),
+                lease=claim.lease,
                 worker_id=worker_id,
                 queue=queue,
             )
-            unknown.asked_at = now
-            if found or now - unknown.since > _UNKNOWN_FOR_S:
-                side.unknown.remove(unknown)
+            claim.checked_at = now
+            if found or now - claim.since > _UNKNOWN_FOR_S:
+                state.unanswered.remove(claim)
             if found:
                 logger.info("claim_recovered queue=%s jobs=%d", queue, len(found))
                 return found
-        if asked and side.unknown:
-            ((side.unconfirmed,),) = await self._link.fetch(self._sql.unconfirmed, _UNCONFIRMED_S)
-        if side.unknown and side.unconfirmed:
-            for unknown in side.unknown:
-                unknown.since = now
+        if checked and state.unanswered:
+            ((state.unconfirmed,),) = await self._session.fetch(
+                self._sql.unconfirmed, _UNCONFIRMED_S
+            )
+        if state.unanswered and state.unconfirmed:
+            for claim in state.unanswered:
+                claim.since = now
             raise BrokerUnavailable(
                 f"commits have waited for a synchronous standby for over {_UNCONFIRMED_S:g} s: "
-                "nothing is claimed before it confirms them"
+                "nothing is claimed until it confirms them"
             )
         return []
 

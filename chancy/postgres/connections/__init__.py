@@ -1,1 +1,1 @@
-"""Connections beside the pool: for claims, heartbeats and notifications."""
+"""Connections outside the pool: for claims, heartbeats and notifications."""

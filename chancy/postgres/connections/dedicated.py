@@ -1,4 +1,4 @@
-"""A connection that is opened when it is needed and replaced when it is lost."""
+"""A connection that is opened on first use and replaced when it is lost."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Fetch(Protocol):
 class DedicatedSession:
     """One session of the server for one kind of work, shared by the tasks that do it.
 
-    A worker has one link for each kind of its own work, so that neither a slow caller nor a pool
-    that jobs have emptied can keep it from claiming and settling.
+    A worker has one for each kind of its own work, so that neither a slow caller nor a pool that
+    jobs have exhausted can block its claims and settlements.
     """
 
     def __init__(self, driver: Driver, dsn: str, *, application_name: str) -> None:
@@ -32,13 +32,13 @@ class DedicatedSession:
         self._application_name = application_name
         self._lock = asyncio.Lock()
         self._connection: Connection | None = None
-        #: Counts the sessions; changes when a new server may be on the other side.
+        #: Number of sessions opened so far. A new one may be on another server.
         self.generation = 0
 
     async def fetch(
         self, sql: str, *params: object, deadline_s: float = STATEMENT_DEADLINE_S
     ) -> Sequence[Row]:
-        """Run one statement. Raises what `Connection.fetch` raises."""
+        """Run one statement; see `Connection.fetch`."""
         async with self._lock:
             connection = self._connection
             if connection is None or connection.closed:
@@ -47,7 +47,7 @@ class DedicatedSession:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
-        """The session in a transaction; others wait until it has ended."""
+        """Open a transaction on the session; other tasks wait until it has ended."""
         async with self._lock:
             connection = self._connection
             if connection is None or connection.closed:
@@ -63,9 +63,9 @@ class DedicatedSession:
         return self._connection
 
     async def close(self) -> None:
-        """Close the session. The next statement opens another one, in any event loop."""
+        """Close the session. The next statement opens a new one, in any event loop."""
         connection, self._connection = self._connection, None
-        # A lock that was waited for belongs to that loop for good.
+        # A lock that a task has waited for stays bound to its event loop.
         self._lock = asyncio.Lock()
         if connection is not None:
             with suppress(BrokerUnavailable):

@@ -1,4 +1,4 @@
-"""A heartbeat that depends on neither the event loop nor a pool."""
+"""Heartbeats over a blocking connection, independent of the event loop and the pool."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Register:
-    """Says which workers live and which are gone, on a blocking connection of its own.
+    """Records heartbeats and removes dead workers, on its own blocking connection.
 
-    Not safe to be called from two threads at once.
+    Not thread-safe.
     """
 
     def __init__(self, dsn: str, statements: Statements) -> None:
@@ -25,21 +25,23 @@ class Register:
         self._connection: psycopg.Connection[tuple[int]] | None = None
 
     def beat(self, worker_id: UUID) -> bool:
-        """Say that a worker lives; False if it is not registered.
+        """Record a heartbeat of a worker; returns False if it is not registered.
 
-        :raises BrokerUnavailable: the server cannot be asked.
+        :raises BrokerUnavailable: the server cannot be reached.
         """
         return self._run(self._sql.beat, worker_id).fetchone() is not None
 
     def forget(self, worker_id: UUID) -> bool:
-        """Say that a worker is gone, so that its jobs are rescued; False if that was known.
+        """Remove a dead worker, so that its jobs are rescued.
 
-        :raises BrokerUnavailable: the server cannot be asked.
+        Returns False if it is not registered.
+
+        :raises BrokerUnavailable: the server cannot be reached.
         """
         return self._run(self._sql.unregister, worker_id).rowcount > 0
 
     def _run(self, statement: str, worker_id: UUID) -> psycopg.RawCursor[tuple[int]]:
-        import psycopg  # 40 % of the time that `import chancy` would take
+        import psycopg  # would take 40 % of the time of `import chancy`
 
         try:
             if self._connection is None:
@@ -61,14 +63,14 @@ class Register:
 
 
 class PostgresHeartbeat:
-    """Beats for one worker, from a thread of its own."""
+    """Sends the heartbeats of one worker, from a separate thread."""
 
     def __init__(self, dsn: str, statements: Statements, worker_id: UUID) -> None:
         self._register = Register(dsn, statements)
         self._worker_id = worker_id
 
     def beat(self) -> bool:
-        """See `Heartbeat.beat`. Raises `BrokerUnavailable` if the server cannot be asked."""
+        """See `Heartbeat.beat`. Raises `BrokerUnavailable` if the server cannot be reached."""
         return self._register.beat(self._worker_id)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Hearing notices on a session of our own, and proving that they arrive."""
+"""Receives notifications on a dedicated session, and probes that they arrive."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from chancy.postgres.statements import Statements
 
 
 class PostgresSubscription:
-    """Listens on a channel of one schema. Never opens a transaction: a listener in one stops the
-    cleaning of the server's notification queue."""
+    """Listens on a channel of one schema.
+
+    Never opens a transaction: a listener in a transaction stops the server from truncating its
+    notification queue.
+    """
 
     def __init__(
         self, connection: Connection, statements: Statements, topic: Topic = Topic.WORK
@@ -30,13 +33,13 @@ class PostgresSubscription:
     async def receive(
         self, timeout_s: float, first: Callable[[Notice], None] | None = None
     ) -> list[Notice]:
-        tell = None if first is None else partial(_tell, first)
+        on_first = None if first is None else partial(_on_first, first)
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, deadline - time.monotonic())
-            payloads = await self._connection.notifications(left_s, tell)
+            payloads = await self._connection.notifications(left_s, on_first)
             notices = _notices(payloads)
-            # Garbage is not silence: whoever takes it for that asks for a proof each time.
+            # Do not return early for invalid payloads alone: an empty list makes the caller probe.
             if notices or not payloads:
                 return notices
 
@@ -51,22 +54,22 @@ class PostgresSubscription:
         )
         others: list[Notice] = []
         while (left := deadline - time.monotonic()) > 0:
-            came = await self.receive(left)
-            others += [one for one in came if one.kind is not NoticeKind.PROBE]
-            if any(one.token == nonce for one in came):
+            notices = await self.receive(left)
+            others += [notice for notice in notices if notice.kind is not NoticeKind.PROBE]
+            if any(notice.token == nonce for notice in notices):
                 return others
         self._connection.abort()
         raise BrokerUnavailable(
-            f"a notification sent to ourselves did not arrive within {timeout_s:g} s: the line is "
-            "dead, or something in between keeps notifications; pass listen_dsn, a DSN that "
-            "reaches the server itself"
+            f"a test notification did not arrive within {timeout_s:g} s: the connection is dead, "
+            "or a pooler or proxy does not pass notifications on; pass listen_dsn, a DSN of the "
+            "server itself"
         )
 
     async def close(self) -> None:
         await self._connection.close()
 
 
-def _tell(first: Callable[[Notice], None], payload: str) -> None:
+def _on_first(first: Callable[[Notice], None], payload: str) -> None:
     notice = parse(payload)
     if notice is not None:
         first(notice)

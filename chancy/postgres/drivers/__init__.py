@@ -1,4 +1,4 @@
-"""The two database drivers, behind one protocol."""
+"""The database drivers, asyncpg and psycopg, behind one protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chancy.postgres.drivers.base import Driver
 
 Name: TypeAlias = Literal["asyncpg", "psycopg"]
 
-# Measured with benchmarks/drivers.py through these sessions, direct TCP connections, both
+# Measured with benchmarks/drivers.py through these sessions over direct TCP connections, both
 # drivers alternating on one loop. Postgres 16.14, Python 3.11.7, asyncpg 0.32.0, psycopg 3.3.9
 # (C). asyncpg over psycopg, medians of four runs of five rounds; more is better for asyncpg
 # in calls and rows a second, less is better in milliseconds:
@@ -23,12 +23,12 @@ Name: TypeAlias = Literal["asyncpg", "psycopg"]
 #   notify to payload, median                0.85      0.75
 #   notify to payload, 99th percentile       0.8       0.7
 #
-# A worker's time goes into batches, so asyncpg. Behind a pooler it is psycopg either way.
+# A worker spends its time on batches, hence asyncpg. Behind a pooler psycopg is always used.
 DEFAULT: Final[Name] = "asyncpg"
 
 
 def driver(name: Name = DEFAULT) -> Driver:
-    """The driver of this name. Its library is imported here, not before.
+    """The driver of this name. Its library is imported on this call.
 
     :raises ConfigurationError: there is no such driver.
     """

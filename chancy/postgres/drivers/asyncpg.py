@@ -21,14 +21,14 @@ from chancy.postgres.drivers import base, sqlstates
 from chancy.postgres.drivers.pool import SessionPool
 from chancy.postgres.drivers.session import Session, connect_failure
 
-# More than all statements of chancy and its plugins together.
+# More than the number of statements of chancy and its plugins.
 _CACHED_STATEMENTS = 256
 
-# Seconds that a server has to close its side after a goodbye.
+# Seconds to wait for the server to close a connection.
 _GOODBYE_S = 1.0
 
-# What asyncpg reads from the query of a URI and not from an argument. Everything else that
-# libpq knows (timeouts, keepalives, channel_binding …) it would send to the server as a setting.
+# The parameters that asyncpg reads from the query of a URI instead of an argument. It would send
+# all other parameters of libpq (timeouts, keepalives, channel_binding …) to the server as settings.
 _URI_PARAMETERS = (
     "gsslib",
     "krbsrvname",
@@ -48,19 +48,19 @@ _SERVER_SETTINGS = ("application_name", "options")
 
 
 class _Connection(asyncpg.Connection):
-    """asyncpg leaves the kernel's keepalives as they are: two hours until it looks."""
+    """An asyncpg connection with TCP keepalives: the kernel's default is two hours."""
 
     __slots__ = ("notified",)
 
     def __init__(self, protocol: Any, transport: Any, *rest: Any, **named: Any) -> None:
         super().__init__(protocol, transport, *rest, **named)
-        #: Is told the payloads of all channels.
+        #: Called with the payloads of all channels.
         self.notified: Callable[[str], None] | None = None
         _keep_alive(transport.get_extra_info("socket"))
 
     def _process_notification(self, pid: int, channel: str, payload: str) -> None:
-        # asyncpg would call its listeners in the next turn of the loop: 0.03 ms in a process that
-        # was at rest. A version that does not call this has its listeners called.
+        # asyncpg calls its listeners one loop iteration later: 0.03 ms in an idle process. With a
+        # version that does not call this method, the registered listener gets the payload.
         if self.notified is not None:
             self.notified(payload)
 
@@ -95,8 +95,8 @@ class AsyncpgSession(Session):
     def _notified(self, connection: object, pid: int, channel: str, payload: object) -> None:
         self._inbox.put(str(payload))
 
-    async def _forget_statements(self) -> None:
-        # No statement goes to the server for this, so it works in a failed transaction too.
+    async def _discard_statements(self) -> None:
+        # Sends nothing to the server, so it also works in a failed transaction.
         await self._connection.reload_schema_state()
 
     def _explain(self, error: Exception) -> tuple[str | None, str] | None:
@@ -120,12 +120,12 @@ class AsyncpgSession(Session):
 
 
 class AsyncpgDriver:
-    """Opens sessions over asyncpg; behind a pooler it leaves them to psycopg.
+    """Opens sessions over asyncpg, or over psycopg behind a pooler.
 
-    asyncpg parses a statement in one message and runs it in another. Behind a pooler the two
-    may meet different server sessions unless a transaction holds one (measured: a third of
-    psycopg's calls a second) or the statement has no name and no sync in between (0.6 of
-    them). psycopg sends everything at once.
+    asyncpg parses a statement in one message and runs it in another. Behind a pooler the two may
+    reach different server sessions unless a transaction holds one (measured: a third of psycopg's
+    calls a second) or the statement has no name and there is no sync in between (0.6 of them).
+    psycopg sends everything in one message.
     """
 
     name = "asyncpg"
@@ -158,8 +158,10 @@ class AsyncpgDriver:
 
 
 async def _open(dsn: dsns.Dsn, application_name: str) -> AsyncpgSession:
-    """Try the hosts in turn, each with the whole connect timeout: asyncpg has one for all
-    of them, so that a first host that is silent would hide the others."""
+    """Try the hosts in turn, each with the full connect timeout.
+
+    asyncpg applies one timeout to all hosts, so an unresponsive first host would hide the others.
+    """
     failures: list[BrokerUnavailable] = []
     for host in dsn.hosts or (None,):
         try:
@@ -190,21 +192,21 @@ async def _open(dsn: dsns.Dsn, application_name: str) -> AsyncpgSession:
 
 
 def arguments(dsn: dsns.Dsn, host: dsns.DsnHost | None, application_name: str) -> dict[str, Any]:
-    """What `asyncpg.connect` takes, from the parameters of libpq."""
-    given = dsn.parameters
+    """The arguments of `asyncpg.connect` for the parameters of a DSN."""
+    parameters = dsn.parameters
     arguments: dict[str, Any] = {
-        name: given[key]
+        name: parameters[key]
         for name, key in (
             ("user", "user"),
             ("password", "password"),
             ("database", "dbname"),
             ("passfile", "passfile"),
         )
-        if key in given
+        if key in parameters
     }
-    query = {name: given[name] for name in _URI_PARAMETERS if name in given}
+    query = {name: parameters[name] for name in _URI_PARAMETERS if name in parameters}
     if query.get("sslrootcert") == "system":
-        # libpq's word for the certificates of the system, which asyncpg takes for a file.
+        # For libpq, the certificates of the system; for asyncpg, a file of this name.
         del query["sslrootcert"]
         query.pop("sslmode", None)
         arguments["ssl"] = True
@@ -214,7 +216,7 @@ def arguments(dsn: dsns.Dsn, host: dsns.DsnHost | None, application_name: str) -
         arguments["host"] = host.name or None
         arguments["port"] = host.port
     settings = {"application_name": application_name}
-    settings.update({name: given[name] for name in _SERVER_SETTINGS if name in given})
+    settings.update({name: parameters[name] for name in _SERVER_SETTINGS if name in parameters})
     arguments["server_settings"] = settings
     arguments["timeout"] = dsn.connect_timeout_s
     return arguments
@@ -242,6 +244,6 @@ def _keep_alive(connected: Any) -> None:
         ("TCP_KEEPCNT", dsns.KEEPALIVES_COUNT),
         ("TCP_USER_TIMEOUT", dsns.TCP_USER_TIMEOUT_MS),
     ):
-        # The names that this system does not have are left out.
+        # Not every system has all of these options.
         if hasattr(socket, name):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,8 +1,8 @@
-"""What chancy asks of a database driver: one session, a pool of them, and errors of one kind.
+"""The protocol of a database driver: sessions, a pool of them, and common errors.
 
-The statements use ``$1`` placeholders, which both drivers take. Values that cross are
+Statements use ``$1`` placeholders, which both drivers support. Parameters and results are
 ``uuid.UUID``, ``str``, ``int``, ``float``, ``bool``, aware ``datetime``, ``None``, and lists of
-one of these. JSON crosses as text in both directions: the statements cast it.
+one of these. JSON is passed as text in both directions, and the statements cast it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 Row = Sequence[Any]
 
-#: Seconds after which a statement that has no answer is given up and its socket cut.
+#: Seconds to wait for the response to a statement before its socket is closed.
 STATEMENT_DEADLINE_S = 30.0
 
 
 class Connection(Protocol):
     """One session, used by one task at a time.
 
-    Every call raises `BrokerUnavailable` when the connection is lost or the deadline passes
-    (the session is then closed for good), and `StatementFailed` when the server refuses.
+    Every call raises `BrokerUnavailable` if the connection is lost or the deadline passes (the
+    session is then closed for good), and `StatementFailed` if the server rejects the statement.
     """
 
     @property
@@ -39,28 +39,28 @@ class Connection(Protocol):
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        """A READ COMMITTED transaction: committed on leaving, rolled back on an exception."""
+        """A READ COMMITTED transaction: committed on exit, rolled back on an exception."""
         ...
 
     async def listen(self, channel: str) -> None:
-        """Begin to receive notifications of a channel on this session."""
+        """Start receiving notifications of a channel on this session."""
         ...
 
     async def notifications(
         self, timeout_s: float, first: Callable[[str], None] | None = None
     ) -> list[str]:
-        """Wait for at least one payload, or for the timeout; return what came, in order.
+        """Wait for at least one payload or the timeout; returns the payloads in order of arrival.
 
-        At most 10,000 payloads are kept between calls; what comes above that is dropped and
-        the list then ends with an empty payload.
+        At most 10,000 payloads are kept between calls; further ones are dropped, and the list then
+        ends with an empty payload.
 
-        :param first: is told the first one as it arrives, some turns of the loop before this
-            returns it with the others; not when something had arrived before the call.
+        :param first: called with the first payload as it arrives, some loop iterations before this
+            call returns it with the others; not called if a payload had arrived before the call.
         """
         ...
 
     def abort(self) -> None:
-        """Cut the socket at once, without a word to the server. A pending call fails."""
+        """Close the socket immediately, without notifying the server. A pending call fails."""
         ...
 
     async def close(self) -> None: ...
@@ -75,7 +75,7 @@ class Pool(Protocol):
 
 
 class Driver(Protocol):
-    """How sessions are opened."""
+    """Opens sessions and pools."""
 
     @property
     def name(self) -> str: ...

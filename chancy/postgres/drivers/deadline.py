@@ -1,4 +1,4 @@
-"""The time limit of a session's pending call, kept by one timer for many calls."""
+"""The time limit of a session's pending call: one timer serves many calls."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 from collections.abc import Callable
 from time import monotonic
 
-# A loop that was blocked or a process that was paused finds its deadline passed and the
-# answer already in the socket. The answer gets this long to be read before the cut.
+# After a blocked event loop or a paused process, the deadline has passed but the response may
+# already be in the socket. Seconds to read it before the socket is closed.
 _GRACE_S = 0.02
 
 
 class Deadline:
-    """Calls ``expire`` when a call outlives its limit.
+    """Calls ``expire`` when a call exceeds its time limit.
 
-    Setting a timer for every statement would cost more than the statement's own bookkeeping.
-    Here a call only writes down when it is due; the timer of an earlier call looks at that
-    when it fires, and goes on waiting if the time has moved.
+    A timer for every statement would cost more than the rest of the statement's bookkeeping. So a
+    call only records its deadline; the timer of an earlier call reads it when it fires, and is
+    restarted if the deadline has moved.
     """
 
     __slots__ = ("_at", "_due", "_expire", "_late", "_loop", "_timer", "passed_s", "seconds")
@@ -30,11 +30,11 @@ class Deadline:
         self._late = False
         self._timer: asyncio.TimerHandle | None = None
         self.seconds = math.inf
-        #: The limit that was passed, once one was.
+        #: The limit that was exceeded, or None.
         self.passed_s: float | None = None
 
     def start(self, seconds: float) -> None:
-        """Begin a call that may take this long."""
+        """Start the limit of a call."""
         self.seconds = seconds
         due = self._due = monotonic() + seconds
         self._late = False
@@ -42,11 +42,11 @@ class Deadline:
             self._arm(due, seconds)
 
     def stop(self) -> None:
-        """The call has ended."""
+        """Stop the limit: the call has ended."""
         self._due = math.inf
 
     def cancel(self) -> None:
-        """There will be no more calls."""
+        """Stop the timer for good: there will be no more calls."""
         self._due = self._at = math.inf
         if self._timer is not None:
             self._timer.cancel()
@@ -56,9 +56,9 @@ class Deadline:
         if self._timer is not None:
             self._timer.cancel()
         self._at = at
-        self._timer = self._loop.call_later(delay_s, self._look)
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._at = math.inf
         if self._due == math.inf:

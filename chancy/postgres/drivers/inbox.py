@@ -1,4 +1,4 @@
-"""The notifications that a session has received and nobody has asked for yet."""
+"""A buffer for notifications that a session has received and not returned yet."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-#: Payloads kept between two calls of `Connection.notifications`.
+#: Maximum number of payloads kept between two calls of `Connection.notifications`.
 CAPACITY = 10_000
 
 
 class Inbox:
-    """A bounded buffer of payloads that one task can wait on."""
+    """A bounded buffer of payloads that one task can wait for."""
 
     __slots__ = ("_dropped", "_ended", "_first", "_payloads", "_waiter")
 
@@ -23,7 +23,7 @@ class Inbox:
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, payload: str) -> None:
-        """Keep a payload, or remember that one was dropped."""
+        """Add a payload; if the buffer is full, record that one was dropped."""
         if len(self._payloads) < CAPACITY:
             self._payloads.append(payload)
         else:
@@ -34,7 +34,7 @@ class Inbox:
         self._wake()
 
     def wake(self) -> None:
-        """End the wait although nothing came: the session is gone."""
+        """End a wait without a payload: the session is closed."""
         self._ended = True
         self._wake()
 
@@ -44,9 +44,9 @@ class Inbox:
             waiter.set_result(None)
 
     async def wait(self, timeout_s: float, first: Callable[[str], None] | None = None) -> None:
-        """Return when there is something, after `wake`, or at the timeout.
+        """Wait for a payload, a call of `wake`, or the timeout.
 
-        :param first: is told the first payload as it comes, if it has to be waited for.
+        :param first: called with the first payload as it arrives, unless the buffer has one.
         """
         if self._payloads or self._dropped or self._ended:
             return
@@ -61,7 +61,7 @@ class Inbox:
             self._first = self._waiter = None
 
     def take(self) -> list[str]:
-        """Everything, in the order of arrival; an empty payload last if some were dropped."""
+        """Remove and return all payloads in order of arrival; ends with "" if any were dropped."""
         taken = list(self._payloads)
         if self._dropped:
             taken.append("")

@@ -11,12 +11,12 @@ from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection
 
 
 class SessionPool:
-    """Opens sessions as they are needed and lends the one that was used last.
+    """Opens sessions on demand and reuses the most recently used one first.
 
-    Nothing is sent to the server when a session is lent or comes back: a session has no
-    state of its own that would have to be reset. When one is found broken the idle ones are
-    cut too. What broke it, a restart, a failover or a network that drops idle connections,
-    has usually broken them, and a caller that tries again should not meet them one by one.
+    Nothing is sent to the server when a session is acquired or released: a session has no state
+    that would have to be reset. If one is found broken, the idle ones are closed too. The cause (a
+    restart, a failover, a network that drops idle connections) has usually broken them as well, and
+    a caller that retries should not get them one after the other.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], *, max_size: int) -> None:
@@ -30,9 +30,9 @@ class SessionPool:
     async def filled(
         cls, connect: Callable[[], Awaitable[Connection]], *, min_size: int, max_size: int
     ) -> SessionPool:
-        """A pool with this many sessions open. At most ``max_size`` will be.
+        """Create a pool with ``min_size`` open sessions and at most ``max_size``.
 
-        :raises BrokerError: one of them could not be opened; none is left open.
+        :raises BrokerError: a session could not be opened; none is left open.
         """
         pool = cls(connect, max_size=max_size)
         try:
@@ -44,16 +44,16 @@ class SessionPool:
         return pool
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
-        """Lend a session.
+        """A session of the pool for the duration of an ``async with`` block.
 
-        :raises BrokerUnavailable: there is no connection, or all sessions stayed lent for 30 s.
-        :raises RuntimeError: the pool was closed.
+        :raises BrokerUnavailable: no connection, or all sessions stayed in use for 30 s.
+        :raises RuntimeError: the pool is closed.
         """
-        return _Loan(self)
+        return _PooledSession(self)
 
-    async def lend(self) -> Connection:
-        """A session, to be given back."""
-        await self._acquire()
+    async def acquire(self) -> Connection:
+        """Take a session, to be passed to `release` afterwards."""
+        await self._wait_for_slot()
         try:
             if self._closed:
                 raise RuntimeError("the pool is closed")
@@ -62,7 +62,7 @@ class SessionPool:
             self._free.release()
             raise
 
-    def take_back(self, session: Connection) -> None:
+    def release(self, session: Connection) -> None:
         self._free.release()
         if self._closed:
             session.abort()
@@ -70,12 +70,12 @@ class SessionPool:
             self._idle.append(session)
 
     async def close(self) -> None:
-        """Close the idle sessions; one that is lent is closed when it comes back."""
+        """Close the idle sessions; those in use are closed when they are released."""
         self._closed = True
         idle, self._idle = self._idle, []
         await asyncio.gather(*(session.close() for session in idle))
 
-    async def _acquire(self) -> None:
+    async def _wait_for_slot(self) -> None:
         if not self._free.locked():
             await self._free.acquire()
             return
@@ -85,7 +85,7 @@ class SessionPool:
         except TimeoutError:
             raise BrokerUnavailable(
                 f"all {self._max_size} sessions of the pool stayed in use for "
-                f"{STATEMENT_DEADLINE_S:g} s; a larger pool or shorter transactions would help"
+                f"{STATEMENT_DEADLINE_S:g} s: raise pool_size or shorten transactions"
             ) from None
 
     def _take(self) -> Connection | None:
@@ -99,8 +99,8 @@ class SessionPool:
         return None
 
 
-class _Loan:
-    """A session for the time of a block. (A generator would take 3 µs more.)"""
+class _PooledSession:
+    """Acquires a session for the duration of a block. A generator would take 3 µs more."""
 
     __slots__ = ("_pool", "_session")
 
@@ -109,10 +109,10 @@ class _Loan:
         self._session: Connection | None = None
 
     async def __aenter__(self) -> Connection:
-        self._session = await self._pool.lend()
+        self._session = await self._pool.acquire()
         return self._session
 
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
-            self._pool.take_back(self._session)
+            self._pool.release(self._session)
             self._session = None

@@ -20,11 +20,11 @@ from chancy.postgres.drivers.adaptation import ADAPTERS
 from chancy.postgres.drivers.pool import SessionPool
 from chancy.postgres.drivers.session import Session, connect_failure
 
-# A statement is prepared when it comes for the second time.
+# A statement is prepared when it is run for the second time.
 _PREPARE_THRESHOLD = 1
 _PREPARED_STATEMENTS = 256
 
-# libpq gives no SQLSTATE for a connection that the server refused, only the server's words.
+# libpq reports no SQLSTATE for a connection that the server refused, only the server's message.
 _REFUSALS = (
     ("password authentication failed", "28P01"),
     ("no pg_hba.conf entry", "28000"),
@@ -35,13 +35,15 @@ _REFUSALS = (
 
 
 def _trusted(sql: Any) -> Any:
-    """psycopg's types ask for a literal; our statements come from files."""
+    """Pass a statement as trusted: psycopg's types require a literal, ours come from files."""
     return sql
 
 
 class _Connection(AsyncConnection[tuple[Any, ...]]):
-    """A connection that does not answer a cancellation with a cancel request: psycopg would
-    wait up to ten seconds for a server that may be gone."""
+    """A connection that sends no cancel request when a task is cancelled.
+
+    psycopg would wait up to ten seconds for a server that may be gone.
+    """
 
     async def wait(
         self, gen: PQGen[RV], interval: float = 60.0, timeout: float | None = None
@@ -50,7 +52,7 @@ class _Connection(AsyncConnection[tuple[Any, ...]]):
 
 
 class PsycopgSession(Session):
-    """One session over psycopg, with prepared statements unless a pooler is in between."""
+    """One session over psycopg, with prepared statements unless it goes through a pooler."""
 
     def __init__(self, connection: _Connection, place: str) -> None:
         super().__init__(place)
@@ -60,7 +62,7 @@ class PsycopgSession(Session):
         self._cursor = AsyncRawCursor(connection)
         self._reading = False
         self.server_pid = self._pgconn.backend_pid
-        # In place of psycopg's own handler, which would keep every payload without a bound.
+        # Replaces psycopg's own handler, which keeps payloads without a limit.
         self._pgconn.notify_handler = self._notified
         connection.add_notice_handler(lambda notice: self._noticed(notice.source_function))
 
@@ -89,7 +91,8 @@ class PsycopgSession(Session):
     def _receive(self) -> None:
         self._reading = True
         asyncio.get_running_loop().add_reader(self._pgconn.socket, self._drain)
-        # TLS may have read ahead, and what came during a statement is no longer in the socket.
+        # TLS may have read ahead, and notifications that arrived during a statement have already
+        # been read from the socket.
         self._drain()
 
     def _rest(self) -> None:
@@ -101,16 +104,16 @@ class PsycopgSession(Session):
         try:
             self._pgconn.consume_input()
         except psycopg.Error:
-            # At once: the number of the closed socket may soon be that of another one.
+            # Immediately: the descriptor of the closed socket may be reused.
             self._rest()
             self._inbox.wake()
             return
         while notification := self._pgconn.notifies():
             self._notified(notification)
 
-    async def _forget_statements(self) -> None:
-        # After a failed transaction this is not possible and not needed: the driver forgets
-        # its statements when it sees the ROLLBACK.
+    async def _discard_statements(self) -> None:
+        # In a failed transaction this is neither possible nor needed: the driver discards its
+        # statements when it sees the ROLLBACK.
         if self._pgconn.transaction_status == pq.TransactionStatus.IDLE:
             await self._execute("deallocate all")
 
@@ -123,8 +126,8 @@ class PsycopgSession(Session):
 
     def _cut_socket(self) -> None:
         if not self._gone:
-            # A shutdown and not a close: the pending call still waits on this descriptor,
-            # and the end of the stream is what wakes it.
+            # Shut the socket down instead of closing it: the pending call still waits for this
+            # descriptor, and the end of the stream wakes it.
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as twin:
                 twin.shutdown(socket.SHUT_RDWR)
 
@@ -133,11 +136,11 @@ class PsycopgSession(Session):
 
     async def close(self) -> None:
         if not self._busy:
-            self._release()  # says goodbye
+            self._release()  # terminates the session cleanly
         self.abort()
 
     def prepare_statements(self) -> None:
-        """Have the server keep the statements that come again. Not behind a pooler."""
+        """Prepare repeated statements on the server. Not for a session behind a pooler."""
         self._connection.prepare_threshold = _PREPARE_THRESHOLD
         self._connection.prepared_max = _PREPARED_STATEMENTS
 
@@ -172,8 +175,8 @@ class PsycopgDriver:
 
 
 async def _open(dsn: dsns.Dsn, application_name: str) -> PsycopgSession:
-    # Each address of each host has the connect timeout. The limit around all of them is for
-    # the resolver, which has none.
+    # Each address of each host has the connect timeout. The overall limit is for name resolution,
+    # which has none.
     limit_s = dsn.connect_timeout_s and 2 * dsn.connect_timeout_s * max(1, len(dsn.hosts))
     try:
         async with asyncio.timeout(limit_s):
@@ -192,11 +195,11 @@ async def _open(dsn: dsns.Dsn, application_name: str) -> PsycopgSession:
 
 
 def _refusal(sqlstate: str | None, text: str) -> tuple[str | None, str]:
-    """Tell a server that will not have us from one that is not there."""
+    """The SQLSTATE of a refused connection, from the server's message, and the message."""
     if sqlstate is None and "FATAL:" in text:
-        said = text.rpartition("FATAL:")[2].strip()
+        message = text.rpartition("FATAL:")[2].strip()
         for start, code in _REFUSALS:
-            if said.startswith(start):
+            if message.startswith(start):
                 return code, text
     return sqlstate, text
 

@@ -8,12 +8,12 @@ from typing import Final, Protocol
 from chancy.errors import StatementFailed
 from chancy.postgres.drivers import sqlstates
 
-# Said each time: behind a pooler the level of the session is not ours to set.
+# Set for each transaction: behind a pooler we cannot set the level of the session.
 _BEGIN: Final = "begin isolation level read committed"
 
 
 class Session(Protocol):
-    """What a transaction needs of its session."""
+    """The part of a session that a transaction uses."""
 
     in_transaction: bool
 
@@ -26,9 +26,9 @@ class Session(Protocol):
 
 
 class Transaction:
-    """See `Connection.transaction`.
+    """Implements `Connection.transaction`.
 
-    Not a generator: one that is thrown away with an open transaction could not await.
+    Not a generator: one that is discarded with an open transaction could not await the rollback.
     """
 
     __slots__ = ("_session",)
@@ -38,7 +38,7 @@ class Transaction:
 
     async def __aenter__(self) -> None:
         if self._session.in_transaction:
-            raise RuntimeError("a transaction was begun inside a transaction")
+            raise RuntimeError("a transaction was started inside another transaction")
         await self._session.command(_BEGIN)
         self._session.in_transaction = True
 
@@ -51,10 +51,10 @@ class Transaction:
         session = self._session
         session.in_transaction = False
         if kind is None:
-            # A commit after a failed statement is answered with ROLLBACK, not with an error.
+            # The server responds to a commit after a failed statement with ROLLBACK, not an error.
             if await self._commit() != "COMMIT":
                 raise StatementFailed(
-                    "nothing was committed: a statement of the transaction had failed",
+                    "the transaction was rolled back: one of its statements had failed",
                     sqlstate=sqlstates.FAILED_TRANSACTION,
                 )
         elif session.closed:
@@ -70,13 +70,13 @@ class Transaction:
         except StatementFailed:
             raise
         except BaseException:
-            # As where a statement of another task is still under way: what that session is given
-            # next would be of this transaction, and acknowledged without a commit.
+            # For example, another task still runs a statement on the session. The next statement
+            # would become part of this transaction and be acknowledged without a commit.
             self._session.abort()
             raise
 
     async def _roll_back(self) -> None:
-        # The caller's exception counts; a session that cannot roll back is not used again.
+        # Keep the caller's exception; a session that cannot roll back is not used again.
         try:
             await self._session.command("rollback")
         except Exception:

@@ -1,1 +1,1 @@
-"""Pushes: one at a time, many at once, and within the caller's transaction."""
+"""Pushes: single jobs, bulk pushes, and pushes within the caller's transaction."""

@@ -1,4 +1,4 @@
-"""Pushing: one commit for pushes of the same moment, and patience with a server that is away."""
+"""Coalesces concurrent pushes into one commit, and retries while the server is unavailable."""
 
 from __future__ import annotations
 
@@ -16,73 +16,85 @@ from chancy.clock import Backoff
 from chancy.errors import BrokerError, StatementFailed
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.push.bulk import Fetch, Replay, store_all
-from chancy.postgres.push.statement import PATIENCE_S, insertion, keyed, known, stand_ins, without
+from chancy.postgres.push.statement import (
+    PATIENCE_S,
+    already_stored,
+    insertion,
+    keyed,
+    stand_ins,
+    without,
+)
 from chancy.postgres.statements import Statements
 
 Transaction = Callable[[], AbstractAsyncContextManager[Connection]]
 
-#: Single pushes of one process that have a statement of their own at the same moment. What comes
-#: meanwhile goes together, when one of them is done.
+#: Statements for single pushes that one process runs at the same time. Pushes that arrive meanwhile
+#: are stored together when one of these statements is done.
 AT_ONCE = 2
-#: Jobs of single pushes that go together, at most.
+#: Maximum number of single pushes that one statement stores.
 TOGETHER = 1_000
-#: Seconds that single pushes wait for one of those on their way to be done, before they go beside
-#: them, together: a server that is slow is not asked once for each.
+#: Seconds after which waiting pushes stop waiting for a running statement and get a further one
+#: together: a slow server does not get one statement for each.
 _TURN_S = 0.25
 _ALL_STORED: Mapping[UUID, UUID] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
 class _WaitingPush:
-    """A single push that waits for its turn. The answer: whether it was stored with others."""
+    """A single push that waits to be stored together with others.
+
+    :param stored: resolves to whether the shared statement stored the job.
+    """
 
     job: PreparedJob
     stored: asyncio.Future[bool]
 
 
 class PushCoalescer:
-    """Stores the jobs of the callers of this process.
+    """Stores the jobs that this process pushes, and coalesces concurrent pushes of single jobs.
 
-    A single push goes at once while few are on their way; a caller that pushes one job after the
-    other never waits. Of many at once most wait for a moment and share a statement and a commit
-    with their neighbours (100 callers: 4 times the jobs a second of a statement for each).
-    If that statement fails each of them goes on alone, so that none pays for another.
+    A single push is sent immediately while fewer than `AT_ONCE` are in flight, so a caller that
+    pushes one job after the other never waits. Of many concurrent pushes most wait briefly and
+    share a statement and a commit with others (100 callers: 4 times the jobs a second of one
+    statement each). If a shared statement fails, each push is retried alone, so that one bad job
+    does not fail the others.
     """
 
     def __init__(self, fetch: Fetch, transaction: Transaction, statements: Statements) -> None:
         self._fetch = fetch
         self._transaction = transaction
         self._sql = statements
-        self._flying = 0
+        self._in_flight = 0
         self._waiting: list[_WaitingPush] = []
-        self._flights: set[asyncio.Task[None]] = set()
-        self._impatience: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     async def push(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
-        """Store jobs in a transaction of their own; see `Broker.push`.
+        """Store jobs in a new transaction; see `Broker.push`.
 
-        Those with unique keys share a statement with nobody: it may wait for another transaction.
-        :raises BrokerError: the server refused them, or did not take them for 15 seconds.
+        Jobs with unique keys never share a statement, as it may wait for another transaction.
+
+        :raises BrokerError: the server rejected the jobs, or did not accept them for 15 seconds.
         """
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             if keyed(jobs):
                 return await self._insert(jobs)
             if len(jobs) > 1:
-                await self._first_try(jobs)
-            elif self._flying < AT_ONCE:
-                await self._take_off(jobs)
-            elif not await self._join(jobs[0]):
+                await self._store_new(jobs)
+            elif self._in_flight < AT_ONCE:
+                await self._store_alone(jobs)
+            elif not await self._store_with_others(jobs[0]):
                 await self._repeat(jobs)
         except BrokerError as error:
-            return await self._persist(jobs, error, began + PATIENCE_S)
+            return await self._retry(jobs, error, started + PATIENCE_S)
         return _ALL_STORED
 
     async def push_many(self, chunks: Iterator[Sequence[PreparedJob]]) -> Mapping[UUID, UUID]:
-        """Store jobs in a transaction of their own; see `Broker.push_many`.
+        """Store jobs in a new transaction; see `Broker.push_many`.
 
-        :raises BrokerError: the server refused them, did not take them for 15 seconds, or was
-            lost in the middle of more jobs than are kept.
+        :raises BrokerError: the server rejected the jobs, did not accept them for 15 seconds, or
+            the connection was lost after more chunks than are kept for a repetition.
         """
         first = next(chunks, [])
         if len(first) < CHUNK:
@@ -91,31 +103,31 @@ class PushCoalescer:
         replay = Replay(chain([first], chunks))
         try:
             try:
-                return await self._store(replay)
+                return await self._store_bulk(replay)
             except StatementFailed as error:
-                if not (known(error) and replay.complete):
+                if not (already_stored(error) and replay.complete):
                     raise
                 replay.restart()
-                return await self._store(replay)
+                return await self._store_bulk(replay)
         except BrokerError as error:
             jobs = replay.everything()
             if jobs is None:
                 raise
-            return await self._persist(jobs, error, give_up_at)
+            return await self._retry(jobs, error, give_up_at)
 
-    async def _store(self, replay: Replay) -> Mapping[UUID, UUID]:
+    async def _store_bulk(self, replay: Replay) -> Mapping[UUID, UUID]:
         async with self._transaction() as session:
             return await store_all(self._sql, replay.insertions(self._sql), session.fetch)
 
     async def close(self) -> None:
-        """Wait for what is on its way."""
-        while self._flights:
-            await asyncio.wait(self._flights)
+        """Wait for the shared statements in flight."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
-    async def _persist(
+    async def _retry(
         self, jobs: Sequence[PreparedJob], error: BrokerError, give_up_at: float
     ) -> Mapping[UUID, UUID]:
-        """Go on after an error, as long as the server may take the jobs yet."""
+        """Repeat a push after an error until it succeeds, fails for good or runs out of time."""
         backoff = Backoff()
         while True:
             pause = backoff.next_s()
@@ -127,83 +139,84 @@ class PushCoalescer:
             except BrokerError as next_error:
                 error = next_error
 
-    async def _first_try(self, jobs: Sequence[PreparedJob]) -> None:
+    async def _store_new(self, jobs: Sequence[PreparedJob]) -> None:
+        """Store jobs that are likely to be new and have no unique keys."""
         statement, parameters = insertion(self._sql, jobs, new=True)
         try:
             await self._fetch(statement, *parameters)
         except StatementFailed as error:
-            if not known(error):
+            if not already_stored(error):
                 raise
             await self._insert(jobs)
 
     async def _insert(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
-        """Store jobs that may be there, or have unique keys."""
+        """Store jobs that may exist or have unique keys."""
         statement, parameters = insertion(self._sql, jobs, new=False)
         return stand_ins(self._sql, statement, await self._fetch(statement, *parameters))
 
     async def _repeat(self, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
-        """After a try whose outcome is not known: store those that are not there."""
-        there = await self._fetch(self._sql.pushed_before, [job.id for job in jobs])
-        missing = without(jobs, (row[0] for row in there))
+        """After an attempt with an unknown outcome: store the jobs that do not exist yet."""
+        stored = await self._fetch(self._sql.pushed_before, [job.id for job in jobs])
+        missing = without(jobs, (row[0] for row in stored))
         return await self._insert(missing) if missing else _ALL_STORED
 
-    async def _take_off(self, jobs: Sequence[PreparedJob]) -> None:
-        self._flying += 1
+    async def _store_alone(self, jobs: Sequence[PreparedJob]) -> None:
+        self._in_flight += 1
         try:
-            await self._first_try(jobs)
+            await self._store_new(jobs)
         finally:
-            self._land()
+            self._statement_done()
 
-    def _land(self) -> None:
-        """Let those who wait meanwhile go."""
-        self._flying -= 1
-        if self._flying < AT_ONCE:
-            self._depart()
+    def _statement_done(self) -> None:
+        """Count a statement as done, and send the waiting pushes if there is room."""
+        self._in_flight -= 1
+        if self._in_flight < AT_ONCE:
+            self._send_waiting()
 
-    def _depart(self) -> None:
-        """Let those who wait go, together."""
+    def _send_waiting(self) -> None:
+        """Start one statement for the waiting pushes."""
         together = self._waiting[:TOGETHER]
         del self._waiting[:TOGETHER]
         if together:
-            self._flying += 1
-            flight = asyncio.create_task(self._fly(together), name="chancy push")
-            self._flights.add(flight)
-            flight.add_done_callback(self._flights.discard)
-        self._watch()
+            self._in_flight += 1
+            task = asyncio.create_task(self._store_together(together), name="chancy push")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._reset_timer()
 
-    def _watch(self) -> None:
-        """Let those who wait now go in a while at the latest."""
-        if self._impatience is not None:
-            self._impatience.cancel()
-            self._impatience = None
+    def _reset_timer(self) -> None:
+        """Send the pushes that wait now after `_TURN_S` at the latest."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._waiting:
             loop = asyncio.get_running_loop()
-            self._impatience = loop.call_later(_TURN_S, self._depart)
+            self._timer = loop.call_later(_TURN_S, self._send_waiting)
 
-    async def _fly(self, together: list[_WaitingPush]) -> None:
+    async def _store_together(self, together: list[_WaitingPush]) -> None:
         stored = False
         try:
-            await self._first_try([one.job for one in together])
+            await self._store_new([push.job for push in together])
             stored = True
         except BrokerError:
-            pass  # each of them meets the error again by itself, or does not
+            pass  # each push is repeated alone and gets its own error
         finally:
-            for one in together:
-                if not one.stored.done():
-                    one.stored.set_result(stored)
-            self._land()
+            for push in together:
+                if not push.stored.done():
+                    push.stored.set_result(stored)
+            self._statement_done()
 
-    async def _join(self, job: PreparedJob) -> bool:
-        """Go with others; False if that failed."""
-        mine = _WaitingPush(job, asyncio.get_running_loop().create_future())
-        self._waiting.append(mine)
-        if self._impatience is None:
-            self._watch()
+    async def _store_with_others(self, job: PreparedJob) -> bool:
+        """Wait for a shared statement; returns False if it failed."""
+        push = _WaitingPush(job, asyncio.get_running_loop().create_future())
+        self._waiting.append(push)
+        if self._timer is None:
+            self._reset_timer()
         try:
-            return await mine.stored
+            return await push.stored
         except asyncio.CancelledError:
-            if mine in self._waiting:
-                self._waiting.remove(mine)
+            if push in self._waiting:
+                self._waiting.remove(push)
                 if not self._waiting:
-                    self._watch()
+                    self._reset_timer()
             raise

@@ -1,4 +1,4 @@
-"""What is told of a push that failed because the tables are missing, or of another version."""
+"""Explains a push that failed because the tables are missing or of another revision."""
 
 from __future__ import annotations
 
@@ -8,36 +8,34 @@ from contextlib import suppress
 from chancy.errors import BrokerError, SchemaMismatch
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.drivers.base import Row
-from chancy.postgres.schema import component
-from chancy.postgres.schema import migrate as schema
-from chancy.postgres.schema import status as standing
+from chancy.postgres.schema import component, migrate, status
 
 
-async def tell(
-    error: Exception, fetch: Callable[[str], Awaitable[Sequence[Row]]], name: str
+async def check(
+    error: Exception, fetch: Callable[[str], Awaitable[Sequence[Row]]], schema: str
 ) -> None:
-    """Look whether the tables are why a statement failed. Nothing is known where they cannot be
-    read.
+    """Raise `SchemaMismatch` if missing or outdated tables explain why a statement failed.
 
-    :param error: of ours or of the driver of a caller, whose transaction cannot be used any more.
-    :param fetch: runs a statement on a session of its own.
-    :param name: of the schema.
-    :raises SchemaMismatch: they are.
+    Does nothing if the revisions cannot be read.
+
+    :param error: raised by chancy or by the driver of the caller, whose transaction has failed.
+    :param fetch: runs a statement on another session.
+    :raises SchemaMismatch: the tables are missing or of another revision.
     """
     if sqlstates.something_missing(error):
         with suppress(BrokerError):
-            _check(error, await schema.find_revisions(fetch, name), name)
+            _check(error, await migrate.find_revisions(fetch, schema), schema)
 
 
-def tell_sync(error: Exception, fetch: Callable[[str], Sequence[Row]], name: str) -> None:
-    """`tell` for code without an event loop."""
+def check_sync(error: Exception, fetch: Callable[[str], Sequence[Row]], schema: str) -> None:
+    """`check` for code without an event loop."""
     if sqlstates.something_missing(error):
         with suppress(BrokerError):
-            _check(error, component.found_by(fetch, name), name)
+            _check(error, component.read_revisions(fetch, schema), schema)
 
 
-def _check(error: Exception, found: dict[str, str], name: str) -> None:
+def _check(error: Exception, found: dict[str, str], schema: str) -> None:
     try:
-        standing.check(found, name)
+        status.check(found, schema)
     except SchemaMismatch as mismatch:
         raise mismatch from error

@@ -1,4 +1,4 @@
-"""The statement that suits the jobs of a push, and its parameters. Pure."""
+"""Selects the statement for the jobs of a push, and builds its parameters. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chancy.job.unique import UniqueKey
 from chancy.postgres.drivers.sqlstates import UNIQUE_VIOLATION
 from chancy.postgres.statements import Statements
 
-#: Seconds for which a push goes on trying while the server is away or refuses for the moment.
+#: Seconds for which a push is retried while the server is unavailable or reports a retryable error.
 PATIENCE_S = 15.0
-#: Characters of arguments that are sent as one JSON array: jsonb takes 256 MB.
-_MOST_TOGETHER = 16_000_000
-#: Fields of a job that has no unique key: all but the last.
+#: Maximum characters of arguments sent as one JSON array; jsonb accepts 256 MB.
+_MAX_ARRAY_CHARACTERS = 16_000_000
+#: The number of fields without the last one, the unique key.
 _PLAIN = len(PreparedJob._fields) - 1
 _NO_RULE: tuple[None, ...] = (None,) * len(UniqueKey._fields)
 
@@ -29,10 +29,10 @@ def insertion(
 ) -> tuple[str, list[object]]:
     """The statement that stores the jobs.
 
-    :param new: the jobs are likely to be new: quicker, but it fails with a unique violation if
-        one of them is there, or comes twice. Otherwise these stay as they are.
-    :param guarded: whether the notice may be left to another push of the moment. Not for a
-        transaction that may stay open for long: its guard would silence the others.
+    :param new: use the faster statement for jobs that are likely to be new. It fails with a unique
+        violation if one of them exists or is in the list twice; otherwise such jobs are skipped.
+    :param guarded: whether a concurrent push may send the notification instead. Not for a
+        transaction that may stay open for long: its guard would suppress theirs.
     """
     if keyed(jobs):
         return sql.push_unique, [*_keyed_columns(jobs), guarded]
@@ -45,8 +45,10 @@ def insertion(
 
 
 def _plain(jobs: Sequence[PreparedJob]) -> list[object] | None:
-    """The parameters of the statement for jobs that differ in ids and arguments alone, but the
-    last; None for others."""
+    """The parameters, without the last one, for jobs that differ only in id and arguments.
+
+    None if the jobs differ in anything else.
+    """
     id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, _ = zip(
         *jobs, strict=True
     )
@@ -54,22 +56,24 @@ def _plain(jobs: Sequence[PreparedJob]) -> list[object] | None:
     if (
         any(values.count(values[0]) != every for values in (queue, priority, func, max_attempts))
         or any(values.count(None) != every for values in (run_at, delay_s, meta, limits))
-        or sum(map(len, arguments)) > _MOST_TOGETHER
+        or sum(map(len, arguments)) > _MAX_ARRAY_CHARACTERS
     ):
         return None
     return [list(id), queue[0], priority[0], func[0], f"[{','.join(arguments)}]", max_attempts[0]]
 
 
 def keyed(jobs: Sequence[PreparedJob]) -> bool:
-    """Whether one of the jobs has a unique key. 0.03 µs a job."""
+    """Whether any of the jobs has a unique key. 0.03 µs a job."""
     return any(map(_unique, jobs))
 
 
 def stand_ins(sql: Statements, statement: str, rows: Iterable[Sequence[Any]]) -> dict[UUID, UUID]:
-    """The ids of jobs that an insertion did not store, each with that of the job with its key.
+    """The ids of jobs that an insertion did not store, each with the id of the job with its key.
 
-    :param statement: the one that gave the rows; others than that of unique jobs store all.
-    :raises DuplicateJob: the key was not to be held; nothing of the statement was kept.
+    :param statement: the statement that returned the rows. All but the one for unique jobs store
+        every job.
+    :raises DuplicateJob: another job has a key that must be free; nothing of the statement was
+        stored.
     """
     found: dict[UUID, UUID] = {}
     if statement is sql.push_unique:
@@ -80,13 +84,13 @@ def stand_ins(sql: Statements, statement: str, rows: Iterable[Sequence[Any]]) ->
     return found
 
 
-def known(error: BrokerError) -> bool:
-    """Whether an insertion of new jobs failed because one of them is there."""
+def already_stored(error: BrokerError) -> bool:
+    """Whether an insertion of new jobs failed because one of them exists."""
     return isinstance(error, StatementFailed) and error.sqlstate == UNIQUE_VIOLATION
 
 
 def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
-    """The parameters of the push statement but the last: one list for each field."""
+    """The parameters of the push statement, without the last one: one list for each field."""
     id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, _ = zip(
         *jobs, strict=True
     )
@@ -96,16 +100,16 @@ def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
         _shared(priority),
         _shared(func),
         list(arguments),
-        _given(run_at),
-        _given(delay_s),
+        _optional(run_at),
+        _optional(delay_s),
         _shared(max_attempts),
-        _given(meta),
-        _given(limits),
+        _optional(meta),
+        _optional(limits),
     ]
 
 
 def _keyed_columns(jobs: Sequence[PreparedJob]) -> list[list[Any]]:
-    """The parameters of the statement for unique jobs but the last: one list for each field."""
+    """The parameters of the statement for unique jobs, without the last one: a list per field."""
     fields = [list(values) for values in zip(*jobs, strict=True)]
     rules = [rule or _NO_RULE for rule in fields.pop()]
     keys, *others = zip(*rules, strict=True)
@@ -114,15 +118,15 @@ def _keyed_columns(jobs: Sequence[PreparedJob]) -> list[list[Any]]:
 
 
 def _shared(values: tuple[object, ...]) -> list[object]:
-    """One value for all if they are equal, which is the usual case."""
+    """One value if all are equal, which is the usual case; otherwise all of them."""
     return [values[0]] if values.count(values[0]) == len(values) else list(values)
 
 
-def _given(values: tuple[object, ...]) -> list[object] | None:
+def _optional(values: tuple[object, ...]) -> list[object] | None:
     return None if values.count(None) == len(values) else list(values)
 
 
-def without(jobs: Sequence[PreparedJob], there: Iterable[UUID]) -> list[PreparedJob]:
-    """Those of the jobs whose ids are not there."""
-    ids = set(there)
+def without(jobs: Sequence[PreparedJob], stored: Iterable[UUID]) -> list[PreparedJob]:
+    """The jobs whose ids are not among the stored ones."""
+    ids = set(stored)
     return [job for job in jobs if job.id not in ids]

@@ -1,1 +1,1 @@
-"""The tables: migrations, their status, and grants."""
+"""The tables: migrations, their status, and grants for roles."""

@@ -1,7 +1,7 @@
-"""Components: what owns tables. The core is one, and each plugin that brings tables of its own.
+"""Components: the owners of tables. The core is one, and so is each plugin with its own tables.
 
-A component has a linear history of its own and a version table in the schema. Histories do not
-meet in one tree: a plugin that is gone leaves its tables behind, and strands nobody.
+A component has its own linear history and a version table in the schema. Histories are not joined
+in one tree: a plugin that is removed leaves its tables behind, and does not block the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PRIVILEGES = re.compile(rf"{_PRIVILEGE}(?:, {_PRIVILEGE})*")
 
 
 class RoleKind(StrEnum):
-    """What a role of the database is there for; see `chancy.postgres.schema.grants`."""
+    """The purpose of a database role; see `chancy.postgres.schema.grants`."""
 
     OWNER = "owner"
     WORKER = "worker"
@@ -41,27 +41,26 @@ class RoleKind(StrEnum):
     VIEWER = "viewer"
 
 
-#: Relations of a component and what a role may do with them: ``select, insert (a, b)``, or
-#: ``usage`` of a sequence.
+#: Privileges by relation of a component: ``select, insert (a, b)``, or ``usage`` for a sequence.
 Privileges = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrations:
-    """The history of the tables of a component; see `chancy.plugin.plugin.Plugin.migrations`.
+    """The migrations of a component's tables; see `chancy.plugin.plugin.Plugin.migrations`.
 
-    :param name: of the component, 1 to 32 of ``a-z 0-9 _``. Its revision is in the table
-        ``NAME_version``; its tables should begin with its name.
-    :param package: dotted path of the package whose folder ``versions`` has the revisions.
-    :param head: the newest revision, which this code works with. Said here so that the start of a
-        worker imports no Alembic.
+    :param name: name of the component, 1 to 32 of ``a-z 0-9 _``. The table ``NAME_version`` stores
+        its revision; the names of its tables should begin with its name.
+    :param package: dotted path of the package with the revisions in its folder ``versions``.
+    :param head: the newest revision, which this code works with. Declared here so that starting a
+        worker does not import Alembic.
     :param core: the oldest revision of the core that the newest revision works with.
-    :param grants: what roles of a kind may do with its tables and sequences, in place of what they
-        may do otherwise: a worker reads and writes all tables that begin with its name, a viewer
-        reads them, a producer does nothing with them.
-    :param core_grants: what it needs of the tables of the core beside what a role of the kind may
-        do with them anyway.
-    :raises ConfigurationError: a name or a revision that cannot be one, or grants that cannot be.
+    :param grants: privileges of each kind of role on its tables and sequences. Without them a
+        worker reads and writes all tables that begin with its name, a viewer reads them, and a
+        producer has no access.
+    :param core_grants: privileges on tables of the core, in addition to those that a role of the
+        kind has anyway.
+    :raises ConfigurationError: an invalid name, revision or privilege.
     """
 
     name: str
@@ -86,38 +85,38 @@ class Migrations:
         for kind, privileges in (*self.grants.items(), *self.core_grants.items()):
             if kind not in (RoleKind.WORKER, RoleKind.PRODUCER, RoleKind.VIEWER):
                 raise ConfigurationError(
-                    f"component {self.name!r} grants something to {shown(kind)}: the kinds of "
-                    "roles that are granted something are worker, producer and viewer"
+                    f"component {self.name!r} grants privileges to {shown(kind)}: the kinds of "
+                    "roles are worker, producer and viewer"
                 )
-            for relation, what in privileges.items():
-                self._check_privileges(relation, what)
-        for relation in (name for one in self.grants.values() for name in one):
+            for relation, text in privileges.items():
+                self._check_privileges(relation, text)
+        for relation in (name for privileges in self.grants.values() for name in privileges):
             if not (_RELATION.fullmatch(relation) and f"{relation}_".startswith(f"{self.name}_")):
                 raise ConfigurationError(
-                    f"component {self.name!r} grants something on {shown(relation)}: it must be a "
-                    f"table or a sequence of its own, whose name begins with {self.name}_"
+                    f"component {self.name!r} grants privileges on {shown(relation)}: it must be "
+                    f"one of its own tables or sequences, whose name begins with {self.name}_"
                 )
-        for relation in (name for one in self.core_grants.values() for name in one):
+        for relation in (name for privileges in self.core_grants.values() for name in privileges):
             if relation not in CORE_TABLES:
                 raise ConfigurationError(
-                    f"component {self.name!r} needs something of {shown(relation)}: the tables of "
+                    f"component {self.name!r} needs privileges on {shown(relation)}: the tables of "
                     f"the core are {', '.join(CORE_TABLES)}"
                 )
 
-    def _check_privileges(self, relation: str, what: str) -> None:
-        if not _PRIVILEGES.fullmatch(what):
+    def _check_privileges(self, relation: str, text: str) -> None:
+        if not _PRIVILEGES.fullmatch(text):
             raise ConfigurationError(
-                f"component {self.name!r} grants {shown(what)} on {relation}: write privileges "
+                f"component {self.name!r} grants {shown(text)} on {relation}: write privileges "
                 "like 'select, insert (a, b)', or 'usage' for a sequence"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A history among others.
+    """The core or a plugin as an owner of tables.
 
     :param plugin: identifier of the plugin that owns it; None: the core.
-    :param after: names of the components that must be there before it, beside the core.
+    :param after: names of the components that must be migrated before it, in addition to the core.
     """
 
     migrations: Migrations
@@ -134,27 +133,27 @@ class Component:
 
     @property
     def version_table(self) -> str:
-        """The table that holds the revision."""
+        """The table that stores the revision."""
         return f"{self.name}_version"
 
     def __str__(self) -> str:
-        """What it is called in messages."""
+        """The component, for messages."""
         owner = f" of the plugin {self.plugin!r}" if self.plugin else ""
         return f"component {self.name!r}{owner}"
 
 
 CORE = Component(Migrations(name=CORE_NAME, package="chancy.migrations", head=HEAD))
 
-#: What a plugin says of itself: identifier, its history if it has one, what it depends on.
+#: A plugin's identifier, its migrations if it has any, and the plugins that it depends on.
 Owner = tuple[str, Migrations | None, Sequence[str]]
 
 
 def ordered(owners: Iterable[Owner]) -> tuple[Component, ...]:
-    """The components of plugins, each behind those of the plugins that it depends on.
+    """The components of plugins, each after those of the plugins that it depends on.
 
-    Dependencies on plugins that are not among them are passed over.
+    Dependencies on other plugins are ignored.
 
-    :raises ConfigurationError: two have one name, or depend on each other.
+    :raises ConfigurationError: two components have the same name, or depend on each other.
     """
     owners = list(owners)
     dependencies = {identifier: needed for identifier, _, needed in owners}
@@ -163,69 +162,73 @@ def ordered(owners: Iterable[Owner]) -> tuple[Component, ...]:
     for identifier, history in histories.items():
         if history.name == CORE_NAME:
             raise ConfigurationError(
-                f"the plugin {identifier!r} calls its tables {CORE_NAME!r}, as the core does: "
-                "give its component another name"
+                f"the plugin {identifier!r} names its component {CORE_NAME!r}, which is the name "
+                "of the core: use another name"
             )
         if history.name in by_name:
             raise ConfigurationError(
-                f"the plugins {by_name[history.name]!r} and {identifier!r} both call their tables "
-                f"{history.name!r}: give one component another name"
+                f"the plugins {by_name[history.name]!r} and {identifier!r} both name their "
+                f"component {history.name!r}: rename one of them"
             )
         by_name[history.name] = identifier
     below = {identifier: _below(identifier, dependencies) for identifier in histories}
     components = [
-        Component(history, one, frozenset(histories[b].name for b in below[one] & set(histories)))
-        for one, history in histories.items()
+        Component(
+            history,
+            identifier,
+            frozenset(histories[other].name for other in below[identifier] & set(histories)),
+        )
+        for identifier, history in histories.items()
     ]
     for component in components:
         if component.name in component.after:
             raise ConfigurationError(
-                f"the plugin {component.plugin!r}, which owns tables, depends on itself by way "
-                "of the plugins that it depends on: nobody can say whose tables are first"
+                f"the plugin {component.plugin!r} has tables and depends on itself through other "
+                "plugins, so their migrations have no order: remove one of the dependencies"
             )
-    # Whoever depends on another has all that the other has behind it, and the other as well.
+    # A component comes after everything that its dependencies come after, and after these.
     return tuple(sorted(components, key=lambda component: len(component.after)))
 
 
 def _below(identifier: str, dependencies: Mapping[str, Sequence[str]]) -> set[str]:
-    """Whom a plugin depends on, near and far."""
+    """The plugins that a plugin depends on, directly or indirectly."""
     found: set[str] = set()
     waiting = [identifier]
     while waiting:
-        for one in dependencies.get(waiting.pop(), ()):
-            if one not in found:
-                found.add(one)
-                waiting.append(one)
+        for dependency in dependencies.get(waiting.pop(), ()):
+            if dependency not in found:
+                found.add(dependency)
+                waiting.append(dependency)
     return found
 
 
-def reading(schema: str, names: Iterable[str]) -> str:
-    """The one statement that reads the revisions of components, whose version tables exist."""
+def revisions_query(schema: str, names: Iterable[str]) -> str:
+    """The statement that reads the revisions of components whose version tables exist."""
     return " union all ".join(
         f"select '{name}', version_num::text from {quoted(schema)}.{name}_version"  # noqa: S608
         for name in names
     )
 
 
-def listing(schema: str) -> str:
-    """The statement that gives the names of the components whose version tables exist."""
+def components_query(schema: str) -> str:
+    """The statement that reads the names of the components whose version tables exist."""
     return load(resources.files("chancy.postgres") / "sql", "components", schema)
 
 
-def names_of(rows: Sequence[Row]) -> list[str]:
-    """The names in the rows of `listing` that can be names of components."""
+def component_names(rows: Sequence[Row]) -> list[str]:
+    """The valid names of components in the rows of `components_query`."""
     return [str(name) for (name,) in rows if _NAME.fullmatch(str(name))]
 
 
-def found_by(fetch: Callable[[str], Sequence[Row]], schema: str) -> dict[str, str]:
-    """The revision of every component that has tables in the schema, known here or not.
+def read_revisions(fetch: Callable[[str], Sequence[Row]], schema: str) -> dict[str, str]:
+    """The revision of every component that has tables in the schema, installed or not.
 
     :param fetch: runs a statement.
     """
-    names = names_of(fetch(listing(schema)))
-    return revisions_of(fetch(reading(schema, names))) if names else {}
+    names = component_names(fetch(components_query(schema)))
+    return revisions_of(fetch(revisions_query(schema, names))) if names else {}
 
 
 def revisions_of(rows: Sequence[Row]) -> dict[str, str]:
-    """The revisions in the rows of `reading`, by component. One that was taken back has none."""
+    """The revisions in the rows of `revisions_query`, by component; none if it was downgraded."""
     return {str(name): str(revision) for name, revision in rows}

@@ -1,7 +1,7 @@
-"""What a role of the database must be allowed, by the kind of work that it does.
+"""The privileges of database roles, by kind: owner, worker, producer, viewer.
 
-Functions run with the rights of whoever calls them, so the tables are what guards: whoever may call
-`claim` and not write to `jobs` claims nothing.
+The functions run with the privileges of the caller, so privileges on tables decide: a role that may
+call `claim` but not write to `jobs` cannot claim jobs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from chancy.text import shown
 
 _ALL = "select, insert, update, delete"
 
-# A producer reads what the conflict of a push and its notice need, and no arguments. One that
-# waits for its jobs is a viewer too, and says so in `awaited`. To replace a job that waits takes
-# rights to change jobs, which it is not given: see docs/guides/unique-jobs.md.
+# A producer reads the columns that the conflict clause and the notification of a push need, and no
+# arguments. To wait for its jobs it also needs the privileges of a viewer, besides `awaited`. To
+# replace a waiting job it would need to update jobs, which is not granted: see
+# docs/guides/unique-jobs.md.
 _CORE: Mapping[RoleKind, Privileges] = {
     RoleKind.WORKER: {
         "jobs": _ALL,
@@ -46,7 +47,7 @@ _CORE: Mapping[RoleKind, Privileges] = {
         "unique_periods": "select",
     },
 }
-# For databases in which PUBLIC may not call functions.
+# For databases in which PUBLIC has no EXECUTE privilege on functions.
 _FUNCTIONS: Mapping[RoleKind, str] = {
     RoleKind.WORKER: "all functions in schema {schema}",
     RoleKind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean), {schema}.push, "
@@ -76,7 +77,7 @@ begin
 end
 {tag}"""
 
-# What has the owner already is passed over: to give it an owner locks a table.
+# Skips objects that have the owner already, as changing the owner locks a table.
 _OWNER = """\
 do {tag}
 declare
@@ -120,11 +121,11 @@ end
 def statements(
     kind: RoleKind, role: str, schema: str = "chancy", components: Sequence[Component] = ()
 ) -> Sequence[str]:
-    """The statements after which a role can do the work of a kind. They bear to be repeated.
+    """The statements that grant a role the privileges of a kind. They are safe to repeat.
 
-    They name the tables that are there when they are run: run them again after a migration.
+    They apply to the tables that exist when they are run: run them again after a migration.
 
-    :raises ConfigurationError: the role or the schema has a name that cannot be.
+    :raises ConfigurationError: an invalid name of a role or a schema.
     """
     to = _identifier(role)
     match kind:
@@ -134,64 +135,70 @@ def statements(
             pass
         case _:
             assert_never(kind)
-    place = quoted(schema)
-    versions = ", ".join(f"{place}.{one.version_table}" for one in (CORE, *components))
+    namespace = quoted(schema)
+    versions = ", ".join(
+        f"{namespace}.{component.version_table}" for component in (CORE, *components)
+    )
     found = [
-        f"grant usage on schema {place} to {to}",
+        f"grant usage on schema {namespace} to {to}",
         f"grant select on table {versions} to {to}",
-        f"grant execute on {_FUNCTIONS[kind].format(schema=place)} to {to}",
-        *_grants(_CORE[kind], place, to),
+        f"grant execute on {_FUNCTIONS[kind].format(schema=namespace)} to {to}",
+        *_grants(_CORE[kind], namespace, to),
     ]
-    for one in components:
-        found += _grants(one.migrations.core_grants.get(kind, {}), place, to)
-        if kind in one.migrations.grants:
-            found += _grants(one.migrations.grants[kind], place, to)
+    for component in components:
+        found += _grants(component.migrations.core_grants.get(kind, {}), namespace, to)
+        if kind in component.migrations.grants:
+            found += _grants(component.migrations.grants[kind], namespace, to)
         elif kind in _DEFAULT:
-            found.append(_all_of(one, components, kind, schema, to))
+            found.append(_grant_all(component, components, kind, schema, to))
     return found
 
 
-def apply(dsn: str, schema: str, given: Sequence[str]) -> None:
-    """Run the statements in one transaction, while nobody migrates.
+def apply(dsn: str, schema: str, grants: Sequence[str]) -> None:
+    """Run statements in one transaction, under the lock that migrations take.
 
-    :raises ConfigurationError: the database refuses; nothing was granted.
+    :raises ConfigurationError: the database rejects a statement; nothing was granted.
     """
     from sqlalchemy import text
     from sqlalchemy.exc import DBAPIError
 
     try:
         with maintenance.connected(dsn) as connection, maintenance.locked(connection, schema):
-            for statement in given:
+            for statement in grants:
                 connection.execute(text(statement.replace(":", "\\:")))
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) is None:
             raise BrokerUnavailable(
-                f"the connection broke; granted was nothing: {error}"
+                f"the connection was lost, and nothing was granted: {error}"
             ) from error
         raise ConfigurationError(
-            f"the database refused the grants, and nothing was granted: {error.orig}"
+            f"the database rejected the grants, and nothing was granted: {error.orig}"
         ) from error
 
 
-def _grants(privileges: Privileges, place: str, to: str) -> list[str]:
+def _grants(privileges: Privileges, namespace: str, to: str) -> list[str]:
     return [
-        f"grant {what} on {'sequence' if what == 'usage' else 'table'} {place}.{relation} to {to}"
-        for relation, what in privileges.items()
+        f"grant {text} on {'sequence' if text == 'usage' else 'table'} "
+        f"{namespace}.{relation} to {to}"
+        for relation, text in privileges.items()
     ]
 
 
-def _all_of(
-    one: Component, components: Iterable[Component], kind: RoleKind, schema: str, to: str
+def _grant_all(
+    component: Component, components: Iterable[Component], kind: RoleKind, schema: str, to: str
 ) -> str:
-    """Grants something on all tables of a component, and to a worker on its sequences: those that
-    begin with its name."""
-    others = [_named([*CORE_TABLES, one.version_table])]
-    others += [_begins(o.name) for o in components if o.name.startswith(f"{one.name}_")]
+    """Grant the default privileges on all tables whose names begin with the component's name.
+
+    A worker gets `usage` of its sequences as well.
+    """
+    name = component.name
+    others = [_named([*CORE_TABLES, component.version_table])]
+    others += [_begins(other.name) for other in components if other.name.startswith(f"{name}_")]
     return _block(
         _TABLES,
         schema,
         to,
-        mine=_begins(one.name),
+        mine=_begins(name),
         others="\n        or ".join(others),
         privileges=_DEFAULT[kind],
         relkinds="'r', 'p', 'v', 'm'" + (", 'S'" if kind is RoleKind.WORKER else ""),
@@ -207,7 +214,7 @@ def _begins(name: str) -> str:
 
 
 def _block(template: str, schema: str, to: str, **words: str) -> str:
-    """A block of which nothing that is put in can be the end."""
+    """A DO block from a template, with a dollar quote that the role's name does not contain."""
     tag = "$chancy$"
     while tag in to:
         tag = f"{tag[:-1]}_$"
@@ -222,24 +229,24 @@ def _block(template: str, schema: str, to: str, **words: str) -> str:
 
 
 def _identifier(role: str) -> str:
-    """The role as an identifier.
+    """The role as a quoted identifier.
 
-    :raises ConfigurationError: it is no name of a role, or one that means another.
+    :raises ConfigurationError: an invalid or a reserved name.
     """
     if role.lower() in ("public", "none") or role.startswith("pg_"):
         raise ConfigurationError(
-            f"{shown(role)} is a word of the database's, and no role that could be granted "
-            "something here: make a role for each kind of work"
+            f"{shown(role)} is a reserved name and cannot be granted privileges here: create a "
+            "role for each kind of work"
         )
     if not role or not role.isprintable() or len(role.encode()) > 63:
         raise ConfigurationError(
-            f"{shown(role)} cannot be the name of a role: it has 1 to 63 bytes, and no control "
+            f"{shown(role)} cannot be the name of a role: use 1 to 63 bytes without control "
             "characters"
         )
     return '"' + role.replace('"', '""') + '"'
 
 
 def _text(value: str) -> str:
-    """A text as a literal, whatever `standard_conforming_strings` says."""
+    """A string as a literal, for any value of `standard_conforming_strings`."""
     literal = "'" + value.replace("'", "''").replace("\\", "\\\\") + "'"
     return f"E{literal}" if "\\" in value else literal

@@ -1,7 +1,7 @@
-"""Indexes that a migration builds beside those who write to the table.
+"""Indexes that a migration builds concurrently with writes to the table.
 
-A build that is interrupted leaves an index behind that is INVALID: it is kept up to date by every
-write and serves no query. Built again, it is dropped first.
+An interrupted build leaves an INVALID index, which every write maintains and no query uses. It is
+dropped before it is built again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REPEATABLE = re.compile(
 def index_of(statement: str) -> str | None:
     """The name of the index that a statement builds; None: it builds none.
 
-    :raises ConfigurationError: it could not be repeated, or would keep writers out.
+    :raises ConfigurationError: the statement is not safe to repeat, or would block writes.
     """
     bare = _COMMENT.sub("", statement)
     found = _REPEATABLE.match(bare)
@@ -36,25 +36,26 @@ def index_of(statement: str) -> str | None:
         return found[1].lower()
     if _BUILD.match(bare):
         raise ConfigurationError(
-            "a revision that runs concurrently builds indexes by `create index concurrently if "
-            f"not exists NAME on …`, the name plain and without a schema: {shown(bare.strip())}"
+            "a revision that runs concurrently must build indexes with `create index concurrently "
+            "if not exists NAME on …`, with an unquoted name without a schema: "
+            f"{shown(bare.strip())}"
         )
     return None
 
 
 def clear(connection: Connection, schema: str, statement: str) -> None:
-    """Drop what an interrupted build of the index has left; else it would be taken for done.
+    """Drop the INVALID index of an interrupted build, which would be taken for a complete one.
 
-    Whoever was interrupted may be gone while the server still builds for it: that is waited for,
-    and what it makes is kept.
+    If the server is still building the index for a client that is gone, waits for it, and keeps
+    the index that it completes.
 
-    :param connection: one that commits by itself.
+    :param connection: a connection in autocommit mode.
     """
     name = index_of(statement)
     if name is None:
         return
-    # Asked again and again: a lock that is waited for would hold a snapshot, for which the server's
-    # own building waits, and one of the two would be ended as a deadlock.
+    # Polls instead of waiting for the lock: a waiting statement holds a snapshot, for which the
+    # build waits, and the server would end one of the two as a deadlock.
     while (found := _invalid(connection, schema, name)) and found.held:
         time.sleep(0.2)
     if found is not None:
@@ -64,7 +65,7 @@ def clear(connection: Connection, schema: str, statement: str) -> None:
 class _Invalid(NamedTuple):
     """An index that is INVALID.
 
-    :param held: somebody holds the lock on its table under which indexes are built.
+    :param held: a session holds the lock for building indexes on its table.
     """
 
     held: bool
@@ -73,7 +74,7 @@ class _Invalid(NamedTuple):
 def _invalid(connection: Connection, schema: str, name: str) -> _Invalid | None:
     from sqlalchemy import text
 
-    asked = text(
+    query = text(
         "select exists (select from pg_locks l where l.relation = x.indrelid and l.granted"
         " and l.database = (select oid from pg_database where datname = current_database())"
         " and l.mode = 'ShareUpdateExclusiveLock')"
@@ -81,5 +82,5 @@ def _invalid(connection: Connection, schema: str, name: str) -> _Invalid | None:
         " join pg_namespace n on n.oid = c.relnamespace"
         " where n.nspname = :schema and c.relname = :name and not x.indisvalid"
     )
-    found = connection.execute(asked, {"schema": schema, "name": name}).first()
+    found = connection.execute(query, {"schema": schema, "name": name}).first()
     return None if found is None else _Invalid(bool(found[0]))

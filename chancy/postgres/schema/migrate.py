@@ -1,7 +1,7 @@
-"""The tables: bringing them up to date, and refusing to work on others.
+"""Migrates the tables of the core and of plugins, and checks their revisions.
 
-Each function takes the components of the plugins that an application has; the core is always one
-more, and the first. A worker's check at start is one SELECT.
+Each function takes the components of an application's plugins; the core is always included, and is
+the first. The check when a worker starts is one SELECT.
 """
 
 from __future__ import annotations
@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from chancy.errors import BrokerError, ConfigurationError, StatementFailed
 from chancy.postgres.drivers.base import Row
-from chancy.postgres.schema import component as parts
-from chancy.postgres.schema import revisions as alembic
-from chancy.postgres.schema import sessions as maintenance
-from chancy.postgres.schema import status as standing
-from chancy.postgres.schema.component import CORE, CORE_NAME, Component
+from chancy.postgres.schema import revisions as scripts
+from chancy.postgres.schema import sessions, status
+from chancy.postgres.schema.component import (
+    CORE,
+    CORE_NAME,
+    Component,
+    component_names,
+    components_query,
+    read_revisions,
+    revisions_of,
+    revisions_query,
+)
 from chancy.postgres.schema.status import SchemaState, SchemaStatus
 
 if TYPE_CHECKING:
@@ -26,18 +33,18 @@ if TYPE_CHECKING:
 
 #: The revision of the core that this version of chancy works with.
 HEAD = CORE.head
-check = standing.check
+check = status.check
 
 Fetch = Callable[[str], Awaitable[Sequence[Row]]]
 
-#: Seconds for which a migration comes again to a table that others hold.
+#: Seconds for which a migration retries to lock a table.
 _PATIENCE_S = 60.0
 _UNDEFINED_TABLE = ("42P01", "3F000")
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One step of a history."""
+    """One revision of a component, and whether the database has it."""
 
     component: str
     revision: str
@@ -53,20 +60,21 @@ def upgrade(
     component: str | None = None,
     revision: str = "head",
 ) -> None:
-    """Bring the tables up: the core first, then each plugin behind those it depends on.
+    """Migrate the tables up: the core first, then each plugin after those it depends on.
 
-    Each component is one transaction, but for revisions that run outside of any. Several callers
-    at once are safe: one does the work. A table that others hold is waited for in short turns, for
-    a minute.
+    Each component is migrated in one transaction, except for revisions that run outside of one.
+    Safe to run concurrently: one caller does the work. If other sessions hold a table, the
+    migration retries with short waits for a minute.
 
-    :param component: only this one, up to ``revision``.
-    :raises SchemaMismatch: tables that are newer than this code.
-    :raises ConfigurationError: the database refuses; a component or revision that is not there.
+    :param component: migrate only this component, up to ``revision``.
+    :raises SchemaMismatch: the tables are newer than this code.
+    :raises ConfigurationError: the database rejects a statement, or there is no such component or
+        revision.
     """
-    chosen = _chosen(components, component, revision, word="head")
-    with maintenance.connected(dsn) as connection:
-        for one in chosen:
-            _move("upgrade", one, schema, revision, dsn, connection)
+    selected = _selected(components, component, revision, shared="head")
+    with sessions.connected(dsn) as connection:
+        for each in selected:
+            _migrate("upgrade", each, schema, revision, dsn, connection)
 
 
 def downgrade(
@@ -77,55 +85,57 @@ def downgrade(
     component: str | None = None,
     revision: str = "base",
 ) -> None:
-    """Take the tables back; ``base`` drops them with all that is in them.
+    """Migrate the tables down; ``base`` drops them with their contents.
 
-    :param component: only this one, down to ``revision``. Without it all, the core last.
-    :raises ConfigurationError: others need what would be dropped.
+    :param component: migrate only this component, down to ``revision``. Without it all components
+        are migrated, the core last.
+    :raises ConfigurationError: other components depend on these tables.
     """
-    chosen = _chosen(components, component, revision, word="base")
-    with maintenance.connected(dsn) as connection:
-        with maintenance.refusals(CORE), maintenance.locked(connection, schema):
-            # Before anything is dropped: each component is a transaction of its own.
+    selected = _selected(components, component, revision, shared="base")
+    with sessions.connected(dsn) as connection:
+        with sessions.refusals(CORE), sessions.locked(connection, schema):
+            # Before anything is dropped, as each component has its own transaction.
             found = _found(connection, schema)
-            for one in chosen:
-                standing.check_known(one, found.get(one.name), schema)
-                standing.check_unneeded(one, revision, components, found, dropped=chosen)
-        for one in reversed(chosen):
-            _move("downgrade", one, schema, revision, dsn, connection)
+            for each in selected:
+                status.check_known(each, found.get(each.name), schema)
+                status.check_unneeded(each, revision, components, found, dropped=selected)
+        for each in reversed(selected):
+            _migrate("downgrade", each, schema, revision, dsn, connection)
 
 
-def _move(
-    direction: alembic.Direction,
-    one: Component,
+def _migrate(
+    direction: scripts.Direction,
+    component: Component,
     schema: str,
     revision: str,
     dsn: str,
     connection: Connection,
 ) -> None:
-    """Run one leg after the other, each under the lock, from wherever the tables are by then."""
+    """Run one part after the other, each under the lock, from the revision found at that time."""
     deadline = time.monotonic() + _PATIENCE_S
-    legs = None
-    while legs is None or len(legs) > 1:
+    runs = None
+    while runs is None or len(runs) > 1:
         try:
-            with maintenance.refusals(one), maintenance.locked(connection, schema):
+            with sessions.refusals(component), sessions.locked(connection, schema):
                 found = _found(connection, schema)
-                standing.check_known(one, found.get(one.name), schema)
+                at = found.get(component.name)
+                status.check_known(component, at, schema)
                 if direction == "upgrade":
-                    standing.check_core(one, found.get(CORE_NAME))
-                elif one.name not in found:
+                    status.check_core(component, found.get(CORE_NAME))
+                elif at is None:
                     return
-                legs = alembic.legs(one, direction, found.get(one.name), revision)
-                for leg in legs[:1]:
-                    if leg.concurrently:
-                        # This connection keeps the lock; the other one is in no transaction.
-                        with maintenance.connected(dsn, autocommit=True) as beside:
-                            alembic.run(direction, one, schema, leg, beside)
+                runs = scripts.runs_between(component, direction, at, revision)
+                for next_run in runs[:1]:
+                    if next_run.concurrently:
+                        # This connection holds the lock; the second one is in no transaction.
+                        with sessions.connected(dsn, autocommit=True) as second:
+                            scripts.run(direction, component, schema, next_run, second)
                     else:
-                        alembic.run(direction, one, schema, leg, connection)
-        except maintenance.TableHeld:
+                        scripts.run(direction, component, schema, next_run, connection)
+        except sessions.TableHeld:
             if time.monotonic() > deadline:
                 raise
-            legs = None
+            runs = None
             time.sleep(random.uniform(0.5, 1.5))
 
 
@@ -136,31 +146,30 @@ def sql(
     component: str | None = None,
     revision: str = "head",
 ) -> str:
-    """The statements of an upgrade from nothing, for somebody who runs them by hand."""
-    chosen = _chosen(components, component, revision, word="head")
-    return "".join(alembic.offline(one, schema, revision) for one in chosen)
+    """The statements of an upgrade of an empty schema, to be run by hand."""
+    selected = _selected(components, component, revision, shared="head")
+    return "".join(scripts.offline(each, schema, revision) for each in selected)
 
 
 def revisions(dsn: str, schema: str = "chancy") -> dict[str, str]:
-    """The revision of every component that has tables in the schema, known here or not."""
-    with maintenance.session(dsn) as connection:
-        return parts.found_by(lambda sql: connection.execute(sql.encode()).fetchall(), schema)
+    """The revision of every component that has tables in the schema, installed or not."""
+    with sessions.session(dsn) as connection:
+        return read_revisions(lambda sql: connection.execute(sql.encode()).fetchall(), schema)
 
 
 def current(
     dsn: str, schema: str = "chancy", components: Sequence[Component] = ()
 ) -> Sequence[SchemaStatus]:
-    """Where each component is: the core, the plugins', and at the end what is left behind."""
+    """The status of each component: the core, the plugins', and last those left behind."""
     found = revisions(dsn, schema)
-    standings: list[SchemaStatus] = []
-    for one in (CORE, *components):
-        at = found.pop(one.name, None)
-        standings.append(
-            SchemaStatus(one.name, one.plugin, at, one.head, standing.state_of(one, at))
-        )
+    statuses: list[SchemaStatus] = []
+    for component in (CORE, *components):
+        at = found.pop(component.name, None)
+        state = status.state_of(component, at)
+        statuses.append(SchemaStatus(component.name, component.plugin, at, component.head, state))
     for name, at in found.items():
-        standings.append(SchemaStatus(name, None, at, None, SchemaState.LEFT_BEHIND))
-    return standings
+        statuses.append(SchemaStatus(name, None, at, None, SchemaState.LEFT_BEHIND))
+    return statuses
 
 
 def history(
@@ -172,13 +181,15 @@ def history(
 ) -> Sequence[Revision]:
     """Every revision, oldest first, and whether the database has it (False without a DSN)."""
     found = revisions(dsn, schema) if dsn else {}
-    steps: list[Revision] = []
-    for one in _chosen(components, component, "head", word="head"):
-        done = one.name in found
-        for step in alembic.steps(one):
-            steps.append(Revision(one.name, step.revision, step.description, done))
-            done = done and step.revision != found[one.name]
-    return steps
+    all_revisions: list[Revision] = []
+    for selected in _selected(components, component, "head", shared="head"):
+        applied = selected.name in found
+        for script in scripts.revision_scripts(selected):
+            all_revisions.append(
+                Revision(selected.name, script.revision, script.description, applied)
+            )
+            applied = applied and script.revision != found[selected.name]
+    return all_revisions
 
 
 async def find_revisions(
@@ -188,47 +199,51 @@ async def find_revisions(
 
     :param fetch: runs one statement; raises `BrokerError`.
     """
-    names = [one.name for one in (CORE, *components)]
+    names = [component.name for component in (CORE, *components)]
+    query = revisions_query(schema, names)
     try:
-        return parts.revisions_of(await fetch(parts.reading(schema, names)))
+        return revisions_of(await fetch(query))
     except BrokerError as error:
         if not (isinstance(error, StatementFailed) and error.sqlstate in _UNDEFINED_TABLE):
             raise
-    there = parts.names_of(await fetch(parts.listing(schema)))
-    names = [name for name in names if name in there]
-    return parts.revisions_of(await fetch(parts.reading(schema, names))) if names else {}
+    rows = await fetch(components_query(schema))
+    existing = component_names(rows)
+    names = [name for name in names if name in existing]
+    if not names:
+        return {}
+    return revisions_of(await fetch(revisions_query(schema, names)))
 
 
-def _chosen(
-    components: Sequence[Component], name: str | None, revision: str, *, word: str
+def _selected(
+    components: Sequence[Component], name: str | None, revision: str, *, shared: str
 ) -> Sequence[Component]:
-    """The components that are meant, the core first.
+    """The component of this name, or all of them, the core first.
 
-    :param word: the revision that all components have.
+    :param shared: the revision that all components have.
     """
     every = (CORE, *components)
-    names = ", ".join(one.name for one in every)
-    if name is None and revision != word:
+    names = ", ".join(component.name for component in every)
+    if name is None and revision != shared:
         raise ConfigurationError(
-            f"revision {revision!r} of which component? Name one of {names}; only {word!r} is a "
-            "revision of all"
+            f"revision {revision!r} needs the name of a component, one of {names}: only "
+            f"{shared!r} is a revision of all components"
         )
     if name is None:
         return every
-    chosen = [one for one in every if one.name == name]
-    if not chosen:
+    selected = [component for component in every if component.name == name]
+    if not selected:
         raise ConfigurationError(
-            f"there is no component {name!r}: the plugins here and the core have {names}"
+            f"there is no component {name!r}: the core and the plugins here have {names}"
         )
-    if revision != word and revision not in (known := alembic.known(chosen[0])):
+    if revision != shared and revision not in (known := scripts.known(selected[0])):
         raise ConfigurationError(
-            f"{chosen[0]} has no revision {revision!r}: use {', '.join((word, *known))}"
+            f"{selected[0]} has no revision {revision!r}: use {', '.join((shared, *known))}"
         )
-    return chosen
+    return selected
 
 
 def _found(connection: Connection, schema: str) -> dict[str, str]:
     def rows(statement: str) -> Sequence[Any]:
         return connection.exec_driver_sql(statement).fetchall()
 
-    return parts.found_by(rows, schema)
+    return read_revisions(rows, schema)

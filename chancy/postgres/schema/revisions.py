@@ -1,6 +1,6 @@
-"""What Alembic does for us: the revisions of one component, and running them.
+"""Reads the revisions of a component and runs them, with Alembic.
 
-Alembic is imported here alone, and only when somebody migrates.
+Only this module imports Alembic, and only for a migration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from chancy.checks import check_schema_name
 from chancy.errors import ConfigurationError
-from chancy.postgres.schema import indexes as building
+from chancy.postgres.schema import indexes
 from chancy.postgres.schema.component import CORE_NAME, Component
 from chancy.postgres.statements import placeholders
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 Direction = Literal["upgrade", "downgrade"]
 
-# Alembic's `context` and `op` are global to a process.
-_alembic = threading.Lock()
+# Alembic's `context` and `op` are global to the process.
+_alembic_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionScript:
-    """One revision as its file has it.
+    """One revision, read from its file.
 
-    :param concurrently: it says so of itself; runs outside of a transaction.
+    :param concurrently: the file sets ``concurrently``, so it runs outside a transaction.
     """
 
     revision: str
@@ -43,19 +43,19 @@ class RevisionScript:
 
 @dataclass(frozen=True, slots=True)
 class RevisionRun:
-    """Revisions that are run together: in one transaction, or one that runs outside of any.
+    """Revisions that run in one transaction, or a single one that runs outside a transaction.
 
-    :param to: where the tables are then.
+    :param to: the revision of the tables after it.
     """
 
     to: str
     concurrently: bool
 
 
-def steps(component: Component) -> Sequence[RevisionScript]:
+def revision_scripts(component: Component) -> Sequence[RevisionScript]:
     """Every revision of a component, oldest first.
 
-    :raises ConfigurationError: the files are not there, or are no linear history up to its head.
+    :raises ConfigurationError: the files are missing, or are no linear history up to its head.
     """
     from alembic.script import ScriptDirectory
     from alembic.script.revision import RevisionError
@@ -74,84 +74,89 @@ def steps(component: Component) -> Sequence[RevisionScript]:
     heads = scripts.get_heads()
     if heads != [component.head] or len(scripts.get_bases()) != 1:
         raise ConfigurationError(
-            f"{component}: its newest revision is said to be {component.head}, and its files end "
-            f"in {', '.join(heads) or 'nothing'}: a history is one line, whose end is the head"
+            f"{component}: its head is declared as {component.head}, but its files end in "
+            f"{', '.join(heads) or 'nothing'}: revisions must be one linear history that ends in "
+            "the head"
         )
     return found[::-1]
 
 
 def known(component: Component) -> Sequence[str]:
     """The revisions of a component, oldest first."""
-    return [step.revision for step in steps(component)]
+    return [script.revision for script in revision_scripts(component)]
 
 
-def legs(component: Component, direction: Direction, at: str | None, to: str) -> list[RevisionRun]:
-    """The way from one revision (None: nothing) to another, in its order; empty: it is there.
+def runs_between(
+    component: Component, direction: Direction, at: str | None, to: str
+) -> list[RevisionRun]:
+    """The runs from one revision (None: no tables) to another, in order; empty if it is reached.
 
     :param to: a revision, ``head`` or ``base``.
     """
-    every = steps(component)
-    names = [step.revision for step in every]
-    begin = 0 if at is None else names.index(at) + 1
+    scripts = revision_scripts(component)
+    names = [script.revision for script in scripts]
+    start = 0 if at is None else names.index(at) + 1
     end = {"head": len(names), "base": 0}.get(to)
     end = names.index(to) + 1 if end is None else end
     if direction == "upgrade":
-        way = [RevisionRun(step.revision, step.concurrently) for step in every[begin:end]]
-    else:
-        way = [
-            RevisionRun(names[i - 1] if i else "base", every[i].concurrently)
-            for i in reversed(range(end, begin))
+        single = [
+            RevisionRun(script.revision, script.concurrently) for script in scripts[start:end]
         ]
-    found: list[RevisionRun] = []
-    for leg in way:
-        if found and not leg.concurrently and not found[-1].concurrently:
-            found.pop()
-        found.append(leg)
-    return found
+    else:
+        single = [
+            RevisionRun(names[i - 1] if i else "base", scripts[i].concurrently)
+            for i in reversed(range(end, start))
+        ]
+    runs: list[RevisionRun] = []
+    for revision_run in single:
+        if runs and not revision_run.concurrently and not runs[-1].concurrently:
+            runs.pop()
+        runs.append(revision_run)
+    return runs
 
 
 def run(
     direction: Direction,
     component: Component,
     schema: str,
-    leg: RevisionRun,
+    revision_run: RevisionRun,
     connection: Connection,
 ) -> None:
-    """Run a leg in the transaction that the connection is in, or outside of any.
+    """Run revisions in the transaction of the connection, or outside a transaction.
 
-    :param connection: for a leg that runs concurrently, one that commits by itself.
-    :raises ConfigurationError: there is no such way.
+    :param connection: in autocommit mode if the revision runs concurrently.
+    :raises ConfigurationError: Alembic cannot run the revisions.
     """
     from alembic import command
     from alembic.util import CommandError
 
-    config = _config(component, schema, concurrently=leg.concurrently)
+    config = _config(component, schema, concurrently=revision_run.concurrently)
     config.attributes["connection"] = connection
-    if leg.concurrently:
-        config.attributes["before"] = lambda text: building.clear(connection, schema, text)
-    revision = leg.to
-    move = command.upgrade if direction == "upgrade" else command.downgrade
-    with _alembic:
+    if revision_run.concurrently:
+        config.attributes["before"] = lambda text: indexes.clear(connection, schema, text)
+    migrate = command.upgrade if direction == "upgrade" else command.downgrade
+    with _alembic_lock:
         try:
-            move(config, revision)
+            migrate(config, revision_run.to)
         except CommandError as error:
             raise ConfigurationError(f"{component}: {error}") from error
 
 
 def offline(component: Component, schema: str, revision: str) -> str:
-    """The statements of an upgrade from nothing."""
+    """The statements of an upgrade of an empty schema."""
     from alembic import command
 
     output = io.StringIO()
     at = "base"
-    for leg in legs(component, "upgrade", None, revision):
-        if leg.concurrently:
-            output.write(f"-- {component}, {leg.to}: not in a transaction\n\n")
-        config = _config(component, schema, output=output, concurrently=leg.concurrently)
-        config.attributes["before"] = building.index_of
-        with _alembic:
-            command.upgrade(config, f"{at}:{leg.to}", sql=True)
-        at = leg.to
+    for revision_run in runs_between(component, "upgrade", None, revision):
+        to, concurrently = revision_run.to, revision_run.concurrently
+        if concurrently:
+            output.write(f"-- {component}, {to}: not in a transaction\n\n")
+        config = _config(component, schema, output=output, concurrently=concurrently)
+        config.attributes["before"] = indexes.index_of
+        with _alembic_lock:
+            command.upgrade(config, f"{at}:{to}", sql=True)
+        at = to
     return output.getvalue()
 
 
@@ -167,7 +172,8 @@ def _config(
     import chancy.migrations
 
     config = Config(output_buffer=output) if output else Config()
-    # Every component runs under the env.py of the core; a name may hold any other character.
+    # Every component uses the env.py of the core. Newline is the separator because a path may
+    # contain any other character.
     folder = Path(next(iter(chancy.migrations.__path__)))
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
     config.set_main_option("version_locations", str(folder_of(component)).replace("%", "%%"))
@@ -197,6 +203,6 @@ def folder_of(component: Component) -> Path:
         if folder.is_dir():
             return folder
     raise ConfigurationError(
-        f"{component}: there is no folder 'versions' in the package {package!r} "
-        f"({', '.join(places) or 'not found'}): does its distribution contain it, unpacked?"
+        f"{component}: the package {package!r} ({', '.join(places) or 'not found'}) has no folder "
+        "'versions': include it in the distribution, and install that unpacked"
     )

@@ -1,4 +1,4 @@
-"""Sessions that change tables: one at a time for a schema, and out of the way of those who work."""
+"""Sessions for migrations: one at a time for a schema, and without blocking workers for long."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     import psycopg
     from sqlalchemy.engine import Connection
 
-# Whoever waits for a table keeps all others from it that come later: so a migration waits for half
-# a second, gives way, and comes again.
+# A session that waits for the lock on a table blocks all that request one after it. So a migration
+# waits for half a second, releases its locks, and retries.
 _LOCK_TIMEOUT = "500ms"
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
 class TableHeld(ConfigurationError):
-    """Somebody holds a table that a migration must have for itself; nothing was kept."""
+    """A migration could not get the lock on a table; it was rolled back."""
 
 
 @contextmanager
 def session(dsn: str) -> Generator[psycopg.Connection[Any]]:
-    """A session of the database that commits by itself."""
+    """A psycopg connection in autocommit mode."""
     import psycopg
 
     conninfo = parse(dsn).conninfo(application_name="chancy migrations")
@@ -45,21 +45,21 @@ def session(dsn: str) -> Generator[psycopg.Connection[Any]]:
 
 @contextmanager
 def connected(dsn: str, *, autocommit: bool = False) -> Generator[Connection]:
-    """The same, as Alembic wants it, in transactions of its own unless it is to commit by itself.
+    """An SQLAlchemy connection for Alembic.
 
-    Read committed whatever the database's default is: between two statements it holds no snapshot,
-    for which the building of an index would wait.
+    Always READ COMMITTED: between two statements it holds no snapshot, for which the build of an
+    index would wait.
     """
     import psycopg
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 
-    with session(dsn) as one:
-        one.autocommit = autocommit
-        one.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    with session(dsn) as psycopg_connection:
+        psycopg_connection.autocommit = autocommit
+        psycopg_connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         engine = create_engine(
             "postgresql+psycopg://",
-            creator=lambda: one,
+            creator=lambda: psycopg_connection,
             poolclass=NullPool,
             isolation_level="AUTOCOMMIT" if autocommit else "READ COMMITTED",
         )
@@ -70,27 +70,27 @@ def connected(dsn: str, *, autocommit: bool = False) -> Generator[Connection]:
 
 @contextmanager
 def locked(connection: Connection, schema: str) -> Generator[None]:
-    """A transaction in which nobody else migrates this schema.
+    """A transaction that holds the migration lock of a schema.
 
-    Two deploys may migrate at once: the second waits here and then finds nothing to do. The lock
-    is one of the transaction, so that it holds behind a pooler as well. It is asked for again and
-    again: a statement that waits for it holds a snapshot, and the first might build an index, which
-    waits for all snapshots. The transaction may stand idle for as long as that takes.
+    Two deploys may migrate at once: the second waits here and then has nothing to do. The lock
+    belongs to the transaction, so that it also works behind a pooler. It is polled: a statement
+    that waits for it holds a snapshot, and the other migration may build an index, which waits for
+    all snapshots. Idle timeouts are disabled in the transaction, as an index may take long.
     """
     from sqlalchemy import text
 
-    ask = text(
+    acquire = text(
         "select pg_try_advisory_xact_lock(hashtext('chancy migrations'), hashtext(:schema)),"
         " set_config('lock_timeout', :wait, true)"
     )
-    idle = text(
+    disable_timeouts = text(
         "select set_config(name, '0', true) from pg_settings"
         " where name in ('idle_in_transaction_session_timeout', 'transaction_timeout')"
     )
     while True:
         with connection.begin():
-            if connection.execute(ask, {"schema": schema, "wait": _LOCK_TIMEOUT}).one()[0]:
-                connection.execute(idle)
+            if connection.execute(acquire, {"schema": schema, "wait": _LOCK_TIMEOUT}).one()[0]:
+                connection.execute(disable_timeouts)
                 yield
                 return
         time.sleep(random.uniform(0.05, 0.2))
@@ -98,7 +98,7 @@ def locked(connection: Connection, schema: str) -> Generator[None]:
 
 @contextmanager
 def refusals(component: Component) -> Generator[None]:
-    """What the database says against a migration, without the statement."""
+    """Convert the database's errors during a migration, and leave out the statement."""
     from sqlalchemy.exc import DBAPIError
 
     try:
@@ -107,14 +107,14 @@ def refusals(component: Component) -> Generator[None]:
         sqlstate = getattr(error.orig, "sqlstate", None)
         if sqlstate is None:
             raise BrokerUnavailable(
-                f"the connection broke while {component} was migrated; what was not committed is "
-                f"undone, so migrate again: {error.orig}"
+                f"the connection was lost during the migration of {component}; uncommitted changes "
+                f"were rolled back, so migrate again: {error.orig}"
             ) from error
         if sqlstate == _LOCK_NOT_AVAILABLE:
             raise TableHeld(
-                f"a table that the migration of {component} must have for itself is held by "
-                f"others, see pg_locks; nothing was kept: {error.orig}"
+                f"the migration of {component} could not lock a table that other sessions hold "
+                f"(see pg_locks), and was rolled back: {error.orig}"
             ) from error
         raise ConfigurationError(
-            f"the database refused the migration of {component}: {error.orig}"
+            f"the database rejected the migration of {component}: {error.orig}"
         ) from error

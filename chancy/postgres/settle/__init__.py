@@ -1,1 +1,1 @@
-"""Settlements, and what plugins write in their transaction."""
+"""Settlements, and the writes of plugins in the same transaction."""

@@ -1,4 +1,4 @@
-"""Ending a running job in a transaction of its own."""
+"""Completes a running job in a transaction that the job has opened."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from chancy.postgres.within import fetch_within, fetch_within_sync
 
 
 class PostgresCompletion:
-    """See `chancy.context.host.Completion`. Made where the job runs, which may be a child.
+    """Implements `chancy.context.host.Completion`, in the process that runs the job.
 
-    :param schema: of the tables.
+    :param schema: the schema of the tables.
     """
 
     def __init__(self, schema: str) -> None:

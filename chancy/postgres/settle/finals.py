@@ -1,4 +1,4 @@
-"""Which settlements end their jobs."""
+"""Finds the settlements of a batch that finish their jobs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ def _stopped(schema: str) -> str:
 
 
 async def finals(tx: Transaction, batch: Sequence[Settlement]) -> Sequence[Settlement]:
-    """Those of a batch that do, in the transaction in which it is settled. Of those that should go
-    back the ones that were asked to stop are CANCELLED, which their settlements do not say; and
-    where no finished jobs are kept, nobody could tell it afterwards."""
-    back = [one.id for one in batch if not one.state.final]
-    if not back:
+    """The settlements that finish their jobs, read in the transaction that settles the batch.
+
+    A job that is released although it was asked to stop is CANCELLED instead. Its settlement does
+    not show that, and it cannot be found out later in a queue that keeps no finished jobs.
+    """
+    released = [settlement.id for settlement in batch if not settlement.state.final]
+    if not released:
         return batch
-    stopped = {row[0] for row in await tx.fetch(_stopped(tx.schema), back)}
+    stopped = {row[0] for row in await tx.fetch(_stopped(tx.schema), released)}
     return [
-        one._replace(state=State.CANCELLED) if one.id in stopped else one
-        for one in batch
-        if one.state.final or one.id in stopped
+        settlement._replace(state=State.CANCELLED) if settlement.id in stopped else settlement
+        for settlement in batch
+        if settlement.state.final or settlement.id in stopped
     ]

@@ -1,4 +1,4 @@
-"""Gives plugins their place in the transaction that settles."""
+"""Runs the writes of plugins in the transaction that settles a batch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from chancy.postgres.drivers.base import Connection
 
 logger = logging.getLogger("chancy.postgres")
 
-#: Seconds that a statement of a plugin, and all that one plugin does for a batch, may take.
+#: Seconds allowed for one statement of a plugin, and for all work of one plugin on a batch.
 STATEMENT_S = 5.0
 PLUGIN_S = 10.0
 
-_BOUND = "select current_setting('statement_timeout'), set_config('statement_timeout', $1, true)"
+_SET_TIMEOUT = (
+    "select current_setting('statement_timeout'), set_config('statement_timeout', $1, true)"
+)
 
 
 class PluginTransaction:
-    """What a plugin sees of the session: see `chancy.broker.transaction.Transaction`."""
+    """Implements `chancy.broker.transaction.Transaction` on the session of the settlements."""
 
     def __init__(self, session: Connection, schema: str) -> None:
         self._session = session
@@ -33,61 +35,61 @@ class PluginTransaction:
 
 
 class PluginWrites:
-    """Lets plugins write, each in a savepoint."""
+    """Runs the hooks of plugins, each in a savepoint."""
 
     def __init__(self, schema: str) -> None:
         self._schema = schema
-        # Plugins that took the session along with them: left out when the batch is settled again,
-        # which would otherwise never come to an end.
+        # Plugins whose hook lost the session. They are skipped when the batch is settled again,
+        # as it would otherwise never be settled.
         self._failed: set[str] = set()
 
     def wanted(
         self, inside: Sequence[TransactionHook], batch: Sequence[Settlement]
     ) -> list[TransactionHook]:
-        """Those that want to hear of a settlement of this batch."""
+        """The hooks that want a settlement of this batch."""
         if not inside:
             return []
         states = {settlement.state for settlement in batch}
         return [
-            one
-            for one in inside
-            if one.states & states
-            and one.name not in self._failed
-            and (one.concerns is None or one.wanted(batch))
+            hook
+            for hook in inside
+            if hook.states & states
+            and hook.name not in self._failed
+            and (hook.concerns is None or hook.wanted(batch))
         ]
 
     async def write(
         self, session: Connection, wanted: Sequence[TransactionHook], accepted: Sequence[Settlement]
     ) -> None:
-        """Let each write. Raises `BrokerUnavailable` if the session is lost."""
-        for one in wanted:
-            batch = one.wanted(accepted)
+        """Run hooks in turn. Raises `BrokerUnavailable` if the session is lost."""
+        for hook in wanted:
+            batch = hook.wanted(accepted)
             if batch:
-                await self._write(session, one, batch)
+                await self._write(session, hook, batch)
 
     async def _write(
-        self, session: Connection, one: TransactionHook, batch: list[Settlement]
+        self, session: Connection, hook: TransactionHook, batch: list[Settlement]
     ) -> None:
         await session.fetch("savepoint inside")
-        ((usual, _),) = await session.fetch(_BOUND, str(int(STATEMENT_S * 1000)))
+        ((previous, _),) = await session.fetch(_SET_TIMEOUT, str(int(STATEMENT_S * 1000)))
         try:
             async with asyncio.timeout(PLUGIN_S):
-                await one.write(PluginTransaction(session, self._schema), batch)
+                await hook.write(PluginTransaction(session, self._schema), batch)
         except Exception as error:
-            logger.exception("settling_failed plugin=%s settlements=%d", one.name, len(batch))
+            logger.exception("settling_failed plugin=%s settlements=%d", hook.name, len(batch))
             if session.closed:
-                self._failed.add(one.name)
+                self._failed.add(hook.name)
                 raise BrokerUnavailable(
-                    f"the plugin {one.name} lost the session of the settlements: {error}"
+                    f"the plugin {hook.name} lost the session of the settlements: {error}"
                 ) from error
             await session.fetch("rollback to savepoint inside")
         else:
-            # The commit must not fall under it.
-            await session.fetch(_BOUND, usual)
+            # The timeout must not apply to the commit.
+            await session.fetch(_SET_TIMEOUT, previous)
         await session.fetch("release savepoint inside")
 
     def forgive(self, inside: Sequence[TransactionHook], batch: Sequence[Settlement]) -> None:
-        """A batch was settled: those that were left out of it may write again."""
+        """Allow skipped plugins to write again, after their batch has been settled."""
         if self._failed:
             states = {settlement.state for settlement in batch}
-            self._failed.difference_update(one.name for one in inside if one.states & states)
+            self._failed.difference_update(hook.name for hook in inside if hook.states & states)

@@ -1,4 +1,4 @@
-"""Settling: fenced, in batches, one bad settlement never holding up the others."""
+"""Settles attempts: fenced and in batches; a settlement that cannot be stored fails alone."""
 
 from __future__ import annotations
 
@@ -22,56 +22,59 @@ from chancy.states import State
 
 logger = logging.getLogger("chancy.postgres")
 
-#: Settlements of one statement, at most.
+#: Maximum number of settlements in one statement.
 BATCH = 1_000
 
 T = TypeVar("T")
 
-_place = attrgetter("id.int")
-# `State.final` is a property: a tenth of a microsecond for each job.
+_lock_order = attrgetter("id.int")
+# `State.final` is a property that takes a tenth of a microsecond for each job.
 _FIRST_FINAL = min(state for state in State if state.final)
 
 
 class Settlements:
-    """The settlements of the workers of this process."""
+    """Settles attempts for the workers of this process."""
 
-    def __init__(self, link: DedicatedSession, statements: Statements) -> None:
-        self._link = link
+    def __init__(self, session: DedicatedSession, statements: Statements) -> None:
+        self._session = session
         self._sql = statements
-        self._insiders = PluginWrites(statements.schema)
+        self._plugin_writes = PluginWrites(statements.schema)
 
     async def settle(
         self, settlements: Sequence[Settlement], inside: Sequence[TransactionHook] = ()
     ) -> frozenset[UUID]:
         """See `Broker.settle`."""
-        # The rows are locked in the order given: in one order for everybody, or two who settle
-        # the same attempts (a worker and its rescuer) would hold each other up.
-        ordered = sorted(settlements, key=_place)
-        finals = [one for one in ordered if one.state >= _FIRST_FINAL]
-        others = [one for one in ordered if one.state < _FIRST_FINAL]
+        # Rows are locked in the given order. Sorting prevents deadlocks between two workers that
+        # settle the same attempts (a worker and its rescuer).
+        ordered = sorted(settlements, key=_lock_order)
+        finals = [settlement for settlement in ordered if settlement.state >= _FIRST_FINAL]
+        others = [settlement for settlement in ordered if settlement.state < _FIRST_FINAL]
         stale: set[UUID] = set()
         for batch in (*_batches(finals), *_batches(others)):
             stale |= await self._settle(batch, inside)
         return frozenset(stale)
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
-        """See `Broker.note`."""
-        ordered = sorted(notes, key=_place)
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
+        """See `Broker.update_meta`."""
+        ordered = sorted(notes, key=_lock_order)
         stale: set[UUID] = set()
         for at in range(0, len(ordered), BATCH):
-            stale |= await self._note(ordered[at : at + BATCH])
+            stale |= await self._update_meta(ordered[at : at + BATCH])
         return frozenset(stale)
 
-    async def _note(self, batch: Sequence[Note]) -> set[UUID]:
+    async def _update_meta(self, batch: Sequence[Note]) -> set[UUID]:
         id, lease, meta = zip(*batch, strict=True)
         try:
-            rows = await self._link.fetch(self._sql.update_meta, list(id), list(lease), list(meta))
+            rows = await self._session.fetch(
+                self._sql.update_meta, list(id), list(lease), list(meta)
+            )
         except StatementFailed as error:
             if error.retryable:
                 raise
             if len(batch) > 1:
                 middle = len(batch) // 2
-                return await self._note(batch[:middle]) | await self._note(batch[middle:])
+                first = await self._update_meta(batch[:middle])
+                return first | await self._update_meta(batch[middle:])
             logger.error("meta_update_refused job=%s error=%s", batch[0].id, error)
             return set()
         return set(id) - {row[0] for row in rows}
@@ -79,9 +82,9 @@ class Settlements:
     async def _settle(
         self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
     ) -> set[UUID]:
-        """Settle a batch of one kind; on a refusal halve it until the bad one stands alone."""
+        """Settle a batch of one kind. If the server rejects it, halve it to isolate the bad one."""
         try:
-            accepted = await self._accept_with(batch, inside)
+            accepted = await self._store_with_hooks(batch, inside)
         except StatementFailed as error:
             if error.retryable:
                 raise
@@ -90,34 +93,37 @@ class Settlements:
                 first = await self._settle(batch[:middle], inside)
                 return first | await self._settle(batch[middle:], inside)
             logger.error("settlement_refused job=%s error=%s", batch[0].id, error)
-            accepted = await self._accept_with([_failed(batch[0], error)], inside)
+            accepted = await self._store_with_hooks([_failed(batch[0], error)], inside)
         if len(accepted) == len(batch):
             return set()
         ids = {row[0] for row in accepted}
-        missing = [one for one in batch if one.id not in ids]
-        before = await self._link.fetch(
-            self._sql.settled, [one.id for one in missing], [one.lease for one in missing]
+        missing = [settlement for settlement in batch if settlement.id not in ids]
+        settled_before = await self._session.fetch(
+            self._sql.settled,
+            [settlement.id for settlement in missing],
+            [settlement.lease for settlement in missing],
         )
-        return {one.id for one in missing} - {row[0] for row in before}
+        return {settlement.id for settlement in missing} - {row[0] for row in settled_before}
 
-    async def _accept_with(
+    async def _store_with_hooks(
         self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
     ) -> Sequence[Row]:
-        """Settle a batch, and what plugins write with it, at once or not at all."""
-        wanted = self._insiders.wanted(inside, batch)
+        """Store a batch and the writes of plugins in one transaction."""
+        wanted = self._plugin_writes.wanted(inside, batch)
         if wanted:
-            async with self._link.transaction() as session:
-                accepted = await self._accept(batch, session.fetch)
-                ids = {row[0] for row in accepted}
-                await self._insiders.write(session, wanted, [one for one in batch if one.id in ids])
+            async with self._session.transaction() as session:
+                rows = await self._store(batch, session.fetch)
+                ids = {row[0] for row in rows}
+                accepted = [settlement for settlement in batch if settlement.id in ids]
+                await self._plugin_writes.write(session, wanted, accepted)
         else:
-            accepted = await self._accept(batch, self._link.fetch)
-        self._insiders.forgive(inside, batch)
-        return accepted
+            rows = await self._store(batch, self._session.fetch)
+        self._plugin_writes.forgive(inside, batch)
+        return rows
 
-    async def _accept(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
-        """One row for each settlement that the server took, the id in it."""
-        settle = self._finish if batch[0].state.final else self._put_back
+    async def _store(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
+        """Returns one row, with the id, for each settlement that the fence let through."""
+        settle = self._finish if batch[0].state.final else self._release
         return await settle(batch, fetch)
 
     async def _finish(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
@@ -127,26 +133,26 @@ class Settlements:
             list(id),
             list(lease),
             list(state),
-            _given(result, None),
+            _unless_all(result, None),
             _failures(failure),
-            _given(refund, False),
-            _given(crashed, False),
-            _given(meta, None),
+            _unless_all(refund, False),
+            _unless_all(crashed, False),
+            _unless_all(meta, None),
         )
 
-    async def _put_back(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
+    async def _release(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
         id, lease, state, _, run_at, failure, _, refund, crashed, meta = zip(*batch, strict=True)
         return await fetch(
             self._sql.requeue,
             list(id),
             list(lease),
             list(state),
-            [_delay_s(one) for one in batch],
+            [_delay_s(settlement) for settlement in batch],
             list(run_at),
             _failures(failure),
-            _given(refund, False),
-            _given(crashed, False),
-            _given(meta, None),
+            _unless_all(refund, False),
+            _unless_all(crashed, False),
+            _unless_all(meta, None),
         )
 
 
@@ -154,15 +160,15 @@ def _batches(settlements: list[Settlement]) -> list[list[Settlement]]:
     return [settlements[at : at + BATCH] for at in range(0, len(settlements), BATCH)]
 
 
-def _given(values: tuple[T, ...], usual: T) -> list[T] | None:
-    """One value for each settlement; None if all have the usual one, as they mostly do."""
-    return None if values.count(usual) == len(values) else list(values)
+def _unless_all(values: tuple[T, ...], default: T) -> list[T] | None:
+    """One value for each settlement; None if all equal the default, which is the usual case."""
+    return None if values.count(default) == len(values) else list(values)
 
 
 def _failures(failures: tuple[Failure | None, ...]) -> list[str | None] | None:
     if failures.count(None) == len(failures):
         return None
-    return [None if one is None else json.dumps(one.as_json()) for one in failures]
+    return [None if failure is None else json.dumps(failure.as_json()) for failure in failures]
 
 
 def _delay_s(settlement: Settlement) -> float | None:
@@ -172,7 +178,7 @@ def _delay_s(settlement: Settlement) -> float | None:
 
 
 def _failed(settlement: Settlement, error: StatementFailed) -> Settlement:
-    """What is settled instead of a settlement that the server refuses."""
+    """The settlement that replaces one that the server rejects."""
     failure = Failure.named(
         "chancy.errors.StatementFailed",
         f"the settlement as {settlement.state.label} could not be stored: {error}",

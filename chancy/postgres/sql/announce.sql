@@ -1,5 +1,5 @@
--- Says which queues a worker serves, and why it cannot serve others; no row: it was declared
--- dead. Index: the primary key of workers. Locks: its row. Safe to repeat.
+-- Stores which queues a worker serves, and why it cannot serve others; returns no row if the worker
+-- was declared dead. Index: the primary key of workers. Locks: its row. Safe to repeat.
 update {schema}.workers
 set
   queues = $2::text[],

@@ -1,5 +1,5 @@
--- Says that a worker lives; no row: it was declared dead. Index: the primary key of workers.
--- Locks: its row. Safe to repeat.
+-- Records a worker's heartbeat; returns no row if the worker was declared dead. Index: the primary
+-- key of workers. Locks: its row. Safe to repeat.
 update {schema}.workers
 set beat_at = clock_timestamp()
 where id = $1::uuid

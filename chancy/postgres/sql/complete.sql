@@ -1,7 +1,8 @@
--- Ends one attempt as succeeded, in a transaction of the job's; gives its id, or no row if the lease
--- is gone. Index: the primary key of jobs. Locks: the row of the job, until the transaction ends:
--- whoever wants to settle it waits so long. So the server ends the session if it is idle in the
--- transaction for 10 seconds, as one is that is frozen. Not to be repeated after the commit.
+-- Settles one attempt as succeeded, in a transaction of the job; returns its id, or no row if the
+-- lease is gone. Index: the primary key of jobs. Locks: the row of the job until the transaction
+-- ends, which blocks other settlements of the job. So the server ends the session if it is idle in
+-- the transaction for 10 seconds, as when its process is frozen. Must not be repeated after the
+-- commit.
 with done as materialized (
   select finish as id
   from {schema}.finish(

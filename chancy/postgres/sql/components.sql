@@ -1,5 +1,6 @@
--- The components that have a version table in the schema, with or without a plugin that knows
--- them. The primary key of such a table is named by Alembic. Reads catalogs, locks nothing.
+-- The components that have a version table in the schema, whether their plugins are installed or
+-- not. Recognizes such a table by the name that Alembic gives its primary key. Reads catalogs. No
+-- locks. Safe to repeat.
 select left(c.relname, -length('_version'))
 from pg_catalog.pg_class c
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace

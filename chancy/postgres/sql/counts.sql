@@ -1,5 +1,5 @@
--- Live jobs by queue and state, up to 100,001 of each state. Index: jobs_pending by a loose scan
--- of its queues, jobs_running, jobs_scheduled. No locks. Safe to repeat.
+-- Counts unfinished jobs by queue and state, up to 100,001 of each state. Index: jobs_pending by a
+-- loose scan of its queues, jobs_running, jobs_scheduled. No locks. Safe to repeat.
 with recursive waiting (queue) as (
   (
     select j.queue

@@ -1,4 +1,4 @@
--- Stores a queue; $13: also over one that exists, whose pause stays as it is. Index: the primary
+-- Stores a queue. $13: whether to update an existing one, except for its pause. Index: the primary
 -- key of queues. Locks: its row. Safe to repeat.
 with stored as (
   insert into {schema}.queues as q (

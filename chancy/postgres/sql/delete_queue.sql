@@ -1,4 +1,4 @@
--- Forgets a queue; its jobs stay. Index: the primary key of queues. Locks: its row. Safe to repeat.
+-- Deletes a queue; its jobs stay. Index: the primary key of queues. Locks: its row. Safe to repeat.
 with deleted as (
   delete from {schema}.queues
   where name = $1::text

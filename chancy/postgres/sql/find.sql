@@ -1,6 +1,6 @@
--- Live and finished jobs by state ($1), queue ($2) and function ($3), below an id ($4), newest
--- first, up to $5. Index: the primary key of jobs and finished_jobs_id, backwards.
--- No locks. Safe to repeat. A rare condition reads far: callers set a deadline.
+-- Finds unfinished and finished jobs by state ($1), queue ($2) and function ($3), below an id ($4),
+-- newest first, up to $5. Index: the primary key of jobs and finished_jobs_id, backwards.
+-- No locks. Safe to repeat. A condition with few matches reads many rows: callers set a deadline.
 (
   select
     j.id, j.func, j.arguments::text, j.queue, j.priority, j.state, j.attempt, j.max_attempts,

@@ -1,6 +1,6 @@
--- Jobs by id, live and finished. Index: the primary key of jobs, finished_jobs_id. No locks.
--- Safe to repeat. An id that was pushed again after it had finished is there twice: the live row,
--- or the one that finished last, comes last.
+-- Jobs by id, unfinished and finished. Index: the primary key of jobs, finished_jobs_id. No locks.
+-- Safe to repeat. An id that was pushed again after its job had finished has several rows: the
+-- unfinished one, or else the one that finished last, comes last.
 select
   f.id, f.func, f.arguments::text, f.queue, f.priority, f.state, f.attempt, f.max_attempts,
   f.crashes, {schema}.utc(f.run_at), f.worker_id, f.meta::text, f.errors::text, f.result::text,

@@ -1,2 +1,2 @@
--- Sends one notice on the channel of the schema. Safe to repeat.
+-- Sends one notification on a channel. Safe to repeat.
 select pg_notify($1::text, $2::text)

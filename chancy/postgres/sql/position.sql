@@ -1,8 +1,8 @@
--- Where an unfinished job stands: how many pending jobs of its queue go before it (up to 10,001), how
--- many of its queue run (up to 10,001), the seconds until it is due, since it has been claimed, and
--- since it could have run; and for a pending one up to five of those that run, as JSON, the longest
--- running first. Index: the primary key of jobs, jobs_pending, jobs_running. No locks.
--- Safe to repeat.
+-- The position of an unfinished job: the number of pending jobs before it in its queue (up to
+-- 10,001), the number of running jobs of its queue (up to 10,001), the seconds until it is due,
+-- since it was claimed, and since it could have run; and for a pending job up to five of the
+-- running ones, as JSON, the longest running first. Index: the primary key of jobs, jobs_pending,
+-- jobs_running. No locks. Safe to repeat.
 select
   case when j.state = 0 then (
     select count(*)

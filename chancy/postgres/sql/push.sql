@@ -1,8 +1,8 @@
--- Stores jobs in their order and wakes the workers of their queues. Index: the primary key.
--- No locks but on what it inserts. Safe to repeat while the jobs are unfinished.
+-- Stores jobs in order and wakes the workers of their queues. Index: the primary key.
+-- Locks only the rows that it inserts. Safe to repeat while the jobs are unfinished.
 -- $2, $3, $4 and $8 have one value for each job, or one for all of them: 4.1 µs a job instead of
 -- 6.6. $6, $7, $9 and $10 may be null.
--- $11: whether the notice may be left to another push of the moment; see the function wake.
+-- $11: whether a concurrent push may send the notification instead; see the function wake.
 with pushed as (
   insert into {schema}.jobs (
     id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta,

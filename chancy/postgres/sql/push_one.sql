@@ -1,8 +1,8 @@
--- Stores one job that is new, and wakes the workers of its queue: what push.sql does, without
--- lists, without looking for the id first, and with the function wake written out (0.89 of the
--- calls a second of a bare insert instead of 0.66).
--- Refused with unique_violation if the id is there. Index: the primary key. No locks but on what
--- it inserts.
+-- Stores one new job and wakes the workers of its queue. Like push.sql, but without lists, without
+-- a lookup of the id, and with the function wake inlined (0.89 of the calls a second of a bare
+-- insert instead of 0.66).
+-- Fails with unique_violation if the id exists. Index: the primary key. Locks only the row that it
+-- inserts.
 insert into {schema}.jobs (
   id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits)
 select

@@ -1,8 +1,8 @@
--- Stores jobs that share everything but id and arguments and are due now, as most jobs pushed
--- together do, and wakes the workers of their queue: what push.sql does for 0.8 of its time.
--- $5: one JSON array of all arguments, which is quicker to send and to read than a list of texts.
--- Index: the primary key. No locks but on what it inserts. Safe to repeat while the jobs are
--- unfinished; that says again that there are jobs.
+-- Stores jobs that are due now and differ only in id and arguments, as most jobs pushed together
+-- do, and wakes the workers of their queue. Takes 0.8 of the time of push.sql.
+-- $5: one JSON array of all arguments, which is faster to send and to read than a list of strings.
+-- Index: the primary key. Locks only the rows that it inserts. Safe to repeat while the jobs are
+-- unfinished, which sends the notification again.
 with pushed as (
   insert into {schema}.jobs (id, pos, state, queue, priority, func, arguments, max_attempts)
   select

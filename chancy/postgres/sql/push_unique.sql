@@ -1,6 +1,6 @@
--- Stores jobs in their order, some of them with unique keys; see the function. Index: the primary key
--- of jobs, jobs_unique, the primary key of unique_periods. Locks: by key. Safe to repeat while the
--- jobs are unfinished. $11: keys as text, since not every driver has lists of bytes.
+-- Stores jobs in order, some of them with unique keys; see the function. Index: the primary key of
+-- jobs, jobs_unique, the primary key of unique_periods. Locks: by key. Safe to repeat while the
+-- jobs are unfinished. $11: keys as text, as not every driver supports lists of bytes.
 select id, stored, refused
 from {schema}.push_unique(
   $1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::text[], $6::timestamptz[], $7::float8[],

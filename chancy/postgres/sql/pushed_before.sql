@@ -1,5 +1,5 @@
--- Which of these jobs are there, finished or not: asked before a push whose answer was lost is
--- made again. Index: the primary key of jobs, finished_jobs_id. No locks. Safe to repeat.
+-- Which of these jobs exist, finished or not. Run before a push whose response was lost is
+-- repeated. Index: the primary key of jobs, finished_jobs_id. No locks. Safe to repeat.
 select u.id
 from unnest($1::uuid[]) as u (id)
 where exists (

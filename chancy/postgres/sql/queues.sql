@@ -1,4 +1,4 @@
--- All queues, or one by name. Reads a small table whole. No locks. Safe to repeat.
+-- All queues, or one by name. Scans a small table. No locks. Safe to repeat.
 select
   name,
   executor,

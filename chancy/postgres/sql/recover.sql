@@ -1,4 +1,4 @@
--- The jobs of a claim whose answer was lost. Index: jobs_running. No locks. Safe to repeat.
+-- The jobs of a claim whose response was lost. Index: jobs_running. No locks. Safe to repeat.
 select
   id, priority, pos, func, arguments::text, attempt, max_attempts, crashes, meta::text,
   limits::text

@@ -1,5 +1,6 @@
--- Ends attempts whose jobs go back; see the function. Index: the primary key of jobs. Locks: rows
--- of jobs in the order given. Safe to repeat: settled.sql then tells what was done before.
+-- Settles attempts that release their jobs; see the function. Index: the primary key of jobs.
+-- Locks: rows of jobs in the given order. Safe to repeat: settled.sql then returns what was
+-- settled before.
 select requeue
 from {schema}.requeue(
   $1::uuid[], $2::uuid[], $3::smallint[], $4::float8[], $5::timestamptz[], $6::text[],

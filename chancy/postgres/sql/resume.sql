@@ -1,4 +1,4 @@
--- Lets a paused queue go on. Index: the primary key of queues. Locks: its row. Safe to repeat.
+-- Resumes a paused queue. Index: the primary key of queues. Locks: its row. Safe to repeat.
 with resumed as (
   update {schema}.queues
   set paused_at = null, resume_at = null, updated_at = clock_timestamp()

@@ -1,6 +1,7 @@
 -- Makes scheduled jobs pending before they are due, each with a new position, and wakes the workers
--- of their queues. Gives their ids. Index: the primary key of jobs. Locks: rows of jobs in the order
--- of their ids, skipping locked ones: whoever locks one makes it pending. Safe to repeat.
+-- of their queues. Returns their ids. Index: the primary key of jobs. Locks: rows of jobs in the
+-- order of their ids, skipping locked ones: the holder of the lock makes them pending. Safe to
+-- repeat.
 with due as (
   select j.id
   from {schema}.jobs as j

@@ -1,5 +1,5 @@
--- The running jobs of a worker but for those in $2 and those of the leases $3, at most $4, with their leases.
--- Index: jobs_running. No locks. Safe to repeat.
+-- The running jobs of a worker with their leases, except the jobs $2 and those of the leases $3, at
+-- most $4. Index: jobs_running. No locks. Safe to repeat.
 select j.id, j.lease
 from {schema}.jobs as j
 where j.state = 1

@@ -1,5 +1,5 @@
--- Which of these jobs, whose attempts were just put back, have ended instead: they were asked to stop.
--- Index: the primary key of jobs, once for each. No locks. Safe to repeat.
+-- Which of these jobs, whose attempts have just been released, were cancelled instead because they
+-- were requested to stop. Index: the primary key of jobs, once for each. No locks. Safe to repeat.
 select u.id
 from unnest($1::uuid[]) as u (id)
 where not exists (

@@ -1,5 +1,5 @@
--- Whether a commit of ours has waited for a synchronous standby for so many seconds.
--- Index: none; reads the sessions of the server. No locks. Safe to repeat.
+-- Whether a commit of this role in this database has waited for a synchronous standby for more than
+-- $1 seconds. Index: none; reads the sessions of the server. No locks. Safe to repeat.
 select exists (
   select from pg_catalog.pg_stat_activity
   where datname = current_database()

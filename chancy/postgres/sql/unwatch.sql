@@ -1,5 +1,5 @@
--- No notice is needed any more. Index: the primary key of awaited. Locks: rows of awaited,
--- skipping locked ones: whoever locks one deletes it. Safe to repeat.
+-- Cancels the notifications that watch.sql requests. Index: the primary key of awaited. Locks: rows
+-- of awaited, skipping locked ones: the holder of the lock deletes them. Safe to repeat.
 delete from {schema}.awaited as a
 where a.id = any (array(
   select x.id

@@ -1,5 +1,5 @@
--- Has a notice sent when one of these jobs finishes. Index: the primary key of awaited.
--- Locks: waits for those who forget one of them; in the order of the ids. Safe to repeat.
+-- Requests a notification when one of these jobs finishes. Index: the primary key of awaited.
+-- Locks: in the order of the ids; waits for transactions that delete one of them. Safe to repeat.
 insert into {schema}.awaited (id)
 select u.id
 from unnest($1::uuid[]) as u (id)

@@ -1,4 +1,4 @@
--- All workers. Reads a small table whole. No locks. Safe to repeat.
+-- All workers. Scans a small table. No locks. Safe to repeat.
 select
   id,
   host,

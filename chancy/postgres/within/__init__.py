@@ -1,7 +1,7 @@
-"""Statements inside a transaction of the caller's, whatever the library it came with.
+"""Runs statements in a transaction of the caller: ``within=`` of `push` and other calls.
 
-No library is imported that the caller has not imported: an object of a library that is not
-loaded cannot be given.
+Supports the connections of several libraries. A library is imported only for one of its own
+objects, so only if the caller has imported it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, Protocol
 from chancy.postgres.drivers.session import Session
 from chancy.postgres.within.calls import Fetch, FetchSync, listed
 
-#: What `push` and `push_many` take as ``within``. The sync ones block the event loop meanwhile.
+#: What `push` and `push_many` accept as ``within``. Sync connections block the event loop.
 ACCEPTED = (
-    "what chancy.transaction() gives",
+    "a connection from chancy.transaction()",
     "a psycopg 3 connection or cursor (sync or async)",
     "an asyncpg connection",
     "an SQLAlchemy 2 AsyncSession, AsyncConnection, Session or Connection",
 )
-#: What `sync_push` and `sync_push_many` take.
+#: What `sync_push` and `sync_push_many` accept.
 ACCEPTED_SYNC = (
     "a sync psycopg 3 connection or cursor",
     "an SQLAlchemy 2 Session or Connection",
@@ -28,10 +28,10 @@ ACCEPTED_SYNC = (
 
 
 class Library(Protocol):
-    """Makes functions of the objects of one library.
+    """Binds the connections of one library.
 
-    Both return None for what is no connection, and raise TypeError with what to do for one that
-    cannot be used in this way.
+    Both functions return None for an object that is no connection, and raise TypeError with a hint
+    for a connection that cannot be used in this way.
     """
 
     def bind(self, within: Any) -> Fetch | None: ...
@@ -40,12 +40,12 @@ class Library(Protocol):
 
 
 def bind(within: Any) -> Fetch:
-    """What runs statements on the caller's connection: ``await fetch(sql, *params)``.
+    """A function that runs statements on the caller's connection: ``await fetch(sql, *params)``.
 
-    They commit or roll back with the rest. Errors are those of the caller's own library. The
-    function may be called from another task than this.
+    They are committed or rolled back with the caller's transaction, and raise the errors of the
+    caller's library. The function may be called from another task.
 
-    :raises TypeError: it is no kind of connection that we know; nothing was sent.
+    :raises TypeError: not a supported kind of connection; nothing was sent.
     """
     if isinstance(within, Session):
         return within.fetch
@@ -53,19 +53,19 @@ def bind(within: Any) -> Fetch:
     library = _library(kind)
     fetch = library.bind(within) if library is not None else None
     if fetch is None:
-        raise TypeError(f"within= takes {listed(ACCEPTED)}; {_named(within)} is none of these")
+        raise TypeError(f"within= must be {listed(ACCEPTED)}, not {_named(within)}")
     return fetch
 
 
 def bind_sync(within: Any) -> FetchSync:
-    """The same for code that does not run in an event loop: ``fetch(sql, *params)``."""
+    """`bind` for code without an event loop: ``fetch(sql, *params)``."""
     if isinstance(within, Session):
-        raise TypeError("within= is of an event loop: use `await chancy.push(…)`")
+        raise TypeError("within= belongs to an event loop: use `await chancy.push(…)`")
     kind: Any = type(within)
     library = _library(kind)
     fetch = library.bind_sync(within) if library is not None else None
     if fetch is None:
-        raise TypeError(f"within= takes {listed(ACCEPTED_SYNC)}; {_named(within)} is none of these")
+        raise TypeError(f"within= must be {listed(ACCEPTED_SYNC)}, not {_named(within)}")
     return fetch
 
 
@@ -75,13 +75,13 @@ async def fetch_within(within: Any, sql: str, *params: object) -> list[Any]:
 
 
 def fetch_within_sync(within: Any, sql: str, *params: object) -> list[Any]:
-    """`fetch_within` for code that does not run in an event loop; see `bind_sync`."""
+    """`fetch_within` for code without an event loop; see `bind_sync`."""
     return list(bind_sync(within)(sql, *params))
 
 
 @lru_cache(maxsize=64)
 def _library(kind: type[Any]) -> Library | None:
-    """By the packages of the type and of what it is derived from: SQLModel has a Session, too."""
+    """The library of a type, by its package and those of its bases, as for SQLModel's Session."""
     packages = {base.__module__.partition(".")[0] for base in kind.__mro__}
     if "psycopg" in packages:
         from chancy.postgres.within import psycopg
@@ -103,6 +103,6 @@ def _library(kind: type[Any]) -> Library | None:
 
 
 def _named(within: object) -> str:
-    """The type alone: a text may be a DSN with a password."""
+    """The type of an object, without its value: a string may be a DSN with a password."""
     kind = type(within)
     return f"a {kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""asyncpg: connections, also from its pool."""
+"""asyncpg: connections, including those of its pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the libraries share."""
+"""The types of bound functions, shared by the modules of all libraries."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Fetch = Callable[..., Awaitable[Sequence[Any]]]
 FetchSync = Callable[..., Sequence[Any]]
 
 
-def listed(things: Sequence[str]) -> str:
-    """``a, b, or c``"""
-    return f"{', '.join(things[:-1])}, or {things[-1]}"
+def listed(items: Sequence[str]) -> str:
+    """Join items as ``a, b, or c``."""
+    return f"{', '.join(items[:-1])}, or {items[-1]}"
 
 
 async def block(fetch: FetchSync, sql: str, *params: object) -> Sequence[Any]:
-    """Run a statement of a sync connection in an event loop, which waits for it."""
+    """Run a statement on a sync connection. Blocks the event loop."""
     return fetch(sql, *params)

@@ -1,8 +1,7 @@
-"""Django: a connection of its database handler, most often inside of ``atomic``.
+"""Django: a connection of its database handler, usually inside ``atomic``.
 
-Statements go to the psycopg connection below, in the transaction that Django has there. What
-Django would do around one of its own is done: it connects, tells a broken transaction, and
-raises its own kinds of errors.
+Statements are sent on the underlying psycopg connection, in Django's transaction. As for a query
+of Django, it connects if necessary, rejects a broken transaction and raises Django's errors.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from chancy.postgres.within.psycopg import fetch
 def bind(within: Any) -> Fetch | None:
     if bind_sync(within) is None:
         return None
-    # Another thread has another connection, and Django refuses its own in an event loop's.
+    # Connections are per thread, and Django refuses to use one in the thread of an event loop.
     raise TypeError(
-        "within= is a connection of Django, which belongs to sync code: use "
-        "chancy.sync_push(…), from async code inside of sync_to_async together with the queries"
+        "within= is a Django connection, which only sync code can use: call chancy.sync_push(…), "
+        "in async code inside sync_to_async together with the queries"
     )
 
 
@@ -48,6 +47,6 @@ def _run(wrapper: Any, sql: str, *params: object) -> list[Any]:
             with wrapper.wrap_database_errors:
                 return fetch(wrapper.connection, sql, *params)
     raise TypeError(
-        f"within= is Django's connection {wrapper.alias!r} to {wrapper.display_name}: it has to "
-        "be one to PostgreSQL through psycopg 3, which Django uses once psycopg 3 is installed"
+        f"within= is Django's connection {wrapper.alias!r} to {wrapper.display_name}: it must be "
+        "a connection to PostgreSQL through psycopg 3, which Django uses if it is installed"
     )

@@ -1,7 +1,7 @@
 """psycopg 3: connections and cursors, sync and async.
 
-Our cursors are made for each statement: those of the caller may have rows to be read, and make
-rows of another shape. psycopg begins the transaction with our statement if it is the first.
+Each statement gets a new cursor: the caller's may have unread rows and another row factory.
+psycopg starts the transaction with our statement if it is the first.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """SQLAlchemy 2: sessions and connections, sync and async, over asyncpg and psycopg 3.
 
-Statements go to the driver's connection, in the transaction that SQLAlchemy has there: through
-SQLAlchemy they take 1.5 times as long. psycopg begins a transaction by itself. To asyncpg
-SQLAlchemy sends BEGIN with its own first statement, so if ours is the first it goes through
-SQLAlchemy: sent past it, it would commit at once.
+Statements are sent on the driver's connection, in SQLAlchemy's transaction: through SQLAlchemy
+they take 1.5 times as long. psycopg starts a transaction implicitly. With asyncpg, SQLAlchemy sends
+BEGIN with its own first statement, so if ours is the first, it goes through SQLAlchemy: sent
+directly, it would be committed immediately.
 
-SQLAlchemy asks a session for its connection in a greenlet, which costs 30 µs; so it is asked once
-for each transaction and savepoint, and what it gave is kept as long as that is open.
+An async session returns its connection in a greenlet, which costs 30 µs. So the connection is
+looked up once for each transaction and savepoint, and cached while that is open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chancy.postgres.within.calls import Fetch, FetchSync, block
 
 Rows = Sequence[Any]
 
-#: What SQLAlchemy makes of the errors of both drivers, by the names of their classes.
+#: The SQLAlchemy error for an error of either driver, by the name of its class.
 _ERRORS = {
     "DataError": exc.DataError,
     "IntegrityConstraintViolationError": exc.IntegrityError,
@@ -49,7 +49,7 @@ _joined: WeakKeyDictionary[object, Connection] = WeakKeyDictionary()
 def bind(within: Any) -> Fetch | None:
     if (asynchronous := sys.modules.get("sqlalchemy.ext.asyncio")) is not None:
         if isinstance(within, asynchronous.async_scoped_session):
-            within = within.registry()  # now: it may go by the task
+            within = within.registry()  # now, as the registry may depend on the current task
         if isinstance(within, asynchronous.AsyncSession | asynchronous.AsyncConnection):
             return partial(_fetch, within)
     blocking = bind_sync(within)
@@ -72,21 +72,21 @@ def bind_sync(within: Any) -> FetchSync | None:
     ):
         raise TypeError(
             f"within= is an SQLAlchemy {type(within).__name__}: use `await chancy.push(…)`, "
-            "or pass the Session that its run_sync gives"
+            "or pass the Session that its run_sync passes to the function"
         )
     return None
 
 
 async def _fetch(within: Any, sql: str, *params: object) -> list[Any]:
-    begun = _go_on(within, sql, params)
-    if begun is None:
-        begun = await within.run_sync(_begin, sql, params)
+    result = _send_directly(within, sql, params)
+    if result is None:
+        result = await within.run_sync(_send_in_transaction, sql, params)
     try:
-        return list(await begun if isinstance(begun, Awaitable) else begun)
+        return list(await result if isinstance(result, Awaitable) else result)
     except Exception as error:
-        if (known := _known(error, sql)) is None:
+        if (wrapped := _wrapped(error, sql)) is None:
             raise
-        raise known from error
+        raise wrapped from error
 
 
 def _run(within: Any, sql: str, *params: object) -> list[Any]:
@@ -94,43 +94,49 @@ def _run(within: Any, sql: str, *params: object) -> list[Any]:
     if bound.dialect.is_async:
         _check_greenlet(within)
     try:
-        begun = _begin(within, sql, params)
-        return list(await_only(begun) if isinstance(begun, Awaitable) else begun)
+        result = _send_in_transaction(within, sql, params)
+        return list(await_only(result) if isinstance(result, Awaitable) else result)
     except Exception as error:
-        if (known := _known(error, sql)) is None:
+        if (wrapped := _wrapped(error, sql)) is None:
             raise
-        raise known from error
+        raise wrapped from error
 
 
 def _check_greenlet(within: Any) -> None:
-    """Raise TypeError unless this is called by a function that an AsyncSession runs."""
+    """Raise TypeError unless the caller runs inside `run_sync` of an AsyncSession."""
     try:
         await_only(asyncio.sleep(0))
     except exc.MissingGreenlet as error:
         raise TypeError(
             f"within= is a sync {type(within).__name__} of an async SQLAlchemy engine: use "
             "`await chancy.push(…)` with the AsyncSession or AsyncConnection, or sync_push "
-            "inside of its run_sync"
+            "inside its run_sync"
         ) from error
 
 
-def _begin(within: Any, sql: str, params: tuple[object, ...]) -> Rows | Awaitable[Rows]:
-    """Run one statement in the current transaction, which begins with it if there is none.
+def _send_in_transaction(
+    within: Any, sql: str, params: tuple[object, ...]
+) -> Rows | Awaitable[Rows]:
+    """Run one statement in the current transaction, or in a new one if there is none.
 
-    Gives what is to be awaited if the driver is async: outside of SQLAlchemy's greenlet that
-    it is quicker.
+    Returns an awaitable if the driver is async: awaiting it outside SQLAlchemy's greenlet is
+    faster.
     """
     connection: Connection = within if isinstance(within, Connection) else within.connection()
     if not connection.in_transaction():
-        connection.begin()  # or it would neither commit nor roll back what the driver began
+        connection.begin()  # else SQLAlchemy would not end the transaction that the driver starts
     if connection is not within:
         _joined[within.get_nested_transaction() or within.get_transaction()] = connection
     return _send(connection, sql, params)
 
 
-def _go_on(within: Any, sql: str, params: tuple[object, ...]) -> Rows | Awaitable[Rows] | None:
-    """`_begin` without a greenlet, in a transaction that SQLAlchemy has begun on the server. None
-    if SQLAlchemy has something to send first, or to refuse."""
+def _send_directly(
+    within: Any, sql: str, params: tuple[object, ...]
+) -> Rows | Awaitable[Rows] | None:
+    """`_send_in_transaction` without a greenlet, in a transaction that exists on the server.
+
+    None if SQLAlchemy has to send something first or to raise an error.
+    """
     connection: Connection | None
     if (session := getattr(within, "sync_session", None)) is None:
         connection = within.sync_connection
@@ -140,8 +146,8 @@ def _go_on(within: Any, sql: str, params: tuple[object, ...]) -> Rows | Awaitabl
     if connection is None or not connection.in_transaction():
         return None
     driver: Any = connection.connection.driver_connection
-    begun = connection.dialect.driver != "asyncpg" or driver.is_in_transaction()
-    return _send(connection, sql, params) if begun else None
+    started = connection.dialect.driver != "asyncpg" or driver.is_in_transaction()
+    return _send(connection, sql, params) if started else None
 
 
 def _send(connection: Connection, sql: str, params: tuple[object, ...]) -> Rows | Awaitable[Rows]:
@@ -152,8 +158,8 @@ def _send(connection: Connection, sql: str, params: tuple[object, ...]) -> Rows 
             fetch: Fetch = driver.fetch
             return fetch(sql, *params)
         case "postgresql+asyncpg":
-            done = connection.exec_driver_sql(sql, params)
-            return done.fetchall() if done.returns_rows else []
+            result = connection.exec_driver_sql(sql, params)
+            return result.fetchall() if result.returns_rows else []
         case "postgresql+psycopg" | "postgresql+psycopg_async":
             from chancy.postgres.within import psycopg
 
@@ -162,13 +168,13 @@ def _send(connection: Connection, sql: str, params: tuple[object, ...]) -> Rows 
             return psycopg.fetch(driver, sql, *params)
         case other:
             raise TypeError(
-                f"within= is of an SQLAlchemy engine for {other}: use one for "
+                f"within= belongs to an SQLAlchemy engine for {other}: use one for "
                 "postgresql+psycopg (psycopg 3) or postgresql+asyncpg"
             )
 
 
-def _known(error: Exception, sql: str) -> exc.DBAPIError | None:
-    """What SQLAlchemy would raise for an error of the driver; None for one that is not of it."""
+def _wrapped(error: Exception, sql: str) -> exc.DBAPIError | None:
+    """The error that SQLAlchemy raises for a driver's error; None for any other error."""
     if isinstance(error, exc.SQLAlchemyError):
         return None
     names = (base.__name__ for base in type(error).__mro__)

@@ -134,8 +134,8 @@ async def test_an_odd_queue_holds_up_none_of_its_neighbours(
 
 #: What somebody writes into the row of a queue, what the queue is then, and what is said.
 ODD_QUEUES = {
-    "limits-no-object": ("limits = '[]'", (), None, "the limits are not an object"),
-    "limits-null": ("limits = 'null'", (), None, "the limits are not an object"),
+    "limits-no-object": ("limits = '[]'", (), None, "the limits are not a JSON object"),
+    "limits-null": ("limits = 'null'", (), None, "the limits are not a JSON object"),
     "limits-unknown": ("limits = '{\"cpu_s\": 5}'", (), None, "there is no limit 'cpu_s'"),
     "limits-one-bad": (
         'limits = \'{"time_s": 5, "memory_bytes": "1G"}\'',
@@ -188,7 +188,7 @@ ODD_QUEUES = {
         "options = '{\"max_jobs\": 9}', limits = '5'",
         (),
         ProcessOptions(max_jobs=9),
-        "the limits are not an object",
+        "the limits are not a JSON object",
     ),
     "executor-unknown": (
         "executor = 'x', options = '{\"max_jobs\": 9}', limits = '{\"memory_bytes\": 1e9}'",

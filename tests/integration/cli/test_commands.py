@@ -247,7 +247,9 @@ def test_migrate_down_and_up() -> None:
         assert "chancy migrate upgrade" in inside(*line, dsn=DSN, code=3).err
     assert "was at nothing" in inside("migrate", "upgrade", dsn=DSN).out
     assert "'0999'" in inside("migrate", "upgrade", "0999", "--component=core", dsn=DSN, code=2).err
-    assert "of which component" in inside("migrate", "upgrade", "0001", dsn=DSN, code=2).err
+    assert (
+        "needs the name of a component" in inside("migrate", "upgrade", "0001", dsn=DSN, code=2).err
+    )
 
 
 def test_tables_of_a_newer_version_are_left_alone() -> None:

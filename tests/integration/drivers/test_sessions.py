@@ -123,7 +123,7 @@ async def test_a_failed_transaction_does_not_pass_for_a_commit(session: Connecti
 
 async def test_transactions_do_not_nest(session: Connection) -> None:
     async with session.transaction():
-        with pytest.raises(RuntimeError, match="inside a transaction"):
+        with pytest.raises(RuntimeError, match="inside another transaction"):
             async with session.transaction():
                 pass
     async with session.transaction():
