@@ -132,7 +132,7 @@ class Batches(Plugin):
             self._outcomes.record(claim.id, ref)
         return verdict
 
-    #: Including states that are not final: a job that was asked to stop is cancelled by them.
+    #: Including states that are not final: releasing a job that was asked to stop cancels it.
     settling_states = frozenset(State)
 
     def settling_concerns(self, settlement: Settlement) -> bool:
@@ -156,7 +156,7 @@ class Batches(Plugin):
         if not isinstance(broker, SqlStore):
             return
         reporting = asyncio.create_task(
-            self._pending.tell(BatchCalls(broker).settle, clock), name="chancy batches elsewhere"
+            self._pending.tell(BatchCalls(broker).settle, clock), name="chancy batches"
         )
         try:
             sweep = BatchSweep(broker, clock, self._outcomes, keep_days=self.keep_days)

@@ -155,7 +155,7 @@ class Workflows(Plugin):
             self._outcomes.record(claim, outcome, time.monotonic())
         return verdict
 
-    #: Including states that are not final: a job that was asked to stop is cancelled by them.
+    #: Including states that are not final: releasing a job that was asked to stop cancels it.
     settling_states = frozenset(State)
 
     def settling_concerns(self, settlement: Settlement) -> bool:
