@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""Clocks for tests: one that stands still until a test advances it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Protocol
 
 
 class StoreClock(Protocol):
-    """What a store in memory asks for the time."""
+    """The clock of a store in memory."""
 
     def now(self) -> datetime:
-        """This moment, aware, in UTC."""
+        """The current time: aware, in UTC."""
         ...
 
 
 class RealTime:
-    """The time of this machine."""
+    """The clock of this machine."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
 
 class ManualClock:
-    """A `chancy.clock.Clock`, and the clock of a `MemoryBroker`, moved by `advance`.
+    """A `chancy.clock.Clock`, and a clock for a `MemoryBroker`, that only `advance` moves.
 
-    :param start: what `now` says at first.
+    :param start: the initial time.
     """
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
@@ -35,7 +35,7 @@ class ManualClock:
 
     @property
     def sleepers(self) -> int:
-        """How many tasks wait for this clock: a test advances once its subject waits."""
+        """The number of tasks that wait for this clock. Advance once the code under test waits."""
         return sum(not timer.done() for _, timer in self._timers)
 
     def now(self) -> datetime:
@@ -45,12 +45,12 @@ class ManualClock:
         return self._passed_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and wake whoever waited for it, the earliest first.
+        """Advance the time, and wake the tasks that are due, the earliest first.
 
-        They run once the caller awaits. A task that sleeps again counts from the new time.
+        They run once the caller awaits. A task that sleeps again sleeps from the new time on.
         """
         if seconds < 0:
-            raise ValueError(f"time does not go back: advance({seconds!r})")
+            raise ValueError(f"time cannot go back: advance({seconds!r})")
         self._passed_s += seconds
         due = [entry for entry in self._timers if entry[0] <= self._passed_s]
         self._timers = [entry for entry in self._timers if entry[0] > self._passed_s]

@@ -1,4 +1,4 @@
-"""Fixtures for pytest, found by it wherever chancy is installed."""
+"""Fixtures for pytest, registered by an entry point wherever chancy is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def chancy_app() -> Chancy:
-    """The application under test: to be overridden in a ``conftest.py``."""
+    """The application under test. Override this fixture in a ``conftest.py``."""
     raise pytest.UsageError(
         "chancy_sandbox needs your application: define a fixture chancy_app in conftest.py that "
         "returns it"
@@ -23,7 +23,7 @@ def chancy_app() -> Chancy:
 
 @pytest.fixture
 def chancy_sandbox(chancy_app: Chancy) -> Iterator[Sandbox]:
-    """The application without its database, for one test: see `chancy.testing.sandbox.Sandbox`."""
+    """The application without its database, for one test; see `chancy.testing.sandbox.Sandbox`."""
     from chancy.testing.sandbox import Sandbox
 
     with Sandbox(chancy_app) as sandbox:

@@ -1,10 +1,11 @@
-"""A broker in memory: the same promises without a database, for tests of applications."""
+"""A broker in memory that keeps the contract of `Broker`, for tests of applications."""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Heartbeat
-from chancy.broker.notices import NoticeKind, Subscription, Topic
+from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import (
     MOST_RUNNING,
@@ -25,25 +26,27 @@ from chancy.broker.values import (
     QueuePosition,
     WorkerRecord,
 )
-from chancy.errors import ConfigurationError
+from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.clock import RealTime, StoreClock
 from chancy.testing.store import MemoryStore, Row, check_storable
-from chancy.testing.subscription import MemorySubscription
 from chancy.testing.uniqueness import free_if_claimed, store_all
 
 _COUNT_CAP = 100_001
+#: Notices that a subscription buffers for a slow reader; older ones are dropped.
+MAX_NOTICES = 10_000
 
 
 class MemoryBroker:
-    """A `Broker` that keeps its jobs in this process and forgets them with it.
+    """A `Broker` whose jobs live in the memory of this process.
 
-    All calls come from one event loop, but for `Heartbeat.beat`.
+    Call it from one event loop, except `Heartbeat.beat`.
 
-    :param clock: gives the time of the store; a `ManualClock` makes jobs due without waiting.
-    :param store: shares the jobs of another `MemoryBroker`, as two connections share a database.
+    :param clock: the clock of the store; with a `ManualClock`, jobs become due without waiting.
+    :param store: the store of another `MemoryBroker` to share its jobs, as two connections share a
+        database.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class MemoryBroker:
         return frozenset({Capability.NOTICES, Capability.UNIQUE})
 
     def check_queue(self, queue: Queue) -> None:
-        """It keeps the jobs of any queue."""
+        """Accepts any queue."""
 
     async def open(self) -> None: ...
 
@@ -72,9 +75,9 @@ class MemoryBroker:
             raise TypeError(f"within={within!r}: a MemoryBroker has no transactions")
         for job in jobs:
             check_storable(job)
-        rows, stand_ins = store_all(self.store, jobs)
+        rows, existing = store_all(self.store, jobs)
         self._wake([row for row in rows if row.state is State.PENDING])
-        return stand_ins
+        return existing
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
@@ -134,13 +137,13 @@ class MemoryBroker:
     def _cancel(self, job_id: UUID) -> Cancellation:
         row = self.store.live.get(job_id)
         if row is None:
-            kept = job_id in self.store.finished
-            return Cancellation.FINISHED if kept else Cancellation.UNKNOWN
+            finished = job_id in self.store.finished
+            return Cancellation.FINISHED if finished else Cancellation.UNKNOWN
         if row.state is not State.RUNNING:
             self.store.cancel(row)
             return Cancellation.CANCELLED
         row.stop_asked_at = row.stop_asked_at or self.store.clock.now()
-        self.store.tell(NoticeKind.STOP, str(job_id))
+        self.store.notify(NoticeKind.STOP, str(job_id))
         return Cancellation.ASKED
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
@@ -148,18 +151,18 @@ class MemoryBroker:
 
     async def running(self, worker_id: UUID, *, besides: Collection[UUID]) -> Mapping[UUID, UUID]:
         rows = [row for row in self.store.running(worker_id) if row.pushed.id not in besides]
-        return {one.id: one.lease for one in (row.claim() for row in rows[:MOST_RUNNING])}
+        return {claim.id: claim.lease for claim in (row.claim() for row in rows[:MOST_RUNNING])}
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         rows = self.store.finished | self.store.live
         return {job_id: rows[job_id].as_job() for job_id in ids if job_id in rows}
 
     async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        self.store.expected.update(ids)
+        self.store.watched.update(ids)
         return await self.get(ids)
 
     async def unwatch(self, ids: Sequence[UUID]) -> None:
-        self.store.expected.difference_update(ids)
+        self.store.watched.difference_update(ids)
 
     async def position(self, id: UUID) -> QueuePosition | None:
         return self.store.position(id)
@@ -190,17 +193,17 @@ class MemoryBroker:
         }
 
     async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
-        standing = self.store.queues.get(queue.name)
-        if standing is not None and not upsert:
-            return self.store.as_it_stands(standing)
-        if standing is not None:
-            queue = replace(queue, paused=standing.paused, resume_at=standing.resume_at)
-        self._keep(queue)
-        return self.store.as_it_stands(queue)
+        stored = self.store.queues.get(queue.name)
+        if stored is not None and not upsert:
+            return self.store.effective_queue(stored)
+        if stored is not None:
+            queue = replace(queue, paused=stored.paused, resume_at=stored.resume_at)
+        self._store_queue(queue)
+        return self.store.effective_queue(queue)
 
     async def queues(self) -> Sequence[Queue]:
         by_name = sorted(self.store.queues.items())
-        return [self.store.as_it_stands(queue) for _, queue in by_name]
+        return [self.store.effective_queue(queue) for _, queue in by_name]
 
     async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
         return self._set_paused(queue, True, resume_at)
@@ -211,18 +214,18 @@ class MemoryBroker:
     def _set_paused(self, name: str, paused: bool, resume_at: datetime | None) -> bool:
         queue = self.store.queues.get(name)
         if queue is not None:
-            self._keep(replace(queue, paused=paused, resume_at=resume_at))
+            self._store_queue(replace(queue, paused=paused, resume_at=resume_at))
         return queue is not None
 
-    def _keep(self, queue: Queue) -> None:
+    def _store_queue(self, queue: Queue) -> None:
         self.store.queues[queue.name] = queue
-        self.store.tell(NoticeKind.QUEUES)
+        self.store.notify(NoticeKind.QUEUES)
 
     async def delete_queue(self, queue: str) -> bool:
-        there = self.store.queues.pop(queue, None) is not None
-        if there:
-            self.store.tell(NoticeKind.QUEUES)
-        return there
+        found = self.store.queues.pop(queue, None) is not None
+        if found:
+            self.store.notify(NoticeKind.QUEUES)
+        return found
 
     async def register(self, worker: WorkerRecord) -> None:
         now = self.store.clock.now()
@@ -272,7 +275,7 @@ class MemoryBroker:
 
     def _wake(self, rows: Sequence[Row]) -> None:
         for queue in dict.fromkeys(row.pushed.queue for row in rows):
-            self.store.tell(NoticeKind.WAKE, queue)
+            self.store.notify(NoticeKind.WAKE, queue)
 
 
 def _matches(row: Row, wanted: JobFilter) -> bool:
@@ -299,3 +302,45 @@ class MemoryHeartbeat:
         return True
 
     def close(self) -> None: ...
+
+
+class MemorySubscription:
+    """A subscription to the notices of all brokers of a store, on one topic."""
+
+    def __init__(self, store: MemoryStore, topic: Topic = Topic.WORK) -> None:
+        self._store = store
+        self._finished = topic is Topic.FINISHED
+        self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
+        self._event = asyncio.Event()
+        self._open = True
+        store.listeners.append(self._on_notice)
+
+    def _on_notice(self, notice: Notice) -> None:
+        if (notice.kind is NoticeKind.FINISHED) == self._finished:
+            self._notices.append(notice)
+            self._event.set()
+
+    async def receive(
+        self, timeout_s: float, first: Callable[[Notice], None] | None = None
+    ) -> list[Notice]:
+        if not self._notices and self._open:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._event.wait()
+            except TimeoutError:
+                return []
+        return await self.probe(timeout_s)
+
+    async def probe(self, timeout_s: float) -> list[Notice]:
+        if not self._open:
+            raise BrokerUnavailable("the subscription is closed")
+        notices = list(self._notices)
+        self._notices.clear()
+        self._event.clear()
+        return notices
+
+    async def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._event.set()
+            self._store.listeners.remove(self._on_notice)

@@ -1,4 +1,4 @@
-"""The contract of a plugin, as tests that every plugin can run.
+"""The contract of plugins, as tests that every plugin can run.
 
     pytest.register_assert_rewrite("chancy.testing.plugin")
     from chancy.testing.plugin import PluginContract
@@ -10,7 +10,7 @@
 
         @pytest.fixture
         def plugin_dsn(self, empty_dsn: str) -> str:
-            return empty_dsn  # for a plugin that owns tables: a database without any
+            return empty_dsn  # for a plugin that owns tables: an empty database
 
 Some tests are async: run them with pytest-asyncio in its automatic mode.
 """
@@ -57,7 +57,7 @@ from chancy.testing.memory import MemoryBroker
 from chancy.testing.structure import structure
 from chancy.worker.worker import Worker
 
-#: Seconds for which a service is let run, and in which it must end once it is cancelled.
+#: Seconds that a service runs, and seconds within which it must end after it is cancelled.
 _RUN_S, _END_S = 0.3, 5.0
 
 _OUTCOMES: Sequence[Outcome] = (
@@ -83,59 +83,59 @@ def _claims() -> Iterator[Claim]:
 
 
 class PluginContract:
-    """What chancy expects of a plugin. A subclass gives the fixture ``plugin``."""
+    """The contract of plugins. A subclass provides the fixture ``plugin``."""
 
     @pytest.fixture
     def plugin(self) -> Plugin:
-        """The plugin, made as an application would."""
-        raise NotImplementedError("give the fixture `plugin`")
+        """The plugin, created as in an application."""
+        raise NotImplementedError("define the fixture `plugin`")
 
     @pytest.fixture
     def companions(self) -> Sequence[Plugin]:
-        """The plugins that it depends on, beside the default ones."""
+        """The plugins that it depends on, besides the default ones."""
         return ()
 
     @pytest.fixture
     def plugin_dsn(self) -> str | None:
-        """An empty database, which a plugin that owns tables or requires SQL needs."""
+        """The DSN of an empty database, for plugins that own tables or require SQL."""
         return None
 
     @pytest.fixture
     async def app(
         self, plugin: Plugin, companions: Sequence[Plugin], plugin_dsn: str | None
     ) -> AsyncIterator[Chancy]:
-        """An open application with this plugin: on Postgres if there is a database for it."""
+        """An open application with this plugin, on Postgres if `plugin_dsn` is defined."""
         plugins = [*companions, plugin]
         if plugin_dsn is None:
-            missing = "give the fixture `plugin_dsn`: this plugin"
+            missing = "define the fixture `plugin_dsn`: this plugin"
             assert plugin.migrations() is None, f"{missing} owns tables"
             assert Capability.SQL not in plugin.requires(), f"{missing} requires SQL"
-            made = Chancy(broker=MemoryBroker(), plugins=plugins)
+            chancy = Chancy(broker=MemoryBroker(), plugins=plugins)
         else:
-            made = Chancy(plugin_dsn, plugins=plugins)
-            await made.migrate()
-        async with made:
-            yield made
+            chancy = Chancy(plugin_dsn, plugins=plugins)
+            await chancy.migrate()
+        async with chancy:
+            yield chancy
 
     def component(self, app: Chancy, plugin: Plugin) -> Component | None:
-        """What the plugin owns, among what the application has."""
+        """The component of the plugin: its tables and migrations; None if it owns none."""
         owned = [c for c in app.hooks.components if c.plugin == plugin.get_identifier()]
         return owned[0] if owned else None
 
-    # What it is
+    # Identity and settings
 
-    def test_the_identifier_is_the_classs_own_and_stays(self, plugin: Plugin) -> None:
+    def test_the_identifier_is_fixed_and_namespaced(self, plugin: Plugin) -> None:
         identifier = type(plugin).get_identifier()
         assert identifier == plugin.get_identifier() == type(plugin).get_identifier()
         assert identifier.split() == [identifier], "no blanks"
-        assert "." in identifier, "a name of its own has the name of its maker before a dot"
+        assert "." in identifier, "the name of the vendor, a dot, and the name of the plugin"
 
     def test_entry_points_name_it_by_its_identifier(self, plugin: Plugin) -> None:
         path = f"{type(plugin).__module__}:{type(plugin).__qualname__}"
-        names = [one.identifier for one in installed() if one.path == path]
+        names = [found.identifier for found in installed() if found.path == path]
         assert set(names) <= {plugin.get_identifier()}
 
-    def test_hooks_are_as_they_are_declared(self, plugin: Plugin) -> None:
+    def test_hooks_have_the_declared_signatures(self, plugin: Plugin) -> None:
         for name, declared in vars(Plugin).items():
             own: Any = getattr(type(plugin), name, None)
             if name.startswith("_") or not inspect.isfunction(declared) or own in (None, declared):
@@ -144,17 +144,19 @@ class PluginContract:
                 *inspect.signature(declared).parameters
             ], f"{name} has other parameters"
             assert inspect.iscoroutinefunction(own) == inspect.iscoroutinefunction(declared), (
-                f"{name} is {'a' if inspect.iscoroutinefunction(declared) else 'no'} coroutine"
+                f"{name} must be async"
+                if inspect.iscoroutinefunction(declared)
+                else f"{name} must not be async"
             )
 
-    def test_settings_can_be_checked(self, plugin: Plugin) -> None:
+    def test_settings_match_the_constructor(self, plugin: Plugin) -> None:
         model = settings_of(type(plugin))
-        taken = inspect.signature(type(plugin)).parameters
-        assert set(model.model_fields) <= set(taken), "a setting is a parameter"
+        parameters = inspect.signature(type(plugin)).parameters
+        assert set(model.model_fields) <= set(parameters), "a setting is a parameter"
         for name, field in model.model_fields.items():
-            default = taken[name].default
+            default = parameters[name].default
             assert field.is_required() or field.get_default(call_default_factory=True) == default, (
-                f"the model and the constructor have other defaults of {name}"
+                f"the model and the constructor have different defaults of {name}"
             )
 
     async def test_it_fits_an_application(self, app: Chancy, plugin: Plugin) -> None:
@@ -162,59 +164,64 @@ class PluginContract:
         assert plugin.requires() <= app.broker.capabilities
         await app.check_tables()
 
-    # What it decides
+    # Decisions
 
-    def test_judging_answers_every_outcome_with_the_id_and_the_lease(self, plugin: Plugin) -> None:
+    def test_judging_keeps_the_id_and_the_lease_of_every_outcome(self, plugin: Plugin) -> None:
         assert not inspect.iscoroutinefunction(plugin.judging)
         for claim in _claims():
             for outcome in _OUTCOMES:
-                verdict = judge(claim, outcome)
-                answer: Any = plugin.judging(claim, outcome, verdict)
-                assert isinstance(answer, Settlement), f"{outcome}: {answer!r}"
-                assert (answer.id, answer.lease) == (claim.id, claim.lease)
-                assert answer.state in TRANSITIONS[State.RUNNING]
-                assert answer.meta is None or isinstance(json.loads(answer.meta), dict)
+                decision: Any = plugin.judging(claim, outcome, judge(claim, outcome))
+                assert isinstance(decision, Settlement), f"{outcome}: {decision!r}"
+                assert (decision.id, decision.lease) == (claim.id, claim.lease)
+                assert decision.state in TRANSITIONS[State.RUNNING]
+                assert decision.meta is None or isinstance(json.loads(decision.meta), dict)
 
-    # What it owns
+    # Tables
 
     def test_tables_go_up_down_and_up_again(
         self, plugin: Plugin, companions: Sequence[Plugin], plugin_dsn: str
     ) -> None:
         if plugin.migrations() is None:
             return
-        every = Chancy(plugin_dsn, plugins=[*companions, plugin]).hooks.components
-        (one,) = [c for c in every if c.plugin == plugin.get_identifier()]
+        components = Chancy(plugin_dsn, plugins=[*companions, plugin]).hooks.components
+        (component,) = [c for c in components if c.plugin == plugin.get_identifier()]
 
-        def move(way: Callable[..., None], revision: str) -> Sequence[str]:
-            way(plugin_dsn, components=every, component=one.name, revision=revision)
+        def move(migrate: Callable[..., None], revision: str) -> Sequence[str]:
+            migrate(plugin_dsn, components=components, component=component.name, revision=revision)
             return structure(plugin_dsn)
 
-        schema.upgrade(plugin_dsn, components=[c for c in every if c.name in one.after])
+        schema.upgrade(plugin_dsn, components=[c for c in components if c.name in component.after])
         bare = before = structure(plugin_dsn)
         back = "base"
-        for revision in history.known(one):
+        for revision in history.known(component):
             up = move(schema.upgrade, revision)
             down = move(schema.downgrade, back)
             # The empty version table stays.
-            assert _without(one, down) == _without(one, before), f"{revision}: not all goes back"
-            assert move(schema.upgrade, revision) == up, f"{revision}: not the same again"
+            assert _without(component, down) == _without(component, before), (
+                f"{revision}: the downgrade does not revert all of the upgrade"
+            )
+            assert move(schema.upgrade, revision) == up, f"{revision}: the second upgrade differs"
             before, back = up, revision
         relations = [line.split()[2] for line in set(before) - set(bare) if "relation" in line[:8]]
-        strange = [name for name in relations if not f"{name}_".startswith(f"{one.name}_")]
-        assert strange == [], f"what {one} owns begins with its name"
+        foreign = [name for name in relations if not f"{name}_".startswith(f"{component.name}_")]
+        assert foreign == [], f"the names of tables of {component} begin with its name"
 
-    async def test_revisions_import_nothing_that_changes(self, app: Chancy, plugin: Plugin) -> None:
-        one = self.component(app, plugin)
-        if one is None:
+    async def test_revisions_do_not_import_application_code(
+        self, app: Chancy, plugin: Plugin
+    ) -> None:
+        component = self.component(app, plugin)
+        if component is None:
             return
         banned = {"chancy", type(plugin).__module__.partition(".")[0]}
-        for path in history.folder_of(one).glob("*.py"):
+        for path in history.folder_of(component).glob("*.py"):
             found = set(_imports(path)) & banned
-            assert not found, f"{path.name} imports {found}: it must mean the same for ever"
+            assert not found, (
+                f"{path.name} imports {found}: a revision must not change with other code"
+            )
 
-    # What it offers
+    # Commands and panels
 
-    def test_commands_say_what_they_do(self, plugin: Plugin) -> None:
+    def test_commands_have_help_and_an_example(self, plugin: Plugin) -> None:
         if type(plugin).commands is Plugin.commands:
             return
         from chancy.cli import extensions, main
@@ -223,50 +230,48 @@ class PluginContract:
         own = extensions.commands([plugin], main.COMMANDS)
         for _, command in own.values():
             with_target(command)
-            for path, below in _tree(f"chancy {command.name}", command):
-                text = below.help or ""
-                assert text.strip(), f"{path}: a docstring is its help"
-                assert path in text.partition("Example:\n")[2], f"{path}: an example of its own"
-                for option in below.params:
-                    # Older versions of click have no help of arguments.
+            for path, subcommand in _tree(f"chancy {command.name}", command):
+                text = subcommand.help or ""
+                assert text.strip(), f"{path}: its docstring is the help text"
+                assert path in text.partition("Example:\n")[2], f"{path}: the help needs an example"
+                for option in subcommand.params:
+                    # Older versions of click have no help for arguments.
                     if option.param_type_name == "option":
-                        words = getattr(option, "help", None)
-                        assert words, f"{path} {option.name}: say what it means"
+                        help_ = getattr(option, "help", None)
+                        assert help_, f"{path} {option.name}: the option needs a help text"
 
-    async def test_panels_give_rows_of_json(self, app: Chancy, plugin: Plugin) -> None:
+    async def test_panels_return_rows_of_json(self, app: Chancy, plugin: Plugin) -> None:
         for panel in plugin.panels():
             assert panel.title.strip()
             rows = await panel.rows(app)
             json.dumps([dict(row) for row in rows])
             assert len({tuple(row) for row in rows}) <= 1, "rows have the same keys"
 
-    async def test_it_says_of_no_strange_job_that_it_holds_it(
-        self, app: Chancy, plugin: Plugin
-    ) -> None:
+    async def test_why_held_returns_none_for_other_jobs(self, app: Chancy, plugin: Plugin) -> None:
         if type(plugin).why_held is Plugin.why_held:
             return
         found = await plugin.why_held(app, _held())
-        assert found is None, f"a job that it never saw: {found!r}"
+        assert found is None, f"a job that this plugin does not hold: {found!r}"
 
-    # What it does
+    # Services and dependencies
 
-    async def test_serving_ends_when_it_is_cancelled(self, app: Chancy, plugin: Plugin) -> None:
+    async def test_serve_ends_when_it_is_cancelled(self, app: Chancy, plugin: Plugin) -> None:
         if type(plugin).serve is Plugin.serve:
             return
         task = asyncio.create_task(plugin.serve(Worker(app, queues=[])))
         await asyncio.wait({task}, timeout=_RUN_S)
         task.cancel()
         done, _ = await asyncio.wait({task}, timeout=_END_S)
-        assert done, f"it still runs {_END_S} s after it was cancelled"
+        assert done, f"serve() still runs {_END_S} s after it was cancelled"
         if not task.cancelled():
-            task.result()  # it may have been done before; raises what it raised
+            task.result()  # the task may have ended before; raises its exception
 
-    def test_it_stands_beside_the_default_plugins(
+    def test_its_dependencies_are_installed(
         self, plugin: Plugin, companions: Sequence[Plugin]
     ) -> None:
-        names = [one.get_identifier() for one in (*defaults(), *companions)]
+        names = [other.get_identifier() for other in (*defaults(), *companions)]
         own = set(plugin.get_dependencies())
-        assert own <= set(names), "give the fixture `companions`"
+        assert own <= set(names), "define the fixture `companions`"
         assert plugin.get_identifier() not in own
 
 
@@ -279,8 +284,8 @@ def _held() -> QueuedJob:
     )  # fmt: skip
 
 
-def _without(one: Component, lines: Sequence[str]) -> list[str]:
-    return [line for line in lines if one.version_table not in line]
+def _without(component: Component, lines: Sequence[str]) -> list[str]:
+    return [line for line in lines if component.version_table not in line]
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -293,5 +298,5 @@ def _imports(path: Path) -> Iterator[str]:
 
 def _tree(path: str, command: Any) -> Iterator[tuple[str, Any]]:
     yield path, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from _tree(f"{path} {name}", below)
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from _tree(f"{path} {name}", subcommand)

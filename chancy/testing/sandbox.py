@@ -1,9 +1,9 @@
-"""An application without its database: what is pushed is seen, and run when a test says so.
+"""An application without its database: tests inspect pushed jobs, and run them on demand.
 
 async with Sandbox(chancy) as sandbox:
-    await place_order(7)                      # code of yours, which pushes
+    await place_order(7)                      # your code, which pushes jobs
     sandbox.assert_pushed(send, to="ann@example.com")
-    await sandbox.drain()                     # runs what is due, in this process
+    await sandbox.drain()                     # runs due jobs, in this process
 """
 
 from __future__ import annotations
@@ -31,25 +31,24 @@ from chancy.results.reference import result_of
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
-from chancy.testing.stand_in import SandboxBroker, SandboxStore, SandboxWaiter, at_once
+from chancy.testing.substitute import SandboxBroker, SandboxStore, SandboxWaiter, at_once
 from chancy.worker.middleware import AroundHooks
 
 T = TypeVar("T")
 
-#: Whether what runs here is run by a drain.
+#: Whether a drain is running in this context.
 _WITHIN: ContextVar[bool] = ContextVar("chancy_sandbox_drain", default=False)
 
-#: Attempts that one drain makes, unless a test says otherwise: jobs that push each other for ever
-#: must not hang it.
+#: The default limit of attempts of one drain: jobs that push each other for ever must not hang it.
 MAX_ATTEMPTS = 10_000
 
 
 class Sandbox:
-    """Takes the place of an application's database, for async and sync calls alike.
+    """Replaces an application's database in a test, for async and sync calls alike.
 
-    Nothing runs by itself: `drain` does, and who waits for a result. Jobs run in this process one
-    after the other, coroutines in the loop and plain functions in a thread; the plugins judge and
-    surround them, but do not serve. Time stands still until ``clock.advance``.
+    Jobs run only in `drain`, or when the test waits for a result: in this process, one after the
+    other, coroutines in the event loop and plain functions in a thread. Plugins judge and surround
+    them, but their services do not run. Time stands still until ``clock.advance``.
 
     :param chancy: the application that the code under test uses.
     :param inline: run each job as soon as it is pushed.
@@ -64,7 +63,7 @@ class Sandbox:
         self._draining: asyncio.Future[None] | None = None
         self._stack = ExitStack()
 
-    # From start to end
+    # Start and stop
 
     def __enter__(self) -> Self:
         sync = SandboxStore(self.broker, self._finish)
@@ -106,17 +105,17 @@ class Sandbox:
     ) -> None:
         self.__exit__(kind, error, trace)
 
-    # What was pushed
+    # Pushed jobs
 
     @property
     def pushed(self) -> Sequence[QueuedJob]:
-        """Every job that was pushed, as it is now, in push order. Finished ones stay."""
+        """All pushed jobs in their current state, in push order, including finished ones."""
         rows = self.broker.store.finished | self.broker.store.live
         return [rows[id].as_job() for id in self.broker.order if id in rows]
 
     def find(self, func: Callable[..., Any] | str, /, **arguments: Any) -> Sequence[QueuedJob]:
-        """The jobs of a function, decorated or not, or of a path, that have these arguments; they
-        may have others."""
+        """The jobs of a function (decorated or not) or of a path that have at least these
+        arguments."""
         path = func if isinstance(func, str) else path_of(func)
         wanted = to_jsonable_python(arguments, fallback=repr)
         return [
@@ -126,14 +125,14 @@ class Sandbox:
     def assert_pushed(
         self, func: Callable[..., Any] | str, /, *, times: int | None = None, **arguments: Any
     ) -> QueuedJob:
-        """Fail unless such a job was pushed, so many times if given; gives the last one."""
+        """Fail unless such a job was pushed, `times` times if given. Returns the last one."""
         found = self.find(func, **arguments)
         if not found or times not in (None, len(found)):
             path = func if isinstance(func, str) else path_of(func)
             wanted = "at least once" if times is None else f"{times} times"
             raise AssertionError(
-                f"{_shown(path, arguments)} was to be pushed {wanted}, and was {len(found)} times; "
-                f"pushed were: {self._listed()}"
+                f"{_shown(path, arguments)} should have been pushed {wanted}, and was pushed "
+                f"{len(found)} times. Pushed jobs: {self._listed()}"
             )
         return found[-1]
 
@@ -156,16 +155,16 @@ class Sandbox:
     async def drain(
         self, *, ahead: timedelta | float = 0.0, raises: bool = True, attempts: int = MAX_ATTEMPTS
     ) -> Sequence[QueuedJob]:
-        """Run what is due, and what that pushes, until nothing is. Gives the jobs that finished,
-        in the order in which they did. Paused queues wait.
+        """Run due jobs, and the jobs they push, until none is due. Jobs of paused queues wait.
 
-        :param ahead: run what becomes due within so long (seconds, timedelta) too, retries among
-            it; the clock moves there.
-        :param raises: raise the failure of the first job that failed for good, as `JobFailed`.
-        :param attempts: at most; more are an error.
+        :param ahead: also run jobs, including retries, that become due within this time (seconds or
+            a timedelta); the clock advances by it.
+        :param raises: raise `JobFailed` for the first job that failed for good.
+        :param attempts: the most attempts; `JobError` is raised if there are more.
+        :returns: the jobs that finished, in that order.
         """
         seconds = ahead.total_seconds() if isinstance(ahead, timedelta) else ahead
-        # One after the other, unless a job that is run here asks for it.
+        # Drains run one after the other, unless a job of a drain starts one.
         while self._draining is not None and not _WITHIN.get():
             await asyncio.wait([self._draining])
         before, self._draining = self._draining, asyncio.get_running_loop().create_future()
@@ -197,8 +196,8 @@ class Sandbox:
             for claim in claims:
                 if attempts <= 0:
                     raise JobError(
-                        "there is no end to what is to be drained: jobs push each other, or come "
-                        "back at once; pass attempts= if there are really so many"
+                        "drain() reached its limit of attempts: jobs push each other or retry at "
+                        "once without end; pass attempts= if there are really so many"
                     )
                 attempts -= 1
                 finished += await self._run(claim)
@@ -213,8 +212,10 @@ class Sandbox:
 
     async def _run(self, claim: Claim) -> Sequence[QueuedJob]:
         app = self.chancy
-        made = executor("async", concurrency=1, find=app.registry.find, max_payload=app.max_payload)
-        surrounded = AroundHooks(made, app.hooks.around) if app.hooks.around else made
+        executor_ = executor(
+            "async", concurrency=1, find=app.registry.find, max_payload=app.max_payload
+        )
+        surrounded = AroundHooks(executor_, app.hooks.around) if app.hooks.around else executor_
         await surrounded.start()
         try:
             outcome = await surrounded.run(claim)
@@ -225,7 +226,7 @@ class Sandbox:
         return [found] if found is not None and found.state.final else []
 
     async def _move_on(self, until: float) -> bool:
-        """Move the clock to the next scheduled job, if that is not too far."""
+        """Advance the clock to the next scheduled job, if it is due before a time."""
         due_s = (await self.broker.promote(0)).next_due_s
         if due_s is None or self.clock.monotonic() + due_s > until:
             self.clock.advance(max(0.0, until - self.clock.monotonic()))
@@ -236,27 +237,27 @@ class Sandbox:
     # Faults
 
     def fail_next(self, call: str, *errors: Exception) -> None:
-        """Let the next calls of this name of the broker (``push``, ``get``, ``cancel`` …) raise
-        these errors, one each, before they do anything."""
+        """Make the next calls of a method of the broker (``push``, ``get``, ``cancel`` …) raise
+        these errors, one each, without any effect."""
         if not callable(getattr(MemoryBroker, call, None)):
             raise JobError(f"a broker has no call {call!r}")
         self.broker.faults.setdefault(call, []).extend(errors)
 
-    # For those who stand in
+    # For the substitutes
 
     async def _after_push(self) -> None:
         if self.inline and not _WITHIN.get():
             await self.drain()
 
     async def _finish(self, id: UUID) -> QueuedJob:
-        """Run what is due, and give a job that is finished then."""
+        """Run due jobs, and return a job that is finished then."""
         await self.drain(raises=False)
         found = (await self.broker.get([id])).get(id)
         if found is None or not found.state.final:
             state = "not there" if found is None else found.state.label
             raise WaitTimeout(
-                f"job {id} is {state}: everything that is due has run in this sandbox; let "
-                "drain(ahead=…) run what is scheduled"
+                f"job {id} is {state}: all due jobs have run in this sandbox; pass "
+                "drain(ahead=…) to run scheduled ones"
             )
         return found
 

@@ -1,4 +1,4 @@
-"""The tables of a `MemoryBroker`: rows, and the moves between their states."""
+"""The store of a `MemoryBroker`: rows of jobs, and their state transitions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from chancy.testing.clock import StoreClock
 
 logger = logging.getLogger("chancy.testing")
 
-#: Errors that a row keeps: the last ones.
+#: The most errors of a row; older ones are dropped.
 MAX_ERRORS = 25
 
 
 @dataclass(slots=True)
 class Row:
-    """A job as a table would hold it. ``lease`` is the last one given; it stays when it ends."""
+    """A job, as a row of a table. ``lease`` is the last one granted, kept after the end."""
 
     pushed: PreparedJob
     state: State
@@ -101,7 +101,7 @@ class Row:
 
 
 class MemoryStore:
-    """What several `MemoryBroker` share. Used by one event loop."""
+    """The jobs, queues and workers that several `MemoryBroker` share, in one event loop."""
 
     def __init__(self, clock: StoreClock) -> None:
         self.clock = clock
@@ -109,17 +109,17 @@ class MemoryStore:
         self.finished: dict[UUID, Row] = {}
         self.queues: dict[str, Queue] = {}
         self.workers: dict[UUID, WorkerRecord] = {}
-        #: When each worker last beat. Apart, since pulses write it from threads of their own.
+        #: The last heartbeat of each worker. A separate dict, as heartbeats write from threads.
         self.beats: dict[UUID, datetime] = {}
-        #: Jobs for whose end somebody waits.
-        self.expected: set[UUID] = set()
-        #: Who has a unique key: live jobs, and until when whatever becomes of them.
+        #: Jobs whose end is reported to subscribers.
+        self.watched: set[UUID] = set()
+        #: The holders of unique keys: live jobs, and jobs with a period until it ends.
         self.keys: dict[bytes, UUID] = {}
         self.periods: dict[bytes, tuple[UUID, datetime]] = {}
         self.listeners: list[Callable[[Notice], None]] = []
         self._positions = itertools.count(1)
 
-    def tell(self, kind: NoticeKind, token: str = "") -> None:
+    def notify(self, kind: NoticeKind, token: str = "") -> None:
         for listener in tuple(self.listeners):
             listener(Notice(kind, token))
 
@@ -127,13 +127,13 @@ class MemoryStore:
         return next(self._positions)
 
     def insert(self, job: PreparedJob) -> Row | None:
-        """The new row; None if the id is unfinished here."""
+        """The new row; None if an unfinished job has the id."""
         if job.id in self.live:
             return None
         now = self.clock.now()
         run_at = job.run_at
         if job.delay_s is not None:
-            run_at = moment_after(now, job.delay_s)
+            run_at = time_after(now, job.delay_s)
         state = State.SCHEDULED if run_at is not None and run_at > now else State.PENDING
         assert state in TRANSITIONS[None]
         meta = {} if job.meta is None else read_json(job.meta, "meta")
@@ -142,22 +142,22 @@ class MemoryStore:
         return row
 
     def free_key(self, row: Row) -> None:
-        """Take the unique key of a row back, if it has it."""
+        """Free the unique key of a row, if the row holds it."""
         unique = row.pushed.unique
         if unique is not None and self.keys.get(unique.key) == row.pushed.id:
             del self.keys[unique.key]
 
     def claimable(self, queue: str) -> bool:
         found = self.queues.get(queue)
-        return found is None or not self.as_it_stands(found).paused
+        return found is None or not self.effective_queue(found).paused
 
-    def as_it_stands(self, queue: Queue) -> Queue:
-        """The queue at this moment: one that was paused goes on when its time has come."""
+    def effective_queue(self, queue: Queue) -> Queue:
+        """The queue with its current pause: a pause ends at its ``resume_at``."""
         over = queue.resume_at is not None and queue.resume_at <= self.clock.now()
         return replace(queue, paused=queue.paused and not over)
 
     def settle(self, settlement: Settlement) -> bool:
-        """Whether the lease of the settlement was good, now or when it was settled before."""
+        """Apply a settlement. False if its lease is not the last one of the job."""
         candidates = (self.live.get(settlement.id), self.finished.get(settlement.id))
         row = next((row for row in candidates if row and row.lease == settlement.lease), None)
         if row is None:
@@ -172,7 +172,7 @@ class MemoryStore:
         return True
 
     def update_meta(self, note: Note) -> bool:
-        """Whether the lease of the note was good."""
+        """Merge a note into the meta of a running job. False if its lease is stale."""
         row = self.live.get(note.id)
         if row is None or row.lease != note.lease or row.state is not State.RUNNING:
             return False
@@ -187,16 +187,16 @@ class MemoryStore:
         return True
 
     def _apply(self, row: Row, settlement: Settlement) -> None:
-        # Everything that can fail comes first: a row is changed whole or not at all.
+        # Everything that can fail comes first, so a row changes as a whole or not at all.
         now = self.clock.now()
         result = None if settlement.result is None else read_json(settlement.result, "the result")
         meta = {} if settlement.meta is None else read_json(settlement.meta, "meta")
         if not isinstance(meta, dict):
             raise ValueError(f"meta is not an object: {settlement.meta}")
-        run_at = settlement.run_at or moment_after(now, settlement.delay_s or 0.0)
+        run_at = settlement.run_at or time_after(now, settlement.delay_s or 0.0)
         error: list[dict[str, Any]] = []
         if settlement.failure is not None:
-            # What every error record has beside the failure itself.
+            # The fields of every error record besides the failure itself.
             about = {
                 "attempt": row.attempt,
                 "worker_id": str(row.worker_id),
@@ -220,23 +220,23 @@ class MemoryStore:
         if state is State.SCHEDULED:
             row.run_at = run_at
         elif state is State.PENDING:
-            self.tell(NoticeKind.REWIND, row.pushed.queue)
+            self.notify(NoticeKind.REWIND, row.pushed.queue)
 
     def run_now(self, ids: Sequence[UUID]) -> frozenset[UUID]:
-        """Make scheduled jobs pending at once; gives the ids of those that were."""
+        """Make scheduled jobs pending, and return the ids of those that were scheduled."""
         wanted = (self.live[id] for id in sorted(set(ids)) if id in self.live)
         rows = [row for row in wanted if row.state is State.SCHEDULED]
         for row in rows:
             row.move(State.PENDING)
             row.position, row.run_at = self.next_position(), self.clock.now()
         for queue in {row.pushed.queue for row in rows}:
-            self.tell(NoticeKind.WAKE, queue)
+            self.notify(NoticeKind.WAKE, queue)
         return frozenset(row.pushed.id for row in rows)
 
     def position(self, id: UUID) -> QueuePosition | None:
-        """Where an unfinished job stands."""
+        """The position of an unfinished job; None if there is no such job."""
         row = self.live.get(id)
-        return None if row is None else place_of(row, self.live.values(), self.clock.now())
+        return None if row is None else position_of(row, self.live.values(), self.clock.now())
 
     def running(self, worker_id: UUID) -> list[Row]:
         rows = [row for row in self.live.values() if row.state is State.RUNNING]
@@ -247,26 +247,26 @@ class MemoryStore:
         self.retire(row)
 
     def retire(self, row: Row) -> None:
-        """Take a row that became final to the history, if it failed or its queue keeps one."""
+        """Move a final row to the history, if it failed or its queue keeps finished jobs."""
         row.finished_at = self.clock.now()
         del self.live[row.pushed.id]
         self.free_key(row)
-        if row.pushed.id in self.expected:
-            self.tell(NoticeKind.FINISHED, str(row.pushed.id))
+        if row.pushed.id in self.watched:
+            self.notify(NoticeKind.FINISHED, str(row.pushed.id))
         queue = self.queues.get(row.pushed.queue)
         if row.state is State.FAILED or queue is None or queue.keep_finished:
             self.finished[row.pushed.id] = row
 
 
-def moment_after(now: datetime, delay_s: float) -> datetime:
-    """Raises OverflowError or ValueError if the calendar has no such moment."""
+def time_after(now: datetime, delay_s: float) -> datetime:
+    """A time plus a delay. Raises `OverflowError` or `ValueError` if it is out of range."""
     if not math.isfinite(delay_s):
         raise ValueError(f"{delay_s} seconds is not a delay")
     return now + timedelta(seconds=delay_s)
 
 
 def read_json(text: str, what: str) -> Any:
-    """JSON text that ``jsonb`` would take; raises `ValueError` or `InvalidArguments` for others."""
+    """Decode JSON text. Raises `ValueError` or `InvalidArguments` if ``jsonb`` would refuse it."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
@@ -276,7 +276,7 @@ def read_json(text: str, what: str) -> Any:
 
 
 def check_storable(job: PreparedJob) -> None:
-    """Raise `StatementFailed` for what a database would refuse."""
+    """Raise `StatementFailed` for a job that a database would refuse."""
     try:
         read_json(job.arguments, "arguments")
         meta = {} if job.meta is None else read_json(job.meta, "meta")
@@ -290,25 +290,25 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-#: Running jobs that are named, at most.
+#: The most running jobs that a position lists.
 _HOLDERS = 5
 
 
-def place_of(row: Row, rows: Iterable[Row], now: datetime) -> QueuePosition:
-    """The place of a row that has not ended.
+def position_of(row: Row, rows: Iterable[Row], now: datetime) -> QueuePosition:
+    """The position of an unfinished row.
 
-    :param rows: all that have not.
+    :param rows: all unfinished rows.
     """
-    beside = [one for one in rows if one.pushed.queue == row.pushed.queue]
+    same_queue = [other for other in rows if other.pushed.queue == row.pushed.queue]
     order = (-row.pushed.priority, row.position)
     ahead = [
-        one
-        for one in beside
-        if one.state is State.PENDING and (-one.pushed.priority, one.position) < order
+        other
+        for other in same_queue
+        if other.state is State.PENDING and (-other.pushed.priority, other.position) < order
     ]
     running = sorted(
-        (one for one in beside if one.state is State.RUNNING),
-        key=lambda one: (one.claimed_at or now, one.pushed.id),
+        (other for other in same_queue if other.state is State.RUNNING),
+        key=lambda other: (other.claimed_at or now, other.pushed.id),
     )
     due, pending = row.run_at or row.pushed_at, row.state is State.PENDING
     return QueuePosition(
@@ -318,8 +318,8 @@ def place_of(row: Row, rows: Iterable[Row], now: datetime) -> QueuePosition:
         claimed_s=_claimed_s(row, now),
         waited_s=(now - max(row.pushed_at, min(due, now))).total_seconds(),
         holders=[
-            Holder(one.pushed.id, one.pushed.func, one.worker_id, _claimed_s(one, now))
-            for one in (running[:_HOLDERS] if pending else ())
+            Holder(other.pushed.id, other.pushed.func, other.worker_id, _claimed_s(other, now))
+            for other in (running[:_HOLDERS] if pending else ())
         ],
     )
 

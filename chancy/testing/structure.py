@@ -1,4 +1,4 @@
-"""What a schema holds, as text: two databases with the same text have the same tables."""
+"""The structure of a schema as text, to compare the tables of two databases."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from chancy.postgres.statements import load
 
 
 def structure(dsn: str, schema: str = "chancy") -> Sequence[str]:
-    """Relations, columns, indexes, constraints, triggers, types and functions, a text each.
+    """Relations, columns, indexes, constraints, triggers, types and functions, one string each.
 
-    The order of columns does not count.
+    The order of columns is ignored.
     """
     statement = load(resources.files("chancy.testing") / "sql", "structure", schema)
     with session(dsn) as connection:

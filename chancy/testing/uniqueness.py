@@ -1,4 +1,4 @@
-"""The unique keys of a `MemoryBroker`: who has them, and what becomes of a push that meets one."""
+"""Unique keys of a `MemoryBroker`: their holders, and conflicts of pushes."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from chancy.broker.notices import NoticeKind
 from chancy.broker.values import PreparedJob
 from chancy.errors import DuplicateJob
 from chancy.states import State
-from chancy.testing.store import MemoryStore, Row, moment_after
+from chancy.testing.store import MemoryStore, Row, time_after
 
 
 def store_all(
     store: MemoryStore, jobs: Sequence[PreparedJob]
 ) -> tuple[Sequence[Row], Mapping[UUID, UUID]]:
-    """Store jobs; gives the rows that are new, and who has the keys of jobs that were not stored.
+    """Store jobs.
 
-    :raises DuplicateJob: nothing was stored.
+    :returns: the new rows, and for jobs that were not stored, the ids of the holders of their keys.
+    :raises DuplicateJob: a key is taken. Nothing was stored.
     """
     _check_duplicates(store, jobs)
     rows: list[Row] = []
-    stand_ins: dict[UUID, UUID] = {}
+    existing: dict[UUID, UUID] = {}
     for job in jobs:
-        if (found := _stand_in(store, job)) is not None:
-            stand_ins[job.id] = found
+        if (found := _existing(store, job)) is not None:
+            existing[job.id] = found
         elif (row := store.insert(job)) is not None:
             _reserve(store, job)
             rows.append(row)
-    return rows, stand_ins
+    return rows, existing
 
 
 def free_if_claimed(store: MemoryStore, row: Row) -> None:
-    """Take the key of a row that was claimed back, if it was held until then."""
+    """Free the unique key of a claimed row, if its rule holds the key until the claim."""
     if row.pushed.unique is not None and row.pushed.unique.until_claim:
         store.free_key(row)
 
 
 def _holder(store: MemoryStore, key: bytes) -> UUID | None:
-    """The job that has a key now, or had it within its period."""
+    """The job that holds a key, as a live job or for its period."""
     job_id, until = store.periods.get(key, (None, None))
     if until is not None and until > store.clock.now():
         return job_id
@@ -56,8 +57,8 @@ def _check_duplicates(store: MemoryStore, jobs: Sequence[PreparedJob]) -> None:
                 raise DuplicateJob(found, job.func)
 
 
-def _stand_in(store: MemoryStore, job: PreparedJob) -> UUID | None:
-    """The job that has the key of one that is pushed, and takes over from it; None: nobody does."""
+def _existing(store: MemoryStore, job: PreparedJob) -> UUID | None:
+    """The job that holds the key of a pushed one, replaced if the rule asks so; None if free."""
     if job.unique is None:
         return None
     found = _holder(store, job.unique.key)
@@ -66,33 +67,33 @@ def _stand_in(store: MemoryStore, job: PreparedJob) -> UUID | None:
     row = store.live.get(found)
     waits = row is not None and row.state is not State.RUNNING
     if job.unique.on_conflict == "replace" and row is not None and waits:
-        _take_over(store, row, job, job.unique.cap_s)
+        _replace(store, row, job, job.unique.cap_s)
     return found
 
 
 def _reserve(store: MemoryStore, job: PreparedJob) -> None:
-    """Give the keys of a job that was stored to it."""
+    """Reserve the unique key of a stored job."""
     if job.unique is not None:
         store.keys[job.unique.key] = job.id
         if job.unique.period_s is not None:
-            until = moment_after(store.clock.now(), job.unique.period_s)
+            until = time_after(store.clock.now(), job.unique.period_s)
             store.periods[job.unique.key] = (job.id, until)
 
 
-def _take_over(store: MemoryStore, row: Row, job: PreparedJob, cap_s: float | None) -> None:
+def _replace(store: MemoryStore, row: Row, job: PreparedJob, cap_s: float | None) -> None:
     now = store.clock.now()
     run_at: datetime | None = job.run_at
     if job.delay_s is not None:
-        run_at = moment_after(now, job.delay_s)
+        run_at = time_after(now, job.delay_s)
     if cap_s is not None and run_at is not None:
-        run_at = min(run_at, moment_after(row.pushed_at, cap_s))
+        run_at = min(run_at, time_after(row.pushed_at, cap_s))
     state = State.SCHEDULED if run_at is not None and run_at > now else State.PENDING
-    stays = row.state is state is State.PENDING and row.pushed.priority == job.priority
-    if not stays:
+    unmoved = row.state is state is State.PENDING and row.pushed.priority == job.priority
+    if not unmoved:
         row.position = store.next_position()
     if row.state is not State.HELD and row.state is not state:
         row.move(state)
     row.pushed = row.pushed._replace(arguments=job.arguments, priority=job.priority)
     row.run_at = run_at
     if row.state is State.PENDING:
-        store.tell(NoticeKind.REWIND, row.pushed.queue)
+        store.notify(NoticeKind.REWIND, row.pushed.queue)

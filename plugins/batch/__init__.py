@@ -1,4 +1,4 @@
-"""Batches: jobs that belong together, and what is pushed when they have ended."""
+"""Batches: groups of jobs, with callbacks that are pushed when they have ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugin.tracking import PendingOutcomes
 from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.description import Batch
-from chancy.plugins.batch.ends import BatchJobOutcome, BatchOutcomes, place_of, settling
+from chancy.plugins.batch.outcomes import (
+    BatchJobOutcome,
+    BatchOutcomes,
+    ref_of,
+    settle_statement,
+)
 from chancy.plugins.batch.pushing import Addition, BatchContext, Push, Pushing, SyncPushing
 from chancy.plugins.batch.record import (
     BatchFilter,
@@ -32,9 +37,8 @@ from chancy.plugins.batch.record import (
     CallbackRecord,
     On,
 )
-from chancy.plugins.batch.reference import BatchReference
+from chancy.plugins.batch.reference import BatchReference, BatchWaiter, waiter_for
 from chancy.plugins.batch.sweep import BatchSweep
-from chancy.plugins.batch.waiting import Waiting, waiting_for
 from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.postgres.settle.finals import finals
 from chancy.states import State
@@ -55,24 +59,25 @@ __all__ = [
     "On",
 ]
 
-#: Turns of the leader for one of a worker that does not lead.
+#: Sweeps of the leader for one of a worker that does not lead.
 _RARELY = 10
-#: Seconds between two looks at what was seen to end here, and between two at what is too old. A
-#: settlement may wait for seconds for its turn on a busy server.
-_ASK_S, _RETAIN_S = 2.0, 300.0
+#: Seconds between two checks of recorded attempts, and between two deletions of old batches. On a
+#: busy server a settlement may wait for seconds.
+_CHECK_S, _PURGE_S = 2.0, 300.0
 _SLEEP_S = 1.0
 
 
 class Batches(Plugin):
-    """Counts the jobs of batches as they end, and pushes callbacks, in the settling transactions.
+    """Counts ended jobs of batches, and pushes callbacks, in the transactions that settle them.
 
-    What those could not tell, a service tells: of the same worker within seconds, or else of the
-    leader, and rarely of the others, so that it is done without any leader. Every worker of queues
-    that have jobs of batches should have the plugin: the ends of others wait for the sweep.
+    A service reports outcomes that a settlement could not report: the worker of the job within
+    seconds, otherwise the leader; other workers sweep rarely, so a leader is not required. Install
+    the plugin in every worker whose queues have jobs of batches: without it, outcomes wait for the
+    sweep.
 
-    :param keep_days: days for which batches that have ended are kept; None: for ever.
+    :param keep_days: days for which ended batches are kept; None: for ever.
     :param sweep_s: seconds between two sweeps of the leader.
-    :raises ConfigurationError: a setting that cannot be.
+    :raises ConfigurationError: a setting is out of range.
     """
 
     def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
@@ -84,10 +89,10 @@ class Batches(Plugin):
             raise ConfigurationError(f"sweep_s={shown(sweep_s)} must be from 0.05 s to a day")
         self.keep_days = keep_days
         self.sweep_s = sweep_s
-        self._notes = BatchOutcomes()
-        self._untold: PendingOutcomes[BatchJobOutcome] = PendingOutcomes("batches", most=100_000)
-        # While somebody waits: it holds its broker.
-        self._waiting: WeakValueDictionary[Broker, Waiting] = WeakValueDictionary()
+        self._outcomes = BatchOutcomes()
+        self._pending: PendingOutcomes[BatchJobOutcome] = PendingOutcomes("batches", most=100_000)
+        # One for each broker, kept while a caller waits: it refers to its broker.
+        self._waiters: WeakValueDictionary[Broker, BatchWaiter] = WeakValueDictionary()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -116,67 +121,67 @@ class Batches(Plugin):
         return [batch]
 
     def panels(self) -> Sequence[Panel]:
-        return [Panel(name="batches", title="Batches", rows=_rows)]
+        return [Panel(name="batches", title="Batches", rows=_panel_rows)]
 
-    # Beside a worker
+    # In a worker
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-        # It has no opinion: a claim says in which batch its job is, and a settlement does not.
-        if claim.meta is not None and (place := place_of(claim.meta)) is not None:
-            self._notes.note(claim.id, place)
+        # The decision stays as it is: only a claim names the batch of its job.
+        if claim.meta is not None and (ref := ref_of(claim.meta)) is not None:
+            self._outcomes.record(claim.id, ref)
         return verdict
 
-    #: Also of those that go back: one that was asked to stop ends so.
+    #: Including states that are not final: releasing a job that was asked to stop cancels it.
     settling_states = frozenset(State)
 
     def settling_concerns(self, settlement: Settlement) -> bool:
-        return settlement.id in self._notes
+        return settlement.id in self._outcomes
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        ends = self._notes.ends(await finals(tx, batch))
-        if ends:
+        outcomes = self._outcomes.outcomes_of(await finals(tx, batch))
+        if outcomes:
             try:
-                await tx.fetch(*settling(tx.schema, ends))
+                await tx.fetch(*settle_statement(tx.schema, outcomes))
             except BaseException:
-                self._notes.not_told(ends)
+                self._outcomes.mark_unreported(outcomes)
                 raise
-            self._notes.told(ends)
+            self._outcomes.mark_reported(outcomes)
 
     def settled(self, batch: Sequence[Settlement]) -> None:
-        self._untold.add(self._notes.settled(batch))
+        self._pending.add(self._outcomes.settled(batch))
 
     async def serve(self, runtime: Runtime) -> None:
         broker, clock = runtime.broker, runtime.clock
         if not isinstance(broker, SqlStore):
             return
-        telling = asyncio.create_task(
-            self._untold.tell(BatchCalls(broker).settle, clock), name="chancy batches elsewhere"
+        reporting = asyncio.create_task(
+            self._pending.tell(BatchCalls(broker).settle, clock), name="chancy batches"
         )
         try:
-            sweep = BatchSweep(broker, clock, self._notes, keep_days=self.keep_days)
+            sweep = BatchSweep(broker, clock, self._outcomes, keep_days=self.keep_days)
             await self._sweep(runtime, sweep)
         finally:
-            telling.cancel()
-            await asyncio.wait([telling])
+            reporting.cancel()
+            await asyncio.wait([reporting])
 
     async def _sweep(self, runtime: Runtime, sweep: BatchSweep) -> None:
         clock = runtime.clock
-        ask_at = turn_at = retain_at = clock.monotonic()
+        check_at = turn_at = purge_at = clock.monotonic()
         while True:
             now = clock.monotonic()
-            if now >= ask_at and len(self._notes):
-                await sweep.ask()
-                ask_at = now + _ASK_S
+            if now >= check_at and len(self._outcomes):
+                await sweep.check_recorded()
+                check_at = now + _CHECK_S
             if now >= turn_at:
                 await sweep.turn()
                 every_s = self.sweep_s if runtime.leader.leading else _RARELY * self.sweep_s
                 turn_at = now + every_s * random.uniform(0.8, 1.2)
-            if now >= retain_at and runtime.leader.leading:
-                await sweep.retain()
-                retain_at = now + _RETAIN_S
+            if now >= purge_at and runtime.leader.leading:
+                await sweep.purge()
+                purge_at = now + _PURGE_S
             await clock.sleep(min(_SLEEP_S, self.sweep_s))
 
-    # For programs
+    # For applications
 
     async def push(
         self,
@@ -187,13 +192,13 @@ class Batches(Plugin):
         within: object | None = None,
         validate: bool = True,
     ) -> BatchReference:
-        """Store a batch and its jobs, all or nothing. Without jobs it has ended, unless it is open.
+        """Store a batch and its jobs, all or nothing. Without jobs, it ends at once unless open.
 
-        :param jobs: up to 1,000,000, none of them unique; taken 1,000 at a time.
-        :param within: a connection in a transaction of the caller's, as `Chancy.push` takes it;
-            after an error it is to be undone.
+        :param jobs: up to 1,000,000, none of them unique; consumed 1,000 at a time.
+        :param within: a connection in a transaction of the caller's, as for `Chancy.push`; roll it
+            back after an error.
         :param validate: False to push functions that this process cannot import.
-        :raises PushError: a job or a callback cannot be stored; says which. Nothing was written.
+        :raises PushError: a job or a callback cannot be stored; names it. Nothing was written.
         """
         await Push(chancy, batch, jobs, validate=validate).push(chancy, within)
         return self.reference(chancy, batch.id)
@@ -207,7 +212,7 @@ class Batches(Plugin):
         within: object,
         validate: bool = True,
     ) -> UUID:
-        """`push` for code without an event loop, in a transaction of the caller's; gives the id."""
+        """`push` for code without an event loop, in the caller's transaction; returns the id."""
         Push(chancy, batch, jobs, validate=validate).push_sync(chancy, within)
         return batch.id
 
@@ -219,19 +224,19 @@ class Batches(Plugin):
         within: object | None = None,
         validate: bool = True,
     ) -> int:
-        """In a running job of a batch: add jobs to that batch, open or not; gives how many.
+        """In a running job of a batch: add jobs to that batch, open or not, and return how many.
 
-        An attempt whose lease is lost adds nothing. What an attempt has added stays when it fails
-        later, and the next one adds its own.
+        An attempt that has lost its lease adds nothing. Jobs that an attempt has added stay when it
+        fails later, and the next attempt adds its own.
 
         :param within: a connection in a transaction of the caller's. Commit soon: the row of the
             job is locked until then.
-        :raises PushError: no job of a batch runs here, a job cannot be stored, or the batch was
-            cancelled or would have over 1,000,000 jobs. Nothing was written; a transaction of
-            yours is to be undone.
+        :raises PushError: the running job is in no batch, a job cannot be stored, or the batch was
+            cancelled or would have over 1,000,000 jobs. Nothing was written; roll back a
+            transaction of your own.
         :raises LeaseLost: another worker has the job, or it has ended.
         """
-        here = BatchContext.now()
+        here = BatchContext.current()
         addition = Addition(chancy, here.batch, here, jobs)
         return await addition.add(chancy, within, validate=validate)
 
@@ -243,21 +248,21 @@ class Batches(Plugin):
         within: object,
         validate: bool = True,
     ) -> int:
-        """`add` for plain functions, in a transaction of theirs."""
-        here = BatchContext.now()
+        """`add` for plain functions, in a transaction of the caller's."""
+        here = BatchContext.current()
         addition = Addition(chancy, here.batch, here, jobs)
         return addition.add_sync(chancy, within, validate=validate)
 
     def reference(self, chancy: Pushing, id: UUID) -> BatchReference:
-        """A handle to a batch that was pushed. Raises `TypeError` if the id is no `UUID`."""
+        """A handle to a batch by its id. Raises `TypeError` if the id is not a `UUID`."""
 
-        def waiting() -> Waiting:
-            found = self._waiting.get(chancy.broker)
+        def waiter() -> BatchWaiter:
+            found = self._waiters.get(chancy.broker)
             if found is None:
-                found = self._waiting[chancy.broker] = waiting_for(chancy.broker, chancy.clock)
+                found = self._waiters[chancy.broker] = waiter_for(chancy.broker, chancy.clock)
             return found
 
-        return BatchReference(id, chancy, waiting)
+        return BatchReference(id, chancy, waiter)
 
     async def find(
         self, chancy: Application, wanted: BatchFilter | None = None
@@ -266,21 +271,22 @@ class Batches(Plugin):
         return await BatchCalls(chancy.broker).find(wanted or BatchFilter())
 
 
-async def _rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
+async def _panel_rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
+    """The newest batches, for the dashboard."""
     found = await BatchCalls(chancy.broker).find(BatchFilter(limit=100))
     return [
         {
-            "id": str(one.id),
-            "name": one.name,
-            "state": one.state.label,
-            "open": one.open,
-            "total": one.progress.total,
-            "pending": one.progress.pending,
-            "succeeded": one.progress.succeeded,
-            "failed": one.progress.failed,
-            "cancelled": one.progress.cancelled,
-            "pushed_at": one.pushed_at.isoformat(),
-            "finished_at": one.finished_at and one.finished_at.isoformat(),
+            "id": str(batch.id),
+            "name": batch.name,
+            "state": batch.state.label,
+            "open": batch.open,
+            "total": batch.progress.total,
+            "pending": batch.progress.pending,
+            "succeeded": batch.progress.succeeded,
+            "failed": batch.progress.failed,
+            "cancelled": batch.progress.cancelled,
+            "pushed_at": batch.pushed_at.isoformat(),
+            "finished_at": batch.finished_at and batch.finished_at.isoformat(),
         }
-        for one in found
+        for batch in found
     ]

@@ -1,4 +1,4 @@
-"""What is done with batches that were pushed: looked at, closed, cancelled."""
+"""Calls about batches: find, close, cancel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import ConfigurationError
 from chancy.plugin.tracking import supplied
-from chancy.plugins.batch.ends import BatchJobOutcome, BatchRef, settling
+from chancy.plugins.batch.outcomes import BatchJobOutcome, BatchRef, settle_statement
 from chancy.plugins.batch.record import (
     BatchFilter,
     BatchRecord,
@@ -23,16 +23,16 @@ from chancy.plugins.batch.store import statement, store_of
 from chancy.results.reference import checked
 from chancy.states import State
 
-#: The most batches, and jobs of one, that are given at once.
+#: The most batches, and the most jobs of one, that a call returns.
 MAX_FOUND = 1_000
-#: Jobs that one call of the broker cancels, and rounds of looking for more.
+#: Jobs that one call of the broker cancels, and the most rounds of searching for more.
 _BATCH, _ROUNDS = 500, 5
 
 
 class BatchCalls:
     """The batches of one application.
 
-    :raises ConfigurationError: its broker keeps no tables.
+    :raises ConfigurationError: the broker has no SQL tables.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -45,10 +45,10 @@ class BatchCalls:
     async def find(self, wanted: BatchFilter) -> list[BatchRecord]:
         if not 1 <= wanted.limit <= MAX_FOUND:
             raise ConfigurationError(f"limit={wanted.limit} must be from 1 to {MAX_FOUND:,}")
-        states = [int(one) for one in wanted.states]
+        states = [int(state) for state in wanted.states]
         rows = await self._fetch(
             "find",
-            None if wanted.ids is None else [checked(one, "batch") for one in wanted.ids],
+            None if wanted.ids is None else [checked(id, "batch") for id in wanted.ids],
             wanted.name,
             states or None,
             wanted.before,
@@ -64,31 +64,31 @@ class BatchCalls:
         return [callback(row) for row in await self._fetch("callbacks", id)]
 
     async def bad(self, id: UUID, after: UUID | None, limit: int) -> list[tuple[UUID, State]]:
-        """Jobs that have failed or were cancelled, by id."""
+        """Jobs that failed or were cancelled, by id."""
         if not 1 <= limit <= MAX_FOUND:
             raise ConfigurationError(f"limit={limit} must be from 1 to {MAX_FOUND:,}")
         return [(job, State(state)) for job, state in await self._fetch("bad", id, after, limit)]
 
     async def close(self, id: UUID) -> bool:
-        """Let it get no more jobs. False: there is none that runs."""
-        ((runs,),) = await self._fetch("close", id, False)
+        """Close a batch to more jobs. False if no such batch is running."""
+        ((running,),) = await self._fetch("close", id, False)
         await self._fetch("look", id)
-        return bool(runs)
+        return bool(running)
 
     async def cancel(self, id: UUID) -> bool:
-        """Cancel what waits of it, and ask what runs to stop. False: there is none that runs."""
-        ((runs,),) = await self._fetch("close", id, True)
-        if runs:
+        """Cancel waiting jobs, and ask running ones to stop. False if no such batch is running."""
+        ((running,),) = await self._fetch("close", id, True)
+        if running:
             for _ in range(_ROUNDS):
                 if not await self._cancel_all(id):
                     break
             if supplied(self._broker):
-                await self._cancel_elsewhere(id)
+                await self._cancel_away(id)
         await self._fetch("look", id)
-        return bool(runs)
+        return bool(running)
 
     async def _cancel_all(self, id: UUID) -> bool:
-        """Gives whether the rows of some jobs were held by others."""
+        """Cancel the jobs in Postgres, and return whether the rows of some were locked."""
         after: UUID | None = None
         busy = False
         while rows := await self._fetch("live", id, after, _BATCH):
@@ -98,13 +98,13 @@ class BatchCalls:
                 busy |= await self.stop((id, job) for job in jobs)
         return busy
 
-    async def _cancel_elsewhere(self, id: UUID) -> None:
-        """What waits in the outbox of the other broker never comes to it."""
+    async def _cancel_away(self, id: UUID) -> None:
+        """Cancel the jobs in the other broker, and those in its outbox before they reach it."""
         while rows := await self._fetch("take_back", id, 10 * _BATCH):
-            back = [
+            cancelled = [
                 BatchJobOutcome(BatchRef(id, None), row[0], int(State.CANCELLED)) for row in rows
             ]
-            await self.settle(back)
+            await self.settle(cancelled)
         after = UUID(int=0)
         while rows := await self._fetch("away", id, after, _BATCH):
             jobs = [job for batch, job, _ in rows if batch == id]
@@ -114,25 +114,28 @@ class BatchCalls:
             after = jobs[-1]
 
     async def stop(self, jobs: Iterable[tuple[UUID, UUID]]) -> bool:
-        """Cancel jobs, each behind its batch, and tell of those that waited; gives whether the rows
-        of some were held by others."""
+        """Cancel jobs, and report those that were waiting.
+
+        :param jobs: pairs of the id of a batch and of a job.
+        :returns: whether the rows of some jobs were locked.
+        """
         batches = {job: batch for batch, job in jobs}
-        became = await self._broker.cancel(list(batches))
+        answers = await self._broker.cancel(list(batches))
         await self.settle(
             BatchJobOutcome(BatchRef(batches[job], None), job, int(State.CANCELLED))
-            for job, what in became.items()
-            if what is Cancellation.CANCELLED
+            for job, answer in answers.items()
+            if answer is Cancellation.CANCELLED
         )
-        return len(became) < len(batches)
+        return len(answers) < len(batches)
 
-    async def settle(self, ends: Iterable[BatchJobOutcome]) -> None:
-        """Take ends that no settlement has told."""
-        those = list(ends)
-        if those:
-            sql, *parameters = settling(self._store.schema, those)
+    async def settle(self, outcomes: Iterable[BatchJobOutcome]) -> None:
+        """Store outcomes that no settlement has reported."""
+        unreported = list(outcomes)
+        if unreported:
+            sql, *parameters = settle_statement(self._store.schema, unreported)
             await self._store.fetch(sql, *parameters)
 
     async def state(self, id: UUID) -> BatchState | None:
-        """How it stands, and ask for a notice of its end."""
+        """The state of a batch; also requests a notification when it ends."""
         found = await self._fetch("await", [id])
         return BatchState(found[0][1]) if found else None

@@ -1,4 +1,4 @@
-"""``chancy batch``."""
+"""The command ``chancy batch``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chancy.plugins.batch.record import BatchFilter, BatchRecord, BatchState, Ca
 from chancy.states import State
 
 _STATES = [state.label for state in BatchState]
-#: Jobs that have failed or were cancelled that `show` prints.
+#: The most failed or cancelled jobs that `show` prints.
 _BAD = 20
 
 
@@ -31,20 +31,29 @@ def batch() -> None:
 
 
 @batch.command("list")
-@click.option("--name", help="Only those of this name.")
-@click.option("--state", type=click.Choice(_STATES), multiple=True, help="Only in this state.")
-@click.option("--before", type=click.UUID, help="Only older ones: the last of the page before.")
+@click.option("--name", help="Only batches of this name.")
+@click.option(
+    "--state",
+    type=click.Choice(_STATES),
+    multiple=True,
+    help="Only batches in this state; repeatable.",
+)
+@click.option(
+    "--before",
+    type=click.UUID,
+    help="Only batches older than this id: the last of the previous page.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(1, MAX_FOUND),
     default=50,
     show_default=True,
-    help="At most so many.",
+    help="The most batches to list.",
 )
 @as_json
 @click.pass_obj
 def list_(
-    line: CommandLine,
+    cli: CommandLine,
     name: str | None,
     state: tuple[str, ...],
     before: UUID | None,
@@ -60,29 +69,29 @@ def list_(
     """
     wanted = BatchFilter(
         name=name,
-        states=[BatchState[one.upper()] for one in state],
+        states=[BatchState[label.upper()] for label in state],
         before=before,
         limit=limit,
     )
-    found = line.run(lambda chancy: BatchCalls(chancy.broker).find(wanted))
+    found = cli.run(lambda chancy: BatchCalls(chancy.broker).find(wanted))
     if json_:
-        line.script([_facts(one) for one in found])
+        cli.script([_as_dict(record) for record in found])
         return
-    line.table(
+    cli.table(
         ("id", "name", "state", "jobs", "pending", "failed", "cancelled", "pushed", "finished"),
         [
             (
-                one.id,
-                one.name,
-                _state(one),
-                one.progress.total,
-                one.progress.pending,
-                one.progress.failed,
-                one.progress.cancelled,
-                one.pushed_at,
-                one.finished_at,
+                record.id,
+                record.name,
+                _state(record),
+                record.progress.total,
+                record.progress.pending,
+                record.progress.failed,
+                record.progress.cancelled,
+                record.pushed_at,
+                record.finished_at,
             )
-            for one in found
+            for record in found
         ],
     )
 
@@ -91,98 +100,103 @@ def list_(
 @click.argument("id", type=click.UUID)
 @as_json
 @click.pass_obj
-def show(line: CommandLine, id: UUID, json_: bool) -> None:
-    """Show a batch, its callbacks, and jobs that did not succeed. Exits 1 if there is none.
+def show(cli: CommandLine, id: UUID, json_: bool) -> None:
+    """Show a batch, its callbacks, and jobs that did not succeed.
+
+    Exits with status 1 if it does not exist.
 
     \b
     Example:
       chancy batch show 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
-    found, callbacks, bad = line.run(lambda chancy: _whole(chancy, id))
+    found, callbacks, bad = cli.run(lambda chancy: _load(chancy, id))
     if found is None:
         refuse(f"there is no batch {id}")
     if json_:
-        line.script(
-            _facts(found)
+        cli.script(
+            _as_dict(found)
             | {
                 "callbacks": [
                     {
-                        "on": one.on.label,
-                        "job": str(one.job_id),
-                        "func": one.func,
-                        "pushed_at": _time(one.pushed_at),
+                        "on": callback.on.label,
+                        "job": str(callback.job_id),
+                        "func": callback.func,
+                        "pushed_at": _time(callback.pushed_at),
                     }
-                    for one in callbacks
+                    for callback in callbacks
                 ],
                 "bad": [{"id": str(job), "state": state.label} for job, state in bad],
             }
         )
         return
     progress = found.progress
-    line.line(
+    cli.line(
         f"batch {found.id} {found.name!r} is {_state(found)}: {progress.fraction:.0%} of "
         f"{progress.total:,} jobs have ended, {progress.failed:,} failed, "
         f"{progress.cancelled:,} cancelled"
     )
     if callbacks:
-        line.table(
+        cli.table(
             ("on", "function", "job", "pushed"),
-            [(one.on.label, one.func, one.job_id, one.pushed_at) for one in callbacks],
+            [
+                (callback.on.label, callback.func, callback.job_id, callback.pushed_at)
+                for callback in callbacks
+            ],
         )
     if bad:
-        line.table(("job", "state"), [(job, state.label) for job, state in bad])
+        cli.table(("job", "state"), [(job, state.label) for job, state in bad])
 
 
 @batch.command()
 @click.argument("id", type=click.UUID)
 @as_json
 @click.pass_obj
-def cancel(line: CommandLine, id: UUID, json_: bool) -> None:
-    """Cancel the jobs of a batch that wait, and ask those that run to stop.
+def cancel(cli: CommandLine, id: UUID, json_: bool) -> None:
+    """Cancel the waiting jobs of a batch, and ask running ones to stop.
 
-    Exits 1 if there is none, or it has ended.
+    Exits with status 1 if it does not exist, or has ended.
 
     \b
     Example:
       chancy batch cancel 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
-    done = line.run(lambda chancy: BatchCalls(chancy.broker).cancel(id))
+    done = cli.run(lambda chancy: BatchCalls(chancy.broker).cancel(id))
     if json_:
-        line.script({"cancelled": done})
+        cli.script({"cancelled": done})
     if not done:
-        refuse(f"batch {id} is not there, or has ended")
+        refuse(f"batch {id} does not exist, or has ended")
     if not json_:
-        line.line(f"batch {id} is being cancelled")
+        cli.line(f"batch {id} is being cancelled")
 
 
-async def _whole(
+async def _load(
     chancy: Application, id: UUID
 ) -> tuple[BatchRecord | None, Sequence[CallbackRecord], Sequence[tuple[UUID, State]]]:
     calls = BatchCalls(chancy.broker)
     return await calls.get(id), await calls.callbacks(id), await calls.bad(id, None, _BAD)
 
 
-def _state(one: BatchRecord) -> str:
-    if one.state.final:
-        return one.state.label
-    return "open" if one.open else "stopping" if one.stop_asked_at else one.state.label
+def _state(record: BatchRecord) -> str:
+    if record.state.final:
+        return record.state.label
+    return "open" if record.open else "stopping" if record.stop_asked_at else record.state.label
 
 
-def _facts(one: BatchRecord) -> dict[str, Any]:
-    progress = one.progress
+def _as_dict(record: BatchRecord) -> dict[str, Any]:
+    progress = record.progress
     return {
-        "id": str(one.id),
-        "name": one.name,
-        "state": one.state.label,
-        "open": one.open,
+        "id": str(record.id),
+        "name": record.name,
+        "state": record.state.label,
+        "open": record.open,
         "total": progress.total,
         "pending": progress.pending,
         "succeeded": progress.succeeded,
         "failed": progress.failed,
         "cancelled": progress.cancelled,
-        "pushed_at": _time(one.pushed_at),
-        "stop_asked_at": _time(one.stop_asked_at),
-        "finished_at": _time(one.finished_at),
+        "pushed_at": _time(record.pushed_at),
+        "stop_asked_at": _time(record.stop_asked_at),
+        "finished_at": _time(record.finished_at),
     }
 
 

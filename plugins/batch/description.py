@@ -1,4 +1,4 @@
-"""Batches as they are described. Nothing here is stored."""
+"""Descriptions of batches. Nothing here is stored."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from chancy.job.definition import Job
 from chancy.job.ids import new_id
 from chancy.job.limits import check_limits, encode_limits
 from chancy.job.registry import Registry
-from chancy.plugins.batch.ends import KEY
+from chancy.plugins.batch.outcomes import KEY
 from chancy.plugins.batch.record import On
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD, encode
 from chancy.text import shown
 
-#: Jobs that a batch may have, those that are added later included.
+#: The most jobs of a batch, including jobs added later.
 MAX_JOBS = 1_000_000
-#: Jobs for one more row that counts them, and such rows at most.
+#: Jobs of one counter row (shard), and the most shards of a batch.
 JOBS_A_SHARD, MAX_SHARDS = 1_000, 16
 
-#: What a job may have; as for every push.
+#: The values that a job may have, as for every push.
 _PRIORITIES = range(-100, 101)
 _ATTEMPTS = range(1, 10_001)
 _MAX_DELAY = timedelta(days=365_000)
@@ -35,17 +35,17 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Jobs that belong together, and what is pushed when they have ended.
+    """A group of jobs, with callbacks that are pushed when they have ended.
 
-    Each callback is an ordinary job, pushed once. Its meta says of which batch it is, and why:
+    Each callback is an ordinary job, pushed once. Its meta names the batch and the reason:
     ``{"batch": {"of": id, "on": "finish"}}``.
 
     :param name: 1 to 100 characters; need not be unique.
-    :param on_success: pushed when all of its jobs have succeeded.
-    :param on_failure: pushed when the first of its jobs has failed for good.
-    :param on_finish: pushed when all of its jobs have ended, whatever way.
-    :param open: it may get more jobs from outside, and does not end before it is closed.
-    :param id: a UUIDv7 is made if there is none. One that is there is not pushed again.
+    :param on_success: pushed when all jobs have succeeded.
+    :param on_failure: pushed when the first job has failed for good.
+    :param on_finish: pushed when all jobs have ended, whatever their outcome.
+    :param open: jobs can be added from outside, and the batch does not end before it is closed.
+    :param id: default: a new UUIDv7. A batch whose id is stored already is not pushed again.
     """
 
     name: str
@@ -59,16 +59,16 @@ class Batch:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ConfigurationError(
                 f"{shown(self.name)} cannot be the name of a batch: use 1 to 100 characters, "
-                "none of which controls"
+                "no control characters"
             )
 
     def callbacks(
         self, registry: Registry | None, max_payload: int = DEFAULT_MAX_PAYLOAD
     ) -> list[object]:
-        """The callbacks as the columns that ``sql/begin.sql`` takes.
+        """The callbacks as the columns for ``sql/begin.sql``.
 
         :param registry: None for functions that this process cannot import.
-        :raises PushError: one of them cannot be stored; says which.
+        :raises PushError: a callback cannot be stored; names it.
         """
         rows: list[tuple[object, ...]] = []
         for on, job in (
@@ -86,10 +86,10 @@ class Batch:
 
 
 def members(jobs: Iterable[Job[Any]], id: UUID, name: str, most: int) -> Iterator[Job[Any]]:
-    """Jobs as they are pushed for a batch.
+    """Jobs, marked as jobs of a batch.
 
-    :param most: so many it may get.
-    :raises PushError: one of them cannot be in a batch, or there are more.
+    :param most: the most jobs that the batch can take.
+    :raises PushError: a job cannot be in a batch, or there are too many.
     """
     if isinstance(jobs, Job):
         raise PushError(f"batch {name!r}: {shown(jobs)} is one job: pass a list of them")
@@ -101,11 +101,11 @@ def members(jobs: Iterable[Job[Any]], id: UUID, name: str, most: int) -> Iterato
             raise PushError(f"{shown(job)} is not a job: use function.job(…)")
         if job.unique is not None:
             raise PushError(
-                f"job {job.func} is unique, and jobs of a batch cannot be: each has to run"
+                f"job {job.func} is unique, and jobs of a batch cannot be: each must run"
             )
         if job.id is not None:
             raise PushError(
-                f"job {job.func} has an id of its own, and jobs of a batch get theirs here"
+                f"job {job.func} has an id of its own, and the ids of jobs of a batch are generated"
             )
         if KEY in job.meta:
             raise PushError(f"job {job.func} has a meta {KEY!r}: it is in a batch already")
@@ -113,28 +113,33 @@ def members(jobs: Iterable[Job[Any]], id: UUID, name: str, most: int) -> Iterato
 
 
 def shards(jobs: int, *, may_grow: bool) -> int:
-    """How many rows count so many jobs."""
+    """The number of counter rows for this many jobs."""
     return MAX_SHARDS if may_grow else max(1, min(MAX_SHARDS, jobs // JOBS_A_SHARD))
 
 
 def _row(job: object, registry: Registry | None, limit: int) -> tuple[object, ...]:
-    """A callback from its queue to its meta. Raises `PushError` if it cannot be stored."""
+    """The columns of a callback from its queue to its meta. Raises `PushError` if it is invalid."""
     if not isinstance(job, Job):
         raise PushError(f"{shown(job)} is not a job: use function.job(…)")
     check_function_path(job.func)
     check_queue_name(job.queue)
-    for what, value, allowed in (
+    for field_, value, allowed in (
         ("priority", job.priority, _PRIORITIES),
         ("max_attempts", job.max_attempts, _ATTEMPTS),
     ):
         if type(value) is not int or value not in allowed:
             raise PushError(
-                f"{what}={shown(value)} must be a whole number from {allowed[0]} to {allowed[-1]:,}"
+                f"{field_}={shown(value)} must be a whole number from {allowed[0]} to "
+                f"{allowed[-1]:,}"
             )
     if job.unique is not None or job.id is not None:
-        raise PushError(f"job {job.func} is unique, or has an id of its own: a callback cannot")
+        raise PushError(
+            f"job {job.func} is unique or has an id of its own, which a callback cannot have"
+        )
     if KEY in job.meta:
-        raise PushError(f"job {job.func} has a meta {KEY!r}, which says of which batch it is")
+        raise PushError(
+            f"job {job.func} has a meta {KEY!r}, which is reserved for the id of the batch"
+        )
     if registry is None:
         arguments = encode(job.arguments, what=f"the arguments of {job.func}", limit=limit)
     else:
@@ -164,4 +169,6 @@ def _due(job: Job[Any]) -> tuple[datetime | None, float | None]:
         case timedelta() as delay if abs(delay) <= _MAX_DELAY:
             return None, delay.total_seconds()
         case at:
-            raise PushError(f"job {job.func}: run_at={shown(at)} cannot be")
+            raise PushError(
+                f"job {job.func}: run_at={shown(at)} is not a datetime or a timedelta in range"
+            )

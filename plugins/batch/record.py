@@ -1,4 +1,4 @@
-"""Batches as the database has them at one moment."""
+"""Snapshots of batches, read from the database."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from uuid import UUID
 
 
 class BatchState(IntEnum):
-    """Where a batch is."""
+    """The state of a batch."""
 
     #: Some of its jobs have not ended, or it is open.
     RUNNING = 1
-    #: All of its jobs have.
+    #: All of its jobs have succeeded.
     SUCCEEDED = 4
-    #: All have ended, and some have failed.
+    #: All of its jobs have ended, and some have failed.
     FAILED = 5
-    #: All have ended, none has failed, or it was asked to stop, and some were cancelled.
+    #: All of its jobs have ended, and some were cancelled; none failed, unless it was cancelled.
     CANCELLED = 6
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class BatchState(IntEnum):
 
     @property
     def final(self) -> bool:
-        """Whether all of its jobs have ended. A failed one may still succeed, by a replay."""
+        """Whether all of its jobs have ended. A failed batch may still succeed, by a replay."""
         return self >= BatchState.SUCCEEDED
 
 
@@ -42,7 +42,7 @@ class On(IntEnum):
     SUCCESS = 1
     #: The first of its jobs has failed for good.
     FAILURE = 2
-    #: All of its jobs have ended, whatever way.
+    #: All of its jobs have ended, whatever their outcome.
     FINISH = 3
 
     def __str__(self) -> str:
@@ -55,10 +55,9 @@ class On(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """How many jobs of a batch there are, and what became of them. A job counts once, however often
-    it was retried.
+    """The number of jobs of a batch by outcome. A job counts once, however often it was retried.
 
-    :param pending: have not ended: they wait or run.
+    :param pending: jobs that have not ended: they wait or run.
     """
 
     pending: int
@@ -72,7 +71,7 @@ class BatchProgress:
 
     @property
     def fraction(self) -> float:
-        """From 0 to 1: what has ended."""
+        """The part of the jobs that have ended, from 0 to 1."""
         return 1.0 - self.pending / self.total if self.total else 1.0
 
 
@@ -80,7 +79,7 @@ class BatchProgress:
 class BatchRecord:
     """A batch. Times are aware, in UTC.
 
-    :param open: it may get more jobs from outside, and does not end before it is closed.
+    :param open: jobs can be added from outside, and the batch does not end before it is closed.
     :param stop_asked_at: when it was cancelled.
     """
 
@@ -98,8 +97,8 @@ class BatchRecord:
 class CallbackRecord:
     """A callback of a batch.
 
-    :param job_id: of the job that it is, once it was pushed.
-    :param pushed_at: None: it was not.
+    :param job_id: the id of the callback's job, also before it is pushed.
+    :param pushed_at: None if it was not pushed yet.
     """
 
     on: On
@@ -110,9 +109,9 @@ class CallbackRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFilter:
-    """Which batches: every given condition must hold. Newest first, by id.
+    """A filter for batches: all given conditions must hold. Newest first, by id.
 
-    :param before: only those with a smaller id than this: the last of the page before.
+    :param before: only batches with a smaller id: the last id of the previous page.
     :param limit: 1 to 1,000.
     """
 

@@ -1,4 +1,4 @@
-"""Batches in their tables."""
+"""SQL statements of the batch plugin."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from chancy.postgres.statements import load
 
 @lru_cache(maxsize=64)
 def statement(name: str, schema: str) -> str:
-    """A statement of the folder ``sql``."""
+    """The text of a statement in the folder ``sql``."""
     return load(resources.files("chancy.plugins.batch") / "sql", name, schema)
 
 
 def store_of(broker: Broker) -> SqlStore:
-    """The broker, for statements.
+    """The broker, checked to run SQL statements.
 
-    :raises ConfigurationError: it keeps no tables.
+    :raises ConfigurationError: the broker has no SQL tables.
     """
     if not isinstance(broker, SqlStore):
         raise ConfigurationError(
-            f"batches are kept in Postgres, and {type(broker).__name__} does not offer SQL "
+            f"batches are kept in Postgres, and {type(broker).__name__} does not run SQL "
             "statements: use an application on Postgres"
         )
     return broker

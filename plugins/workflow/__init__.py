@@ -1,4 +1,4 @@
-"""Workflows: steps that run in an order, and pass on what they return."""
+"""Workflows: graphs of steps, where each step may take the results of steps before it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -21,11 +21,15 @@ from chancy.errors import ConfigurationError
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Panel, Runtime
 from chancy.plugin.tracking import PendingOutcomes
+from chancy.plugins.workflow.calls import WorkflowCalls, WorkflowFilter, push_within_sync
 from chancy.plugins.workflow.description import Workflow, chain, chord, group
-from chancy.plugins.workflow.ends import StepOutcome, StepOutcomes, advancing, order
 from chancy.plugins.workflow.extension import Extension
-from chancy.plugins.workflow.flows import WorkflowCalls, WorkflowFilter, push_within_sync
-from chancy.plugins.workflow.panel import rows
+from chancy.plugins.workflow.outcomes import (
+    StepOutcome,
+    StepOutcomes,
+    advance_statement,
+    outcome_order,
+)
 from chancy.plugins.workflow.preparation import prepared
 from chancy.plugins.workflow.record import (
     StepRecord,
@@ -34,14 +38,18 @@ from chancy.plugins.workflow.record import (
     WorkflowRecord,
     WorkflowState,
 )
-from chancy.plugins.workflow.reference import WorkflowFailed, WorkflowReference
+from chancy.plugins.workflow.reference import (
+    WorkflowFailed,
+    WorkflowReference,
+    WorkflowWaiter,
+    waiter_for,
+)
 from chancy.plugins.workflow.sources import Each, From
 from chancy.plugins.workflow.starts import Starts
 from chancy.plugins.workflow.step import OnFailure, Step
 from chancy.plugins.workflow.store import store_of
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.plugins.workflow.timers import SignalTimeouts
-from chancy.plugins.workflow.waiting import Waiting, waiting_for
 from chancy.postgres.schema.component import Migrations, RoleKind
 from chancy.postgres.settle.finals import finals
 from chancy.postgres.within import bind, bind_sync
@@ -73,22 +81,23 @@ __all__ = [
 
 logger = logging.getLogger("chancy.workflows")
 
-#: Turns of the leader for one of a worker that does not lead.
+#: Sweeps of the leader for one of a worker that does not lead.
 _RARELY = 10
-#: Seconds between two looks at what was seen to end here, and between two at what is too old.
-_ASK_S, _RETAIN_S = 1.0, 300.0
+#: Seconds between two checks of recorded attempts, and between two deletions of old workflows.
+_CHECK_S, _PURGE_S = 1.0, 300.0
 
 
 class Workflows(Plugin):
-    """Runs workflows: each step lets the next ones go on in the transaction that settles it.
+    """Runs workflows: the transaction that settles a step starts the steps that wait for it.
 
-    What that could not tell, a service tells: of the same worker within seconds, or else of the
-    leader, and rarely of the others, so that it is done without any leader. Every worker of queues
-    that steps are in should have the plugin: the ends of others wait for the leader's sweep.
+    A service reports outcomes that a settlement could not report: the worker of the step within
+    seconds, otherwise the leader; other workers sweep rarely, so a leader is not required. Install
+    the plugin in every worker whose queues have steps: without it, outcomes wait for the leader's
+    sweep.
 
-    :param keep_days: days for which workflows that have ended are kept; None: for ever.
+    :param keep_days: days for which ended workflows are kept; None: for ever.
     :param sweep_s: seconds between two sweeps of the leader.
-    :raises ConfigurationError: a setting that cannot be.
+    :raises ConfigurationError: a setting is out of range.
     """
 
     def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
@@ -100,11 +109,11 @@ class Workflows(Plugin):
             raise ConfigurationError(f"sweep_s={shown(sweep_s)} must be from 0.05 s to a day")
         self.keep_days = keep_days
         self.sweep_s = sweep_s
-        self._notes = StepOutcomes()
-        self._untold: PendingOutcomes[StepOutcome] = PendingOutcomes("workflows")
+        self._outcomes = StepOutcomes()
+        self._pending: PendingOutcomes[StepOutcome] = PendingOutcomes("workflows")
         self._starts = Starts()
-        # While somebody waits: it holds its broker.
-        self._waiting: WeakValueDictionary[Broker, Waiting] = WeakValueDictionary()
+        # One for each broker, kept while a caller waits: it refers to its broker.
+        self._waiters: WeakValueDictionary[Broker, WorkflowWaiter] = WeakValueDictionary()
 
     @classmethod
     def get_identifier(cls) -> str:
@@ -135,78 +144,81 @@ class Workflows(Plugin):
         return [workflow]
 
     def panels(self) -> Sequence[Panel]:
-        return [Panel(name="workflows", title="Workflows", rows=rows)]
+        return [Panel(name="workflows", title="Workflows", rows=_panel_rows)]
 
-    # Beside a worker
+    # In a worker
 
     def judging(self, claim: Claim, outcome: Outcome, verdict: Settlement) -> Settlement:
-        # It has no opinion: a claim says which step its job is, and a settlement does not.
+        # The decision stays as it is: only a claim names the step of its job.
         if claim.meta is not None:
-            self._notes.note(claim, outcome, time.monotonic())
+            self._outcomes.record(claim, outcome, time.monotonic())
         return verdict
 
-    #: Also of those that go back: one that was asked to stop ends so.
+    #: Including states that are not final: releasing a job that was asked to stop cancels it.
     settling_states = frozenset(State)
 
     def settling_concerns(self, settlement: Settlement) -> bool:
-        return settlement.id in self._notes
+        return settlement.id in self._outcomes
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
-        ends = self._notes.ends(await finals(tx, batch))
-        if ends:
+        outcomes = self._outcomes.outcomes_of(await finals(tx, batch))
+        if outcomes:
+            advance = advance_statement(tx.schema, outcomes, most=self._starts.most)
             try:
-                ((_, pieces),) = await tx.fetch(*advancing(tx.schema, ends, most=self._starts.most))
+                ((_, pieces),) = await tx.fetch(*advance)
             except BaseException:
-                self._notes.not_told(ends)
+                self._outcomes.mark_unreported(outcomes)
                 raise
-            self._notes.told(ends)
+            self._outcomes.mark_reported(outcomes)
             if pieces:
                 self._starts.add(pieces)
 
     def settled(self, batch: Sequence[Settlement]) -> None:
-        self._untold.add(self._notes.settled(batch))
+        self._pending.add(self._outcomes.settled(batch))
 
     async def serve(self, runtime: Runtime) -> None:
         broker, clock = runtime.broker, runtime.clock
         if not isinstance(broker, SqlStore):
             return
-        sweep = WorkflowSweep(broker, clock, self._notes, keep_days=self.keep_days)
-        flows = WorkflowCalls(broker)
+        sweep = WorkflowSweep(broker, clock, self._outcomes, keep_days=self.keep_days)
+        calls = WorkflowCalls(broker)
 
-        async def told(ends: list[StepOutcome]) -> None:
-            await flows.advance_each(sorted(ends, key=order), alone=False)
+        async def report(outcomes: list[StepOutcome]) -> None:
+            await calls.advance_each(sorted(outcomes, key=outcome_order), alone=False)
 
-        telling = self._untold.tell(told, clock)
+        reporting = self._pending.tell(report, clock)
         starting = self._starts.serve(broker, clock)
-        beside = [asyncio.create_task(one, name="chancy workflows") for one in (telling, starting)]
+        tasks = [
+            asyncio.create_task(work, name="chancy workflows") for work in (reporting, starting)
+        ]
         try:
             await self._sweep(runtime, sweep)
         finally:
-            for task in beside:
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait(beside)
+            await asyncio.wait(tasks)
 
     async def _sweep(self, runtime: Runtime, sweep: WorkflowSweep) -> None:
         clock, timers = runtime.clock, SignalTimeouts(runtime.broker)
-        turn_at = retain_at = clock.monotonic()
+        turn_at = purge_at = clock.monotonic()
         while True:
-            if len(self._notes):
-                await sweep.ask()
+            if len(self._outcomes):
+                await sweep.check_recorded()
             now = clock.monotonic()
             if runtime.leader.leading or now >= turn_at:
                 await timers.turn()
             if now >= turn_at:
                 await sweep.turn()
-                if sweep.more_pieces:  # beside the sweep, until there are none
+                if sweep.more_pieces:  # started by the task beside the sweep
                     self._starts.add(1)
                 every_s = self.sweep_s if runtime.leader.leading else _RARELY * self.sweep_s
                 turn_at = now + every_s * random.uniform(0.8, 1.2)
-            if now >= retain_at and runtime.leader.leading:
-                await sweep.retain()
-                retain_at = now + _RETAIN_S
-            await clock.sleep(min(_ASK_S, self.sweep_s))
+            if now >= purge_at and runtime.leader.leading:
+                await sweep.purge()
+                purge_at = now + _PURGE_S
+            await clock.sleep(min(_CHECK_S, self.sweep_s))
 
-    # For programs
+    # For applications
 
     async def push(
         self,
@@ -216,11 +228,11 @@ class Workflows(Plugin):
         within: object | None = None,
         validate: bool = True,
     ) -> WorkflowReference:
-        """Store a workflow, and start the steps that wait for nothing.
+        """Store a workflow, and start the steps that wait for no other.
 
-        :param within: a connection in a transaction of the caller's, as `Chancy.push` takes it.
+        :param within: a connection in a transaction of the caller's, as for `Chancy.push`.
         :param validate: False to push functions that this process cannot import.
-        :raises PushError: it cannot run as it is; names the step. Nothing was written.
+        :raises PushError: the workflow is invalid; names the step. Nothing was written.
         """
         stored = prepared(chancy, workflow, validate=validate)
         await WorkflowCalls(chancy.broker).push(stored, within)
@@ -235,15 +247,15 @@ class Workflows(Plugin):
         return self.reference(chancy, stored.id)
 
     def reference(self, chancy: Application, id: UUID) -> WorkflowReference:
-        """A handle to a workflow that was pushed. Raises `TypeError` if the id is no `UUID`."""
+        """A handle to a workflow by its id. Raises `TypeError` if the id is not a `UUID`."""
 
-        def waiting() -> Waiting:
-            found = self._waiting.get(chancy.broker)
+        def waiter() -> WorkflowWaiter:
+            found = self._waiters.get(chancy.broker)
             if found is None:
-                found = self._waiting[chancy.broker] = waiting_for(chancy.broker, chancy.clock)
+                found = self._waiters[chancy.broker] = waiter_for(chancy.broker, chancy.clock)
             return found
 
-        return WorkflowReference(id, chancy, waiting)
+        return WorkflowReference(id, chancy, waiter)
 
     async def signal(
         self,
@@ -278,22 +290,22 @@ class Workflows(Plugin):
         within: object | None = None,
         validate: bool = True,
     ) -> None:
-        """In a step that runs: add steps to its workflow, behind it unless they say otherwise.
+        """In a running step: add steps to its workflow. They wait for it unless they name others.
 
-        Steps that an earlier attempt has added stay as they are. An attempt whose lease is lost
+        Steps that an earlier attempt has added stay unchanged. An attempt that has lost its lease
         adds nothing.
 
-        :param more: the steps; its name and id do not matter. They may wait for steps of the
+        :param more: the steps; its name and id are ignored. They may wait for steps of the
             workflow by name.
-        :param before: steps of the workflow that are to wait for the last ones of these.
+        :param before: names of steps of the workflow that will wait for the last of these.
         :param within: a connection in a transaction of the caller's. Commit soon: the row of the
             job is locked until then.
-        :raises PushError: they cannot be added; says why. Nothing was written.
+        :raises PushError: the steps cannot be added. Nothing was written.
         :raises LeaseLost: another worker has the job, or it has ended.
         """
         store = store_of(chancy.broker)
-        added = Extension(more, before, store.schema, chancy, validate=validate)
-        await added.add(store.fetch if within is None else bind(within))
+        extension = Extension(more, before, store.schema, chancy, validate=validate)
+        await extension.add(store.fetch if within is None else bind(within))
 
     def sync_extend(
         self,
@@ -304,6 +316,23 @@ class Workflows(Plugin):
         before: Sequence[str] = (),
         validate: bool = True,
     ) -> None:
-        """`extend` for plain functions, in a transaction of theirs."""
+        """`extend` for plain functions, in a transaction of the caller's."""
         schema = store_of(chancy.broker).schema
         Extension(more, before, schema, chancy, validate=validate).add_sync(bind_sync(within))
+
+
+async def _panel_rows(chancy: Application) -> Sequence[Mapping[str, Any]]:
+    """The newest workflows, for the dashboard."""
+    found = await WorkflowCalls(chancy.broker).find(WorkflowFilter(limit=100))
+    return [
+        {
+            "id": str(workflow.id),
+            "name": workflow.name,
+            "state": workflow.state.label,
+            "steps": workflow.steps,
+            "error": workflow.error,
+            "pushed_at": workflow.pushed_at.isoformat(),
+            "finished_at": workflow.finished_at and workflow.finished_at.isoformat(),
+        }
+        for workflow in found
+    ]

@@ -1,4 +1,4 @@
-"""``chancy workflow``."""
+"""The command ``chancy workflow``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ import click
 from chancy.errors import PushError
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
+from chancy.plugins.workflow.calls import MAX_FOUND, WorkflowCalls, WorkflowFilter
 from chancy.plugins.workflow.drawing import dot, mermaid
-from chancy.plugins.workflow.flows import MAX_FOUND, WorkflowCalls, WorkflowFilter
 from chancy.plugins.workflow.record import (
     StepRecord,
     WorkflowProgress,
     WorkflowRecord,
     WorkflowState,
 )
-from chancy.plugins.workflow.reference import WorkflowReference
-from chancy.plugins.workflow.waiting import waiting_for
+from chancy.plugins.workflow.reference import WorkflowReference, waiter_for
 
 T = TypeVar("T")
 
@@ -33,7 +32,7 @@ _STATES = [state.label for state in WorkflowState]
 
 @click.group()
 def workflow() -> None:
-    """List, show, cancel and retry workflows, signal them, and draw them.
+    """List, show, cancel, retry, signal and export workflows.
 
     \b
     Example:
@@ -42,20 +41,29 @@ def workflow() -> None:
 
 
 @workflow.command("list")
-@click.option("--name", help="Only those of this name.")
-@click.option("--state", type=click.Choice(_STATES), multiple=True, help="Only in this state.")
-@click.option("--before", type=click.UUID, help="Only older ones: the last of the page before.")
+@click.option("--name", help="Only workflows of this name.")
+@click.option(
+    "--state",
+    type=click.Choice(_STATES),
+    multiple=True,
+    help="Only workflows in this state; repeatable.",
+)
+@click.option(
+    "--before",
+    type=click.UUID,
+    help="Only workflows older than this id: the last of the previous page.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(1, MAX_FOUND),
     default=50,
     show_default=True,
-    help="At most so many.",
+    help="The most workflows to list.",
 )
 @as_json
 @click.pass_obj
 def list_(
-    line: CommandLine,
+    cli: CommandLine,
     name: str | None,
     state: tuple[str, ...],
     before: UUID | None,
@@ -71,27 +79,27 @@ def list_(
     """
     wanted = WorkflowFilter(
         name=name,
-        states=[WorkflowState[one.upper()] for one in state],
+        states=[WorkflowState[label.upper()] for label in state],
         before=before,
         limit=limit,
     )
-    found = line.run(lambda chancy: WorkflowCalls(chancy.broker).find(wanted))
+    found = cli.run(lambda chancy: WorkflowCalls(chancy.broker).find(wanted))
     if json_:
-        line.script([_facts(one) for one in found])
+        cli.script([_as_dict(record) for record in found])
         return
-    line.table(
+    cli.table(
         ("id", "name", "state", "steps", "pushed", "finished", "error"),
         [
             (
-                one.id,
-                one.name,
-                one.state.label,
-                one.steps,
-                one.pushed_at,
-                one.finished_at,
-                one.error,
+                record.id,
+                record.name,
+                record.state.label,
+                record.steps,
+                record.pushed_at,
+                record.finished_at,
+                record.error,
             )
-            for one in found
+            for record in found
         ],
     )
 
@@ -100,38 +108,38 @@ def list_(
 @click.argument("id", type=click.UUID)
 @as_json
 @click.pass_obj
-def show(line: CommandLine, id: UUID, json_: bool) -> None:
-    """Show a workflow and its steps, with states and times. Exits 1 if there is none.
+def show(cli: CommandLine, id: UUID, json_: bool) -> None:
+    """Show a workflow and its steps. Exits with status 1 if it does not exist.
 
     \b
     Example:
       chancy workflow show 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
-    found, steps, progress = line.run(lambda chancy: _whole(chancy, id))
+    found, steps, progress = cli.run(lambda chancy: _load(chancy, id))
     if found is None:
-        _unknown(id)
+        _refuse_unknown(id)
     if json_:
-        shown = _facts(found) | {"progress": progress and _facts(progress)}
-        line.script(shown | {"steps": [_facts(one) for one in steps]})
+        shown = _as_dict(found) | {"progress": progress and _as_dict(progress)}
+        cli.script(shown | {"steps": [_as_dict(step) for step in steps]})
         return
     done = f"{progress.fraction:.0%} of {progress.total} steps" if progress else "no steps"
-    line.line(f"workflow {found.id} {found.name!r} is {found.state.label}: {done} are done")
+    cli.line(f"workflow {found.id} {found.name!r} is {found.state.label}: {done} are done")
     if found.error:
-        line.line(found.error)
-    line.table(
+        cli.line(found.error)
+    cli.table(
         ("step", "state", "function", "started", "took s", "run", "job", "error"),
         [
             (
-                one.name,
-                one.state.value,
-                one.func,
-                one.started_at,
-                None if one.took_s is None else f"{one.took_s:.3f}",
-                one.run,
-                one.job_id,
-                one.error and f"{one.error.get('type')}: {one.error.get('message')}",
+                step.name,
+                step.state.value,
+                step.func,
+                step.started_at,
+                None if step.took_s is None else f"{step.took_s:.3f}",
+                step.run,
+                step.job_id,
+                step.error and f"{step.error.get('type')}: {step.error.get('message')}",
             )
-            for one in steps
+            for step in steps
         ],
     )
 
@@ -144,78 +152,80 @@ def show(line: CommandLine, id: UUID, json_: bool) -> None:
     type=click.Choice(["mermaid", "dot", "json"]),
     default="mermaid",
     show_default=True,
-    help="Of which kind.",
+    help="The output format.",
 )
 @click.pass_obj
-def export(line: CommandLine, id: UUID, format_: str) -> None:
-    """Draw a workflow, its steps coloured by their states. Exits 1 if there is none.
+def export(cli: CommandLine, id: UUID, format_: str) -> None:
+    """Print a diagram of a workflow, its steps coloured by their states.
+
+    Exits with status 1 if it does not exist.
 
     \b
     Example:
       chancy workflow export 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11 --format dot | dot -Tsvg
     """
-    found, steps, _ = line.run(lambda chancy: _whole(chancy, id))
+    found, steps, _ = cli.run(lambda chancy: _load(chancy, id))
     if found is None:
-        _unknown(id)
+        _refuse_unknown(id)
     match format_:
         case "json":
-            line.script(_facts(found) | {"steps": [_facts(one) for one in steps]})
+            cli.script(_as_dict(found) | {"steps": [_as_dict(step) for step in steps]})
         case "dot":
-            line.line(dot(found.name, steps).rstrip())
+            cli.line(dot(found.name, steps).rstrip())
         case _:
-            line.line(mermaid(steps).rstrip())
+            cli.line(mermaid(steps).rstrip())
 
 
 @workflow.command()
 @click.argument("id", type=click.UUID)
 @as_json
 @click.pass_obj
-def cancel(line: CommandLine, id: UUID, json_: bool) -> None:
-    """End a workflow: what runs is asked to stop, and the rest never begins.
+def cancel(cli: CommandLine, id: UUID, json_: bool) -> None:
+    """Cancel a workflow: running steps are asked to stop, the others never start.
 
-    Exits 1 if there is none, or it has ended in another way.
+    Exits with status 1 if it does not exist, or has ended otherwise.
 
     \b
     Example:
       chancy workflow cancel 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
     """
-    done = line.run(lambda chancy: WorkflowCalls(chancy.broker).cancel(id))
+    done = cli.run(lambda chancy: WorkflowCalls(chancy.broker).cancel(id))
     if json_:
-        line.script({"cancelled": done})
+        cli.script({"cancelled": done})
     if not done:
-        refuse(f"workflow {id} is not there, or has ended in another way")
+        refuse(f"workflow {id} does not exist, or has ended otherwise")
     if not json_:
-        line.line(f"workflow {id} is cancelled")
+        cli.line(f"workflow {id} is cancelled")
 
 
 @workflow.command()
 @click.argument("id", type=click.UUID)
-@click.option("--from", "step", help="Run this step and all behind it again, too.")
+@click.option("--from", "step", help="Also run this step and all steps after it again.")
 @as_json
 @click.pass_obj
-def retry(line: CommandLine, id: UUID, step: str | None, json_: bool) -> None:
-    """Run what has failed or was cancelled again, and go on from there.
+def retry(cli: CommandLine, id: UUID, step: str | None, json_: bool) -> None:
+    """Run failed and cancelled steps again, and go on from there.
 
     \b
     Example:
       chancy workflow retry 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11
       chancy workflow retry 0198c5d2-7a54-7cc3-9d0c-0e8a5b8f8a11 --from parse
     """
-    count = _allowed(line, lambda chancy: _reference(chancy, id).retry(step))
+    count = _run_or_refuse(cli, lambda chancy: _reference(chancy, id).retry(step))
     if json_:
-        line.script({"steps": count})
+        cli.script({"steps": count})
     else:
-        line.line(f"{count} steps of workflow {id} are run again")
+        cli.line(f"{count} steps of workflow {id} are run again")
 
 
 @workflow.command()
 @click.argument("id", type=click.UUID)
 @click.argument("name")
-@click.option("--payload", help="What the step gives, as JSON.")
+@click.option("--payload", help="The result of the step, as JSON.")
 @as_json
 @click.pass_obj
-def signal(line: CommandLine, id: UUID, name: str, payload: str | None, json_: bool) -> None:
-    """Give a signal to the step of this name, which waits for it, or will.
+def signal(cli: CommandLine, id: UUID, name: str, payload: str | None, json_: bool) -> None:
+    """Send a signal to the step of this name. It is stored until the step waits for it.
 
     \b
     Example:
@@ -225,15 +235,15 @@ def signal(line: CommandLine, id: UUID, name: str, payload: str | None, json_: b
         value = None if payload is None else json.loads(payload)
     except ValueError as error:
         raise click.BadParameter(f"{error}: pass JSON", param_hint="--payload") from None
-    sent = _allowed(line, lambda chancy: _reference(chancy, id).signal(name, value))
+    sent = _run_or_refuse(cli, lambda chancy: _reference(chancy, id).signal(name, value))
     if json_:
-        line.script({"sent": sent})
+        cli.script({"sent": sent})
     else:
-        line.line(f"signal {name} is sent" if sent else f"there was a signal {name} before")
+        cli.line(f"signal {name} is sent" if sent else f"signal {name} was sent before")
 
 
-def _allowed(line: CommandLine, work: Callable[[Application], Awaitable[T]]) -> T:
-    """Run, and answer no if the workflow does not allow it."""
+def _run_or_refuse(cli: CommandLine, work: Callable[[Application], Awaitable[T]]) -> T:
+    """Run a call; print its `PushError` and exit with status 1."""
 
     async def main(chancy: Application) -> T | PushError:
         try:
@@ -241,25 +251,25 @@ def _allowed(line: CommandLine, work: Callable[[Application], Awaitable[T]]) -> 
         except PushError as error:
             return error
 
-    found = line.run(main)
+    found = cli.run(main)
     if isinstance(found, PushError):
         refuse(str(found))
     return found
 
 
 def _reference(chancy: Application, id: UUID) -> WorkflowReference:
-    return WorkflowReference(id, chancy, lambda: waiting_for(chancy.broker, chancy.clock))
+    return WorkflowReference(id, chancy, lambda: waiter_for(chancy.broker, chancy.clock))
 
 
-async def _whole(
+async def _load(
     chancy: Application, id: UUID
 ) -> tuple[WorkflowRecord | None, list[StepRecord], WorkflowProgress | None]:
-    flows = WorkflowCalls(chancy.broker)
-    return await flows.get(id), await flows.steps(id), await flows.progress(id)
+    calls = WorkflowCalls(chancy.broker)
+    return await calls.get(id), await calls.steps(id), await calls.progress(id)
 
 
-def _facts(one: WorkflowRecord | StepRecord | WorkflowProgress) -> dict[str, Any]:
-    return {field.name: _plain(getattr(one, field.name)) for field in fields(one)}
+def _as_dict(record: WorkflowRecord | StepRecord | WorkflowProgress) -> dict[str, Any]:
+    return {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
 
 
 def _plain(value: Any) -> Any:
@@ -278,5 +288,5 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def _unknown(id: UUID) -> NoReturn:
+def _refuse_unknown(id: UUID) -> NoReturn:
     refuse(f"there is no workflow {id}")

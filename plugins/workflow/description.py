@@ -1,4 +1,4 @@
-"""Workflows as they are described: steps, and which wait for which. Nothing here is stored."""
+"""Descriptions of workflows: steps and the edges between them. Nothing here is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import UUID
 from chancy.errors import PushError
 from chancy.job.definition import Job
 from chancy.job.ids import new_id
-from chancy.plugins.workflow.sources import named
+from chancy.plugins.workflow.sources import step_names
 from chancy.plugins.workflow.step import (
     MISSING,
     OnFailure,
@@ -26,13 +26,13 @@ from chancy.plugins.workflow.step import (
 )
 from chancy.text import shown
 
-#: The longest name of a workflow and of a step, in characters.
+#: The longest name of a workflow or a step, in characters.
 MAX_NAME = 100
-#: Steps that a workflow may have, those that are added while it runs included.
+#: The most steps of a workflow, including steps added while it runs.
 MAX_STEPS = 50_000
-#: Ways from one step to another that a description may have.
+#: The most edges between steps of a description.
 MAX_EDGES = 500_000
-#: How the names of steps that undo others begin.
+#: The prefix of the names of undo steps.
 UNDO = "undo "
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f{}\"\\]{1,100}")
@@ -40,14 +40,14 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f{}\"\\]{1,100}")
 
 @dataclass(slots=True)
 class Workflow:
-    """Steps that run in an order, and pass on what they return.
+    """A graph of steps: each runs after the steps it waits for, and may take their results.
 
-    ``add`` and its like give the workflow itself, so that calls can follow each other. Only
-    ``push`` of the plugin looks at it as a whole, and writes anything.
+    ``add`` and its siblings return the workflow, so calls can be chained. The graph is checked as
+    a whole, and stored, only by ``push`` of the plugin.
 
-    :param name: 1 to 100 characters, for people; any number of workflows may have it.
+    :param name: 1 to 100 characters; need not be unique.
     :param id: makes a repeated push of the same workflow a no-op.
-    :raises PushError: the name cannot be one.
+    :raises PushError: the name is invalid.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Workflow:
 
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """The names that stand for several steps, as that of a sub-workflow does for its last."""
+        """Names that stand for several steps: that of an included workflow, for its last steps."""
         return MappingProxyType(self._groups)
 
     def add(
@@ -83,13 +83,13 @@ class Workflow:
     ) -> Self:
         """Add a step.
 
-        :param name: the name of its function unless given.
-        :param after: the steps that it waits for, by name; they may be added later. Those that its
-            arguments name by `From` and `Each` need not be said again.
-        :param on_failure: what becomes of the workflow if it fails for good.
-        :param undo: run if this step has succeeded and the workflow compensates; its arguments may
-            name this step and those that this one waits for.
-        :raises PushError: the name is taken or cannot be one.
+        :param name: default: the name of the job's function.
+        :param after: names of the steps it waits for; they may be added later. Steps that its
+            arguments name by `From` and `Each` need not be listed.
+        :param on_failure: what happens to the workflow if the step fails for good.
+        :param undo: the job that runs if this step has succeeded and the workflow compensates; its
+            arguments may name this step and the steps it waits for.
+        :raises PushError: the name is taken or invalid.
         """
         if not isinstance(job, Job):
             raise PushError(f"step {shown(name)}: {shown(job)} is not a Job: use function.job(…)")
@@ -111,16 +111,18 @@ class Workflow:
         on_timeout: OnTimeout = "fail",
         on_failure: Policy = OnFailure.FAIL,
     ) -> Self:
-        """Add a step that waits for the signal of its name; its result is what comes with it.
+        """Add a step that waits for the signal of its name; its result is the signal's payload.
 
-        :param gives: the type of that, which is held against the parameters that take it, and
-            against the default. A signal is not: what does not fit fails the step that takes it.
-        :param timeout_s: seconds from the moment when nothing else is waited for; the clock is the
-            database's, and a worker looks at it every second. None: for ever.
-        :param default: its result if no signal has come by then.
-        :param on_timeout: without a default the step fails, or the workflow is cancelled.
-        :param on_failure: what becomes of the workflow if it fails.
-        :raises PushError: the name is taken or cannot be one, or the others do not fit.
+        :param gives: the type of the payload, checked against the parameters that take it, and
+            against the default. Signals are not checked: a payload of another type fails the step
+            that takes it.
+        :param timeout_s: seconds from when the steps before it have ended, by the clock of the
+            database, which a worker checks every second. None: wait for ever.
+        :param default: the result if no signal arrives in time.
+        :param on_timeout: without a default, fail the step or cancel the workflow.
+        :param on_failure: what happens to the workflow if the step fails.
+        :raises PushError: the name is taken or invalid, or the other parameters contradict each
+            other.
         """
         name = self._free(name)
         wait = wait_of(name, timeout_s, default, on_timeout, gives)
@@ -134,59 +136,59 @@ class Workflow:
     def include(
         self, other: Workflow, name: str | None = None, *, after: str | Iterable[str] = ()
     ) -> Self:
-        """Add the steps of another workflow, each called ``NAME/STEP``.
+        """Add the steps of another workflow, each named ``NAME/STEP``.
 
-        ``after=NAME`` then waits for all its last steps; `From` takes NAME if there is one.
+        ``after=NAME`` then waits for all its last steps; `From` takes NAME if there is only one.
 
-        :param name: the name of the other unless given.
-        :param after: what its first steps wait for.
-        :raises PushError: a name is taken or cannot be one.
+        :param name: default: the name of the other workflow.
+        :param after: names of the steps that its first steps wait for.
+        :raises PushError: a name is taken or invalid.
         """
         name = self._free(other.name if name is None else name)
         before = _names(after)
         groups = other.groups
         known = {*(step.name for step in other), *groups}
         for step in other:
-            own = (*step.after, *named(step.sources))
-            first = not any(one in known for one in own)
+            own = (*step.after, *step_names(step.sources))
+            first = not any(waited in known for waited in own)
             self.take(renamed(step, name, known, before if first else ()))
         for group, steps in groups.items():
-            self._groups[f"{name}/{group}"] = tuple(f"{name}/{one}" for one in steps)
-        self._groups[name] = tuple(f"{name}/{one}" for one in other.last())
+            self._groups[f"{name}/{group}"] = tuple(f"{name}/{step}" for step in steps)
+        self._groups[name] = tuple(f"{name}/{last}" for last in other.last())
         return self
 
     def take(self, step: Step) -> Self:
-        """Add a step as it is."""
+        """Add a step unchanged."""
         self._free(step.name)
         self._put(step)
         return self
 
     def last(self) -> tuple[str, ...]:
-        """The steps that no other waits for."""
-        waited = {one for step in self for one in self.before(step)}
+        """The names of the steps that no other step waits for."""
+        waited = {name for step in self for name in self.before(step)}
         return tuple(name for name in self._steps if name not in waited)
 
     def before(self, step: Step) -> tuple[str, ...]:
-        """The steps that one waits for, each once; names that are no steps as they are."""
+        """The names of the steps that a step waits for, each once; unknown names are included."""
         sources = step.sources
         if not sources and not self._groups:
             return step.after if len(step.after) < 2 else tuple(dict.fromkeys(step.after))
         found: dict[str, None] = {}
-        for name in (*step.after, *named(sources)):
-            for one in self._groups.get(name, (name,)):
-                found[one] = None
+        for name in (*step.after, *step_names(sources)):
+            for member in self._groups.get(name, (name,)):
+                found[member] = None
         return tuple(found)
 
     def stands_for(self, name: str) -> tuple[str, ...]:
-        """The steps that a name means: its own, or the last ones of a sub-workflow."""
+        """The steps that a name stands for: one step, or the last steps of an included workflow."""
         return self._groups.get(name, (name,))
 
     def _free(self, name: object) -> str:
         checked = check_name(name, "a step")
         if checked in self._steps or checked in self._groups:
             raise PushError(
-                f"workflow {self.name!r}: there are two steps {checked!r}: name one otherwise, as "
-                "add(job, name)"
+                f"workflow {self.name!r}: there are two steps {checked!r}: give one another name "
+                "by add(job, name)"
             )
         return checked
 
@@ -194,40 +196,40 @@ class Workflow:
         if len(self._steps) >= MAX_STEPS:
             raise PushError(
                 f"workflow {self.name!r}: step {step.name!r} is one more than the {MAX_STEPS:,} "
-                "that a workflow may have: push jobs for the rest, or another workflow"
+                "that a workflow may have: push the rest as jobs, or as another workflow"
             )
         self._steps[step.name] = step
 
 
 def chain(name: str, *jobs: Job[Any]) -> Workflow:
-    """A workflow whose steps run one after the other. ``From()`` is what the one before gave."""
-    made = Workflow(name)
+    """A workflow whose steps run one after the other. ``From()`` is the previous step's result."""
+    workflow = Workflow(name)
     before: tuple[str, ...] = ()
     for step_name, job in _numbered(jobs):
-        made.add(job, step_name, after=before)
+        workflow.add(job, step_name, after=before)
         before = (step_name,)
-    return made
+    return workflow
 
 
 def group(name: str, jobs: Iterable[Job[Any]]) -> Workflow:
-    """A workflow whose steps run at once, in no order."""
-    made = Workflow(name)
+    """A workflow whose steps run in parallel."""
+    workflow = Workflow(name)
     for step_name, job in _numbered(jobs):
-        made.add(job, step_name)
-    return made
+        workflow.add(job, step_name)
+    return workflow
 
 
 def chord(name: str, jobs: Iterable[Job[Any]], then: Job[Any]) -> Workflow:
-    """A group, and a step behind all of it. ``Each()`` is the list of what they gave."""
-    made = group(name, jobs)
-    steps = tuple(step.name for step in made)
+    """A group, and a step after all of it. ``Each()`` is the list of their results."""
+    workflow = group(name, jobs)
+    steps = tuple(step.name for step in workflow)
     (last, _), *_ = _numbered([then])
     taken = last in steps
-    return made.add(then, f"then {last}"[:MAX_NAME] if taken else last, after=steps)
+    return workflow.add(then, f"then {last}"[:MAX_NAME] if taken else last, after=steps)
 
 
 def check_name(name: object, what: str) -> str:
-    """Return the name, or raise `PushError` if it cannot be one."""
+    """Return the name, or raise `PushError` if it is invalid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise PushError(
             f"{shown(name)} cannot be the name of {what}: use 1 to {MAX_NAME} characters, no "
@@ -237,14 +239,16 @@ def check_name(name: object, what: str) -> str:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise PushError(f"{shown(name)} cannot be the name of {what}: it is no text") from None
+            raise PushError(
+                f"{shown(name)} cannot be the name of {what}: it is not valid Unicode"
+            ) from None
     if what == "a step" and name.startswith(UNDO):
-        raise PushError(f"step {name!r}: names that begin with {UNDO!r} are those of undo=")
+        raise PushError(f"step {name!r}: names that begin with {UNDO!r} are reserved for undo=")
     return name
 
 
 def _numbered(jobs: Iterable[Job[Any]]) -> Sequence[tuple[str, Job[Any]]]:
-    """Names for steps: that of the function, with a number where it comes again."""
+    """Jobs with names for their steps: the function's name, numbered from its second use."""
     found: list[tuple[str, Job[Any]]] = []
     seen: dict[str, int] = {}
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Workflows as pictures: Mermaid and DOT, by the states of their steps. Pure."""
+"""Diagrams of workflows in Mermaid and DOT, coloured by the states of their steps. Pure."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ COLOURS: Mapping[StepState, str] = {
 
 
 def mermaid(steps: Sequence[StepRecord]) -> str:
-    """A flowchart as Mermaid reads it."""
-    number = {one.name: f"s{place}" for place, one in enumerate(steps)}
+    """A flowchart in Mermaid."""
+    number = {step.name: f"s{place}" for place, step in enumerate(steps)}
     lines = ["flowchart TD"]
-    for one in steps:
-        label = _mermaid_text(f"{one.name}") + "<br/>" + _label(one)
-        lines.append(f'    {number[one.name]}["{label}"]:::{_class(one.state)}')
-    for one in steps:
-        lines += [f"    {number[one.name]} --> {number[other]}" for other in one.next]
-        if one.undoes in number:
-            lines.append(f"    {number[one.undoes]} -. undo .-> {number[one.name]}")
-    used = {one.state for one in steps}
+    for step in steps:
+        label = _mermaid_text(f"{step.name}") + "<br/>" + _label(step)
+        lines.append(f'    {number[step.name]}["{label}"]:::{_class(step.state)}')
+    for step in steps:
+        lines += [f"    {number[step.name]} --> {number[other]}" for other in step.next]
+        if step.undoes in number:
+            lines.append(f"    {number[step.undoes]} -. undo .-> {number[step.name]}")
+    used = {step.state for step in steps}
     lines += [
         f"    classDef {_class(state)} fill:{colour},stroke:#666666,color:#000000"
         for state, colour in COLOURS.items()
@@ -43,22 +43,22 @@ def mermaid(steps: Sequence[StepRecord]) -> str:
 
 
 def dot(name: str, steps: Sequence[StepRecord]) -> str:
-    """A digraph as Graphviz reads it."""
-    number = {one.name: f"s{place}" for place, one in enumerate(steps)}
+    """A digraph in DOT, for Graphviz."""
+    number = {step.name: f"s{place}" for place, step in enumerate(steps)}
     lines = [f"digraph {_dot_text(name)} {{", '    node [shape=box, style="rounded,filled"];']
-    for one in steps:
-        label = _dot_text(f"{one.name}\n{_label(one)}")
-        lines.append(f'    {number[one.name]} [label={label}, fillcolor="{COLOURS[one.state]}"];')
-    for one in steps:
-        lines += [f"    {number[one.name]} -> {number[other]};" for other in one.next]
-        if one.undoes in number:
-            lines.append(f"    {number[one.undoes]} -> {number[one.name]} [style=dashed];")
+    for step in steps:
+        label = _dot_text(f"{step.name}\n{_label(step)}")
+        lines.append(f'    {number[step.name]} [label={label}, fillcolor="{COLOURS[step.state]}"];')
+    for step in steps:
+        lines += [f"    {number[step.name]} -> {number[other]};" for other in step.next]
+        if step.undoes in number:
+            lines.append(f"    {number[step.undoes]} -> {number[step.name]} [style=dashed];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _label(one: StepRecord) -> str:
-    took = "" if one.took_s is None else f" {one.took_s:.3f} s"
-    return f"{one.state.value}{took}"
+def _label(step: StepRecord) -> str:
+    took = "" if step.took_s is None else f" {step.took_s:.3f} s"
+    return f"{step.state.value}{took}"
 
 
 def _class(state: StepState) -> str:
@@ -66,7 +66,7 @@ def _class(state: StepState) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """Entities for whatever means something to Mermaid or to HTML."""
+    """Text with entities for characters that are special in Mermaid or HTML."""
     return "".join(
         character if character.isalnum() or character in " _-./:,()" else f"#{ord(character)};"
         for character in text

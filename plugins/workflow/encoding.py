@@ -1,4 +1,4 @@
-"""Steps as the columns of their table."""
+"""Steps, checked and encoded as columns of their table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chancy.checks import check_function_path, check_queue_name
 from chancy.errors import PushError
 from chancy.job.definition import Job
 from chancy.job.limits import check_limits, encode_limits
-from chancy.plugins.workflow.results import Types
+from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import Many, One, Source
 from chancy.plugins.workflow.step import Wait
 from chancy.serialization.annotations import Annotations
@@ -21,11 +21,11 @@ from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD, encode
 from chancy.serialization.signature import Signature
 from chancy.text import shown
 
-#: What a job may have; as for every push.
+#: The values that a job may have, as for every push.
 PRIORITIES = range(-100, 101)
 ATTEMPTS = range(1, 10_001)
 MAX_DELAY = timedelta(days=365_000)
-#: Bytes that the arguments of all steps may take together.
+#: The largest arguments of all steps together, in bytes.
 MAX_BYTES = 256 * 1024 * 1024
 
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Columns:
-    """The steps of a workflow, a list for each column."""
+    """The steps of a workflow, one list for each column."""
 
     names: list[str] = field(default_factory=list[str])
     next: list[str] = field(default_factory=list[str])
@@ -55,7 +55,7 @@ class Columns:
     previous: list[str | None] = field(default_factory=list[str | None])
 
     def fill(self) -> None:
-        """Give what few steps have, and the last ones did not, to the end."""
+        """Extend the columns that few steps set with their default, to the full length."""
         count = len(self.names)
         for column in (self.froms, self.limits, self.metas, self.undoes):
             _fill(column, count, None)
@@ -64,33 +64,34 @@ class Columns:
         _fill(self.on_failure, count, 0)
 
     def parameters(self) -> list[object]:
-        """What the statements take, in their order; None for columns that say nothing.
+        """The parameters of the statements, in their order; None for columns without values.
 
-        One value stands for that of all. Long columns are texts: a driver takes 0.4 µs for each
-        value of a list, and the server 0.1 to read it. Names need no escapes; see `check_name`.
+        One value stands for a column of equal values. Long columns are the text of an array: a
+        driver takes 0.4 µs for each value of a list, and the server 0.1 µs to read it. Names need
+        no escapes; see `check_name`.
         """
         return [
             _text(self.names),
-            _text([one.replace('"', '\\"') for one in self.next]),
+            _text([names.replace('"', '\\"') for names in self.next]),
             f"{{{','.join(map(str, self.needs))}}}",
             self.jobs,
             _shared(self.queues),
             _shared(self.priorities),
             _shared(self.funcs),
             f"[{','.join(self.arguments)}]",
-            _said(self.froms),
-            _said(self.run_ats),
-            _said(self.delays),
+            _or_none(self.froms),
+            _or_none(self.run_ats),
+            _or_none(self.delays),
             _shared(self.max_attempts),
-            _said(self.limits),
-            _said(self.metas),
+            _or_none(self.limits),
+            _or_none(self.metas),
             _shared(self.on_failure),
-            _said(self.undoes),
+            _or_none(self.undoes),
             _text(self.previous),
         ]
 
 
-def _said(values: Sequence[object]) -> Sequence[object] | None:
+def _or_none(values: Sequence[object]) -> Sequence[object] | None:
     return None if values.count(None) == len(values) else values
 
 
@@ -99,14 +100,14 @@ def _shared(values: list[T]) -> list[T]:
 
 
 def _text(values: Sequence[str | None]) -> str | None:
-    """Names, or what was escaped, as the text of an array; None: there are none."""
+    """The text of an array of names or escaped strings; None if all are None."""
     nones = values.count(None)
     if nones == len(values):
         return None
-    joined = '","'.join([one or "" for one in values])
-    found = f'{{"{joined}"}}'
-    # Nothing else is empty.
-    return found.replace('""', "null") if nones else found
+    joined = '","'.join([value or "" for value in values])
+    array = f'{{"{joined}"}}'
+    # Only None became an empty string.
+    return array.replace('""', "null") if nones else array
 
 
 def _fill(column: list[T], count: int, usual: T) -> None:
@@ -116,10 +117,10 @@ def _fill(column: list[T], count: int, usual: T) -> None:
 class StepEncoding:
     """Checks and encodes the jobs of steps.
 
-    :param types: the annotations of their functions; None: they are not looked at.
+    :param types: the annotations of their functions; None: types are not checked.
     """
 
-    def __init__(self, types: Types | None, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
+    def __init__(self, types: ResultTypes | None, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
         self.columns = Columns()
         self._types = types
         self._max_payload = max_payload
@@ -133,7 +134,7 @@ class StepEncoding:
         job: Job[Any] | None,
         sources: Mapping[str, Source],
         *,
-        behind: Sequence[str],
+        dependents: Sequence[str],
         before: Sequence[str],
         on_failure: int = 0,
         undoes: str | None = None,
@@ -163,11 +164,13 @@ class StepEncoding:
                 "data elsewhere and pass references"
             )
         columns.names.append(name)
-        columns.next.append(f'{{"{behind[0]}"}}' if len(behind) == 1 else _array(behind))
+        columns.next.append(
+            f'{{"{dependents[0]}"}}' if len(dependents) == 1 else _array(dependents)
+        )
         columns.needs.append(len(before))
         columns.previous.append(before[0] if len(before) == 1 else None)
         columns.arguments.append(arguments)
-        # What few have; see `Columns.fill`.
+        # Few steps set these; see `Columns.fill`.
         if sources:
             _put(columns.froms, at, _encoded(sources))
         if undoes is not None:
@@ -197,8 +200,8 @@ class StepEncoding:
         columns.max_attempts.append(1)
 
     def _check(self, job: Job[Any]) -> Signature | None:
-        """The signature of its function, if that is looked at. Raises `PushError` if a field other
-        than the arguments cannot be stored."""
+        """The signature of a job's function; None if types are not checked. Raises `PushError` if a
+        field other than the arguments cannot be stored."""
         settings = (job.func, job.queue, job.priority, job.max_attempts)
         plain = job.id is None and job.unique is None
         plain = plain and type(job.priority) is int and type(job.max_attempts) is int
@@ -206,19 +209,21 @@ class StepEncoding:
             return self._passed[settings]
         check_function_path(job.func)
         check_queue_name(job.queue)
-        for what, value, allowed in (
+        for field_, value, allowed in (
             ("priority", job.priority, PRIORITIES),
             ("max_attempts", job.max_attempts, ATTEMPTS),
         ):
             if type(value) is not int or value not in allowed:
                 raise PushError(
-                    f"job {job.func}: {what}={shown(value)} must be a whole number from "
+                    f"job {job.func}: {field_}={shown(value)} must be a whole number from "
                     f"{allowed[0]} to {allowed[-1]:,}"
                 )
         if job.unique is not None:
-            raise PushError(f"job {job.func} is unique, and steps cannot be: each has to run")
+            raise PushError(f"job {job.func} is unique, and steps cannot be: each must run")
         if job.id is not None:
-            raise PushError(f"job {job.func} has an id of its own, and steps get theirs here")
+            raise PushError(
+                f"job {job.func} has an id of its own, and the ids of steps are generated"
+            )
         signature = self._signature(job.func, frozenset())
         if plain:
             self._passed[settings] = signature
@@ -237,14 +242,14 @@ class StepEncoding:
         return signature.encode(arguments, self._max_payload)
 
     def _signature(self, func: str, without: frozenset[str]) -> Signature | None:
-        """The signature of a function for the arguments that are known by now."""
+        """The signature of a function without parameters that take results; None if unchecked."""
         if self._types is None:
             return None
         found = self._signatures.get((func, without))
         if found is None:
-            said = self._types.of(func)
-            left = tuple(one for one in said.parameters if one.name not in without)
-            found = Signature(Annotations(left, said.rest, said.result), func)
+            known = self._types.of(func)
+            left = tuple(one for one in known.parameters if one.name not in without)
+            found = Signature(Annotations(left, known.rest, known.result), func)
             self._signatures[func, without] = found
         return found
 
@@ -255,11 +260,11 @@ def _put(column: list[T | None], at: int, value: T | None) -> None:
 
 
 def _array(names: Sequence[str]) -> str:
-    return "{" + ",".join(f'"{one}"' for one in names) + "}"
+    return "{" + ",".join(f'"{name}"' for name in names) + "}"
 
 
 def _encoded(sources: Mapping[str, Source]) -> str:
-    """What the server makes arguments of; see the function workflows_value."""
+    """Placeholders as JSON, which the server replaces by results; see ``workflows_value``."""
     found: dict[str, dict[str, object]] = {}
     for parameter, source in sources.items():
         path = [str(part) for part in source.path]
@@ -285,4 +290,6 @@ def _due(job: Job[Any], at: object) -> tuple[datetime | None, float | None]:
         case timedelta() if abs(at) <= MAX_DELAY:
             return None, at.total_seconds()
         case _:
-            raise PushError(f"job {job.func}: run_at={shown(at)} cannot be")
+            raise PushError(
+                f"job {job.func}: run_at={shown(at)} is not a datetime or a timedelta in range"
+            )

@@ -1,4 +1,4 @@
-"""Steps that a running step adds to its workflow."""
+"""Adds steps to a workflow from one of its running steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chancy.context.context import JobContext, current_job
 from chancy.errors import LeaseLost, PushError
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_STEPS, Workflow
-from chancy.plugins.workflow.ends import KEY
+from chancy.plugins.workflow.outcomes import KEY
 from chancy.plugins.workflow.preparation import Preparation, Prepared
 from chancy.plugins.workflow.sources import Many, One, Source, sources_of
 from chancy.plugins.workflow.step import Step
@@ -22,7 +22,7 @@ from chancy.postgres.within.calls import Fetch, FetchSync
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """The step that runs here, under its lease."""
+    """The step that is running in this context, with its lease."""
 
     workflow: UUID
     step: str
@@ -31,26 +31,26 @@ class StepContext:
     lease: UUID
 
     @classmethod
-    def now(cls) -> StepContext:
-        """Raises `PushError` if no step of a workflow runs here, `NoCurrentJob` if no job does."""
+    def current(cls) -> StepContext:
+        """The running step. Raises `PushError` if the job is not a step, `NoCurrentJob` if there is
+        no job."""
         context: JobContext = current_job()
         try:
-            said = context.meta[KEY]
-            place = UUID(said["id"]), str(said["step"]), int(said["run"])
+            mark = context.meta[KEY]
+            workflow, step, run = UUID(mark["id"]), str(mark["step"]), int(mark["run"])
         except (KeyError, TypeError, ValueError):
             raise PushError(
-                f"job {context.id} ({context.func}) is no step of a workflow: steps can be added "
-                "by those alone"
+                f"job {context.id} ({context.func}) is not a step of a workflow: only a running "
+                "step can add steps"
             ) from None
-        workflow, step, run = place
         return cls(workflow=workflow, step=step, run=run, job=context.id, lease=context.lease)
 
 
 class Extension:
-    """Steps to be added, by the step that runs here.
+    """Steps to add by the running step.
 
-    :param more: the steps. Those that wait for nothing wait for the one that adds them.
-    :param before: steps of the workflow that are to wait for the last of these.
+    :param more: the steps. Those that wait for no step wait for the running step.
+    :param before: names of steps of the workflow that will wait for the last of these.
     """
 
     def __init__(
@@ -62,17 +62,17 @@ class Extension:
         *,
         validate: bool,
     ) -> None:
-        self._here = StepContext.now()
+        self._here = StepContext.current()
         self._more = more
         named = [before] if isinstance(before, str) else before
-        # Each once: it waits for each of the last steps once.
+        # Without duplicates: each step waits for each of the last steps once.
         self._before = list(dict.fromkeys(named))
         self._schema = schema
         self._registry = chancy.registry if validate else None
         self._max_payload = chancy.max_payload
 
-    def looking(self) -> tuple[str, UUID, list[str]]:
-        """The statement, with its parameters, that tells which names are known."""
+    def names_statement(self) -> tuple[str, UUID, list[str]]:
+        """The statement, with its parameters, that returns which names exist."""
         names = {step.name for step in self._more}
         for step in self._more:
             names.update(self._more.before(step))
@@ -82,11 +82,11 @@ class Extension:
             sorted({*names, *self._before, self._here.step}),
         )
 
-    def writing(self, rows: Sequence[Sequence[Any]]) -> tuple[str, list[object]] | None:
-        """The statement, with its parameters, that adds what is not there; None: all of it is.
+    def extend_statement(self, rows: Sequence[Sequence[Any]]) -> tuple[str, list[object]] | None:
+        """The statement, with its parameters, that adds the missing steps; None if none is missing.
 
-        :param rows: what is known. Steps that an earlier attempt has added stay as they are.
-        :raises PushError: something cannot be; nothing was written.
+        :param rows: the existing names. Steps that an earlier attempt has added stay unchanged.
+        :raises PushError: the steps cannot be added; nothing was written.
         """
         here = self._here
         known: dict[str, str | None] = {str(name): by for name, by in rows}
@@ -97,8 +97,8 @@ class Extension:
         if prepared is None:
             return None
         columns = prepared.columns
-        last = zip(columns.names, columns.next, strict=True)
-        ends = [name for name, behind in last if behind == '{""}']
+        edges = zip(columns.names, columns.next, strict=True)
+        last = [name for name, next_ in edges if next_ == '{""}']
         parameters: list[object] = [
             here.workflow,
             here.step,
@@ -109,7 +109,7 @@ class Extension:
             self._before,
             [one for one, _ in prepared.outer],
             [other for _, other in prepared.outer],
-            ends,
+            last,
         ]
         return statement("extend", self._schema), parameters + columns.parameters()
 
@@ -118,10 +118,10 @@ class Extension:
         new = Workflow(self._more.name)
         for step in self._more:
             if step.name not in known:
-                new.take(self._tied(step))
+                new.take(self._attached(step))
             elif known[step.name] != here.step:
                 raise PushError(
-                    f"the workflow has a step {step.name!r}: name the new one otherwise"
+                    f"the workflow has a step {step.name!r}: give the new one another name"
                 )
         if not len(new):
             return None
@@ -129,20 +129,20 @@ class Extension:
             new, self._registry, known=frozenset(known), max_payload=self._max_payload
         ).prepare()
 
-    def _tied(self, step: Step) -> Step:
-        """A step without names of groups, behind the one that runs here if behind none."""
+    def _attached(self, step: Step) -> Step:
+        """A step with group names resolved; it waits for the running step unless for others."""
         before = self._more.before(step) or (self._here.step,)
         job = step.job
         if job is not None:
-            named = {
-                parameter: self._named(source, before)
+            resolved = {
+                parameter: self._resolved(source, before)
                 for parameter, source in sources_of(job).items()
             }
-            job = job.with_arguments(**named) if named else job
+            job = job.with_arguments(**resolved) if resolved else job
         return replace(step, after=before, job=job)
 
-    def _named(self, source: Source, before: Sequence[str]) -> Source:
-        """A source without names of groups: what is added has none."""
+    def _resolved(self, source: Source, before: Sequence[str]) -> Source:
+        """A placeholder with group names resolved: added steps have no groups."""
         match source:
             case One(step=None, path=path) if len(before) == 1:
                 return One(before[0], path)
@@ -150,7 +150,7 @@ class Extension:
                 names = self._more.stands_for(group)
                 if len(names) != 1:
                     raise PushError(
-                        f"From({group!r}) stands for {len(names)} steps: name the one, or use Each"
+                        f"From({group!r}) stands for {len(names)} steps: name one, or use Each"
                     )
                 return One(names[0], path)
             case Many(steps=steps, prefix=None, path=path) if steps:
@@ -159,11 +159,11 @@ class Extension:
             case _:
                 return source
 
-    def check(self, said: str) -> None:
-        """Raise unless they were added."""
+    def check(self, answer: str) -> None:
+        """Raise unless ``workflows_extend`` has added the steps."""
         here, names = self._here, self._before
         where = f"step {here.step!r} of workflow {here.workflow}"
-        match said:
+        match answer:
             case "added":
                 return
             case "lost":
@@ -171,18 +171,18 @@ class Extension:
             case "away":
                 raise PushError(
                     f"{where} adds nothing: its job is in Redis, whose leases no transaction can "
-                    "hold, so that a zombie could add steps, too: a broker with the capability "
-                    f"{Capability.SETTLING.value!r} is needed: use a queue in Postgres for it"
+                    "hold, so a zombie could add steps, too. A broker with the capability "
+                    f"{Capability.SETTLING.value!r} is needed: use a queue in Postgres"
                 )
             case "over":
                 raise PushError(f"{where} adds nothing: the workflow has ended, or was retried")
             case "failing":
                 raise PushError(
-                    f"{where} adds nothing: another step has failed, and nothing of the workflow "
-                    "begins any more: a retry of it runs this step again, too, if it fails now"
+                    f"{where} adds nothing: another step has failed, and no step of the workflow "
+                    "starts any more. If this step fails now, a retry of the workflow runs it, too"
                 )
             case "begun":
-                raise PushError(f"{where} adds nothing: one of {names} has begun already")
+                raise PushError(f"{where} adds nothing: one of {names} has started already")
             case "circle":
                 raise PushError(
                     f"{where} adds nothing: {names} would wait for steps that wait for them"
@@ -190,20 +190,20 @@ class Extension:
             case many:
                 count = int(many.removeprefix("many "))
                 raise PushError(
-                    f"{where} adds nothing: the workflow would have {count:,} steps, and "
-                    f"{MAX_STEPS:,} may be: push jobs for the rest, or another workflow"
+                    f"{where} adds nothing: the workflow would have {count:,} steps; the "
+                    f"limit is {MAX_STEPS:,}: push the rest as jobs, or as another workflow"
                 )
 
     async def add(self, fetch: Fetch) -> None:
-        """Add them by these statements."""
-        writing = self.writing(list(await fetch(*self.looking())))
-        if writing is not None:
-            sql, parameters = writing
+        """Add the steps."""
+        extend = self.extend_statement(list(await fetch(*self.names_statement())))
+        if extend is not None:
+            sql, parameters = extend
             self.check(str((await fetch(sql, *parameters))[0][0]))
 
     def add_sync(self, fetch: FetchSync) -> None:
-        """The same for blocking code."""
-        writing = self.writing(list(fetch(*self.looking())))
-        if writing is not None:
-            sql, parameters = writing
+        """`add` for blocking code."""
+        extend = self.extend_statement(list(fetch(*self.names_statement())))
+        if extend is not None:
+            sql, parameters = extend
             self.check(str(fetch(sql, *parameters)[0][0]))

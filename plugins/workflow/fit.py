@@ -1,7 +1,6 @@
-"""Whether what one function returns can be what another one takes. Pure.
+"""Whether the result type of one function fits a parameter of another. Pure.
 
-Both are held against their annotations once more when they run: here is refused what cannot go
-well.
+Only certain mismatches are refused here: both values are validated again when the steps run.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from chancy.serialization.annotations import Unresolved
 
-#: Kinds of JSON; None is all that can be.
+#: Kinds of JSON values; None: any.
 Kinds = frozenset[str] | None
 
 _ANYTHING: tuple[object, ...] = (Any, object, inspect.Parameter.empty)
@@ -30,7 +29,7 @@ _ARRAYS = (list, tuple, set, frozenset)
 
 
 def fits(given: Any, wanted: Any) -> bool:
-    """False if no value of the one annotation can be one of the other, by way of JSON."""
+    """False if no value of `given`, passed as JSON, can be a value of `wanted`."""
     given, wanted = _plain(given), _plain(wanted)
     if _free(given) or _free(wanted):
         return True
@@ -52,14 +51,14 @@ def fits(given: Any, wanted: Any) -> bool:
 
 
 def part_of(annotation: Any, path: Sequence[str | int]) -> Any:
-    """What is said of a part of a value. Raises `LookupError` if it cannot have such a part."""
+    """The annotation of a part of a value. Raises `LookupError` if the value has no such part."""
     for key in path:
         annotation = _part(_plain(annotation), key)
     return annotation
 
 
 def items_of(annotation: Any) -> Any:
-    """What is said of the items of a list; None if it is no list, or nothing is said."""
+    """The annotation of the items of a list; None if it is not a list, or not declared."""
     annotation = _plain(annotation)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (list, set, frozenset, Sequence, Set) and arguments:
@@ -70,7 +69,7 @@ def items_of(annotation: Any) -> Any:
 
 
 def kinds(annotation: Any) -> Kinds:
-    """The kinds of JSON that its values are; None: it cannot be told."""
+    """The kinds of JSON values of an annotation; None if unknown."""
     origin = get_origin(annotation) or annotation
     if not isinstance(origin, type):
         return None
@@ -92,12 +91,12 @@ def kinds(annotation: Any) -> Kinds:
 def _kinds_meet(given: Kinds, wanted: Kinds) -> bool:
     if given is None or wanted is None:
         return True
-    # An int is taken where a float is asked for, and not the other way round.
+    # An int fits a float, but not the other way round.
     return bool(given & wanted) or ("integer" in given and "number" in wanted)
 
 
 def _plain(annotation: Any) -> Any:
-    """Without what only says more of it."""
+    """The annotation without ``Annotated`` and ``NewType``."""
     while True:
         if annotation is None:
             return type(None)
@@ -130,7 +129,7 @@ def _literal_fits(given: Any, wanted: Any) -> bool:
 
 
 def _class_fits(given: type, wanted: type) -> bool:
-    """Of two classes whose kinds meet: objects of one named type are not those of another."""
+    """Whether two classes of overlapping kinds fit: objects of two named types do not."""
     both_named = _named(given) and _named(wanted)
     return not both_named or is_typeddict(wanted) or issubclass(given, wanted)
 
@@ -155,7 +154,7 @@ def _part(annotation: Any, key: str | int) -> Any:
         item = items_of(annotation)
         return Any if item is None else item
     if found != frozenset({"object"}):
-        raise LookupError(f"what is neither a list nor an object has no {key!r}")
+        raise LookupError(f"a value that is neither a list nor an object has no {key!r}")
     if isinstance(annotation, type) and _named(annotation):
         return _field(annotation, str(key))
     arguments = get_args(annotation)

@@ -1,4 +1,4 @@
-"""From a description to what is stored: every check, before anything is written."""
+"""Prepares workflows for a push: every check, and the columns to store."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from chancy.job.registry import Registry
 from chancy.plugin.runtime import Application
 from chancy.plugins.workflow.description import MAX_EDGES, UNDO, Workflow
 from chancy.plugins.workflow.encoding import Columns, StepEncoding
-from chancy.plugins.workflow.graph import order
-from chancy.plugins.workflow.results import Types
+from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, inside, sources_of
 from chancy.plugins.workflow.step import Step
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 from chancy.text import shown
 
-#: Names that one which nobody has is held against: 1,000 take 20 ms.
+#: Names that an unknown one is compared with for a hint: 1,000 take 20 ms.
 _COMPARED = 1_000
+#: Steps of a cycle that an error lists.
+_SHOWN = 10
 
 _END = ("",)
 
@@ -32,19 +33,19 @@ _END = ("",)
 class Prepared:
     """A workflow that passed every check.
 
-    :param ends: how many of its steps no other waits for.
-    :param outer: pairs of a step that was there before, and one that waits for it.
+    :param sinks: the number of steps that no other step waits for.
+    :param outer: pairs of a step that is stored already and a new one that waits for it.
     """
 
     id: UUID
     name: str
-    ends: int
+    sinks: int
     columns: Columns
     outer: Sequence[tuple[str, str]] = ()
 
 
 def prepared(chancy: Application, workflow: Workflow, *, validate: bool) -> Prepared:
-    """What is stored of a workflow. Raises `PushError` unless all of it can be stored and run."""
+    """A workflow, checked and encoded. Raises `PushError` if it cannot be stored and run."""
     registry = chancy.registry if validate else None
     return Preparation(workflow, registry, max_payload=chancy.max_payload).prepare()
 
@@ -52,10 +53,10 @@ def prepared(chancy: Application, workflow: Workflow, *, validate: bool) -> Prep
 class Preparation:
     """Checks and encodes one workflow.
 
-    :param known: names of steps that are there already, as when steps are added to a workflow that
-        runs: they may be waited for, and what they return is not known here.
+    :param known: names of steps that are stored already, when steps are added to a running
+        workflow: new steps may wait for them, and the types of their results are unknown.
     :param registry: None for functions that this process cannot import.
-    :param max_payload: bytes that the arguments, or the meta, of one job may take.
+    :param max_payload: the largest arguments, and the largest meta, of one job, in bytes.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class Preparation:
         self._steps = {step.name: step for step in workflow}
         self._known = known
         self._where = f"workflow {workflow.name!r}"
-        self._types = None if registry is None else Types(registry)
+        self._types = None if registry is None else ResultTypes(registry)
         self._encoding = StepEncoding(self._types, max_payload)
 
     def prepare(self) -> Prepared:
-        """Raise `PushError` unless all of it can be stored and run."""
+        """Check and encode all steps. Raises `PushError` if they cannot be stored and run."""
         steps, known = self._steps, self._known
         if not steps:
             raise PushError(f"{self._where} has no steps: add some")
@@ -82,27 +83,28 @@ class Preparation:
         edges = sum(map(len, before.values()))
         if edges > MAX_EDGES:
             raise PushError(
-                f"{self._where}: its steps wait for {edges:,} others, {MAX_EDGES:,} may be: put a "
-                "step between two layers of many"
+                f"{self._where}: it has {edges:,} edges between steps; the limit is "
+                f"{MAX_EDGES:,}: put a step between two wide layers"
             )
-        behind = order(before, self._where)
+        dependents = dependents_of(before, self._where)
         put = self._encoding.put
         for name, step in steps.items():
-            those = before[name]
             try:
-                sources = self._sources(step.job, those)
+                sources = self._sources(step.job, before[name])
                 put(
                     name,
                     step.job,
                     sources,
-                    behind=behind[name] or _END,
-                    before=those,
+                    dependents=dependents[name] or _END,
+                    before=before[name],
                     on_failure=step.on_failure,
                     wait=step.wait,
                 )
             except (PushError, ConfigurationError) as error:
                 why = _hidden(step.job) or error
-                raise _told(error, f"{self._where}: step {name!r}: {why}") from error.__cause__
+                raise _with_message(
+                    error, f"{self._where}: step {name!r}: {why}"
+                ) from error.__cause__
         for name, step in steps.items():
             if step.undo is not None:
                 self._undo(name, step.undo, before[name])
@@ -112,9 +114,9 @@ class Preparation:
         return Prepared(
             id=self._workflow.id,
             name=self._workflow.name,
-            ends=sum(not those for those in behind.values()),
+            sinks=sum(not names for names in dependents.values()),
             columns=columns,
-            outer=[(one, name) for name, those in before.items() for one in those if one in known]
+            outer=[(one, name) for name, names in before.items() for one in names if one in known]
             if known
             else (),
         )
@@ -123,8 +125,8 @@ class Preparation:
         found = self._workflow.before(step)
         for name in found:
             if name not in self._steps and name not in self._known:
-                near = difflib.get_close_matches(name, list(self._steps)[:_COMPARED], n=1)
-                hint = f": did you mean {near[0]!r}?" if near else ""
+                close = difflib.get_close_matches(name, list(self._steps)[:_COMPARED], n=1)
+                hint = f": did you mean {close[0]!r}?" if close else ""
                 raise PushError(
                     f"{self._where}: step {step.name!r} waits for {shown(name)}, and there is no "
                     f"step of this name{hint}"
@@ -132,12 +134,12 @@ class Preparation:
         return found
 
     def _sources(self, job: Job[Any] | None, before: Sequence[str]) -> Mapping[str, Source]:
-        """The sources of a job with all names in place, their types held against each other."""
+        """The placeholders of a job, with all names resolved and their types checked."""
         sources = NO_SOURCES if job is None else sources_of(job)
         if not sources or job is None:
             return NO_SOURCES
         found = {
-            parameter: self._named(parameter, source, before)
+            parameter: self._resolved(parameter, source, before)
             for parameter, source in sources.items()
         }
         if self._types is not None:
@@ -145,20 +147,20 @@ class Preparation:
                 self._types.check(job, parameter, source, self._steps)
         return found
 
-    def _named(self, parameter: str, source: Source, before: Sequence[str]) -> Source:
+    def _resolved(self, parameter: str, source: Source, before: Sequence[str]) -> Source:
         match source:
             case One(step=step, path=path):
                 names = self._workflow.stands_for(step) if step is not None else tuple(before)
                 if len(names) != 1:
-                    what = "From()" if step is None else f"From({step!r})"
+                    placeholder = "From()" if step is None else f"From({step!r})"
                     raise PushError(
-                        f"parameter {parameter!r}: {what} stands for {len(names)} steps: name the "
-                        "one, or use Each"
+                        f"parameter {parameter!r}: {placeholder} stands for {len(names)} steps: "
+                        "name one, or use Each"
                     )
                 return One(names[0], path)
             case Many(prefix=None, steps=steps, path=path):
-                those = tuple(one for name in steps for one in self._workflow.stands_for(name))
-                return Many(those or tuple(before), None, path)
+                names = tuple(one for name in steps for one in self._workflow.stands_for(name))
+                return Many(names or tuple(before), None, path)
             case _:
                 return source
 
@@ -169,19 +171,19 @@ class Preparation:
                 for one in (source.step,) if isinstance(source, One) else source.steps:
                     if one != name and one not in before:
                         raise PushError(
-                            f"{shown(one)} need not have run when {name!r} is undone: name that "
-                            "step, or one that it waits for"
+                            f"{shown(one)} need not have run when {name!r} is undone: name "
+                            f"{name!r} or a step that it waits for"
                         )
             self._encoding.put(
-                f"{UNDO}{name}", job, sources, behind=(), before=[name], undoes=name
+                f"{UNDO}{name}", job, sources, dependents=(), before=[name], undoes=name
             )  # fmt: skip
         except (PushError, ConfigurationError) as error:
             why = _hidden(job) or error
-            raise _told(error, f"{self._where}: undo of step {name!r}: {why}") from None
+            raise _with_message(error, f"{self._where}: undo of step {name!r}: {why}") from None
 
 
 def _hidden(job: Job[Any] | None) -> str | None:
-    """What is wrong with a job if a source is inside one of its arguments."""
+    """The message for a placeholder nested in one of a job's arguments; None if there is none."""
     if job is None:
         return None
     for parameter, value in job.arguments.items():
@@ -189,11 +191,51 @@ def _hidden(job: Job[Any] | None) -> str | None:
         if found is not None:
             return (
                 f"{found!r} is inside parameter {parameter!r} of {job.func}: it "
-                "stands for a whole argument; for a list of results there is Each(…)"
+                "stands for a whole argument; for a list of results use Each(…)"
             )
     return None
 
 
-def _told(error: PushError | ConfigurationError, message: str) -> PushError:
-    """The same kind of error, with the step named."""
+def _with_message(error: PushError | ConfigurationError, message: str) -> PushError:
+    """An error of the same class, whose message names the step."""
     return type(error)(message) if isinstance(error, PushError) else PushError(message)
+
+
+def dependents_of(before: Mapping[str, Sequence[str]], where: str) -> dict[str, list[str]]:
+    """The steps that wait for each step, from the steps that each step waits for.
+
+    :param before: unknown names among them are left out.
+    :param where: the name of the workflow in errors.
+    :raises PushError: steps wait for each other in a cycle; lists them.
+    """
+    dependents: dict[str, list[str]] = {name: [] for name in before}
+    missing = dict.fromkeys(before, 0)
+    for name, waited in before.items():
+        for one in waited:
+            if one in dependents:
+                dependents[one].append(name)
+                missing[name] += 1
+    free = [name for name, count in missing.items() if not count]
+    for name in free:
+        for dependent in dependents[name]:
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                free.append(dependent)
+    if len(free) < len(before):
+        cycle = _cycle(before, {name for name, count in missing.items() if count})
+        raise PushError(
+            f"{where}: steps wait for each other in a cycle: {' after '.join(map(repr, cycle))}"
+        )
+    return dependents
+
+
+def _cycle(before: Mapping[str, Sequence[str]], stuck: set[str]) -> list[str]:
+    """A cycle among steps each of which waits for one of them."""
+    path: dict[str, None] = {}
+    name = min(stuck)
+    while name not in path:
+        path[name] = None
+        name = next(waited for waited in before[name] if waited in stuck)
+    cycle = [*path][[*path].index(name) :]
+    listed = cycle if len(cycle) <= _SHOWN else [*cycle[:_SHOWN], "…"]
+    return [*listed, name]

@@ -1,4 +1,4 @@
-"""Workflows and steps as the database has them at one moment."""
+"""Snapshots of workflows and steps, read from the database."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from chancy.states import State
 
 
 class WorkflowState(IntEnum):
-    """Where a workflow is."""
+    """The state of a workflow."""
 
     RUNNING = 1
-    #: A step has failed that is to be compensated: what was done is being undone.
+    #: A step with ``on_failure="compensate"`` has failed: completed steps are being undone.
     COMPENSATING = 2
-    #: A step has failed, and others run yet: nothing else begins.
+    #: A step has failed, and others still run: no other step starts.
     FAILING = 3
     SUCCEEDED = 4
     FAILED = 5
     CANCELLED = 6
-    #: What was done is undone.
+    #: Completed steps have been undone.
     COMPENSATED = 7
 
     def __str__(self) -> str:
@@ -39,28 +39,28 @@ class WorkflowState(IntEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing of it runs by itself any more; it may be retried."""
+        """Whether the workflow has ended. It may be retried."""
         return self >= WorkflowState.SUCCEEDED
 
 
 class StepState(StrEnum):
-    """Where a step is."""
+    """The state of a step."""
 
-    #: For other steps.
+    #: It waits for other steps.
     WAITING = "waiting"
-    #: For its signal.
+    #: It waits for its signal.
     AWAITING_SIGNAL = "awaiting signal"
-    #: As its job is.
+    #: The state of its job.
     PENDING = "pending"
     SCHEDULED = "scheduled"
     HELD = "held"
     RUNNING = "running"
-    #: Its job has ended, or is gone, and that is not told yet: the sweep does.
+    #: Its job has ended, or is gone, and that is not reported yet: the sweep reports it.
     ENDING = "ending"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    #: It has failed, and counts as done.
+    #: It has failed, and counts as completed.
     IGNORED = "ignored"
 
 
@@ -70,7 +70,7 @@ _ENDED = {
     6: StepState.CANCELLED,
     7: StepState.IGNORED,
 }
-NOTHING: Mapping[UUID, QueuedJob] = MappingProxyType({})
+NO_JOBS: Mapping[UUID, QueuedJob] = MappingProxyType({})
 _LIVE = {
     State.PENDING: StepState.PENDING,
     State.RUNNING: StepState.RUNNING,
@@ -83,8 +83,8 @@ _LIVE = {
 class WorkflowRecord:
     """A workflow. Times are aware, in UTC.
 
-    :param steps: how many it has, those that undo others included.
-    :param error: why it has not succeeded.
+    :param steps: the number of its steps, including undo steps.
+    :param error: why it did not succeed.
     """
 
     id: UUID
@@ -100,16 +100,17 @@ class WorkflowRecord:
 class StepRecord:
     """A step. Times are aware, in UTC.
 
-    :param run: counts from 1, up by one when it is retried.
-    :param next: the steps that it lets go on.
-    :param undoes: the step that it undoes.
-    :param added_by: the step that added it while the workflow ran.
-    :param func: None: it waits for a signal.
-    :param took_s: seconds for which its last attempt ran.
-    :param started_at: when that began; None: it did not, or that is not known.
-    :param attempt: which attempt runs, or ran last before it waits for the next; None otherwise.
-    :param result: what it gave, as JSON has it.
-    :param error: type and message of what it failed with.
+    :param run: 1 at first; each retry adds 1.
+    :param next: the names of the steps that wait for it.
+    :param undoes: the name of the step that it undoes.
+    :param added_by: the name of the step that added it while the workflow ran.
+    :param func: None if it waits for a signal.
+    :param took_s: seconds that its last attempt ran.
+    :param started_at: when that attempt started; None if none did, or if it is unknown.
+    :param attempt: the number of the running attempt, or of the last one before the next starts;
+        None otherwise.
+    :param result: its result, as decoded JSON.
+    :param error: the type and message of its failure.
     """
 
     name: str
@@ -132,7 +133,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowProgress:
-    """How many steps have ended, of how many; those that only undo others are not counted."""
+    """The number of steps by outcome; undo steps are not counted."""
 
     total: int
     succeeded: int
@@ -142,7 +143,7 @@ class WorkflowProgress:
 
     @property
     def fraction(self) -> float:
-        """From 0 to 1: what is done and need not be done again."""
+        """The part of the steps that succeeded or were ignored, from 0 to 1."""
         return (self.succeeded + self.ignored) / self.total if self.total else 1.0
 
 
@@ -165,43 +166,43 @@ def workflow(row: Sequence[Any]) -> WorkflowRecord:
 
 
 def step(
-    row: Sequence[Any], flow: WorkflowState, there: Mapping[UUID, QueuedJob] = NOTHING
+    row: Sequence[Any], flow: WorkflowState, jobs: Mapping[UUID, QueuedJob] = NO_JOBS
 ) -> StepRecord:
     """A row of ``sql/show.sql``.
 
-    :param there: the jobs that other brokers keep.
+    :param jobs: jobs of the workflow in other brokers.
     """
     (
         name, _, state, run, next_, on_failure, undoes, added_by, job_id, queue, func, finished_at,
         took_s, result, error, live, claimed_at, attempt, ready, away,
     ) = row  # fmt: skip
     known = _ENDED.get(state)
-    began = None
+    started = None
     if away:
-        # On its way there, or there is nobody to ask.
+        # The job is on its way to the other broker, or that is unavailable.
         live = int(State.PENDING)
-        if (job := there.get(job_id)) is not None:
+        if (job := jobs.get(job_id)) is not None:
             live = None if job.state.final else int(job.state)
-            attempt, began = job.attempt, job.claimed_at
-            # Its end is there, and not told yet: until then nobody retries it.
+            attempt, started = job.attempt, job.claimed_at
+            # The job has ended, and that is not reported yet: until then it cannot be retried.
             known = known or (StepState.ENDING if job.state.final else None)
     if known is None:
-        known = _open(live, func, ready=ready, over=flow)
-    began = (began or utc(claimed_at)) if known is StepState.RUNNING else None
+        known = _open_state(live, func, ready=ready, flow=flow)
+    started = (started or utc(claimed_at)) if known is StepState.RUNNING else None
     if finished_at is not None and took_s is not None:
-        began = datetime.fromtimestamp(finished_at.replace(tzinfo=UTC).timestamp() - took_s, UTC)
+        started = datetime.fromtimestamp(finished_at.replace(tzinfo=UTC).timestamp() - took_s, UTC)
     return StepRecord(
         name=name,
         state=known,
         run=run,
-        next=tuple(one for one in next_ if one),
+        next=tuple(step_ for step_ in next_ if step_),
         on_failure=OnFailure(on_failure),
         undoes=undoes,
         added_by=added_by,
         job_id=job_id if func is not None else None,
         queue=queue or None,
         func=func,
-        started_at=began,
+        started_at=started,
         finished_at=utc(finished_at),
         took_s=took_s,
         attempt=attempt,
@@ -210,12 +211,14 @@ def step(
     )
 
 
-def _open(live: int | None, func: str | None, *, ready: bool, over: WorkflowState) -> StepState:
-    """Where a step is that has not ended."""
+def _open_state(
+    live: int | None, func: str | None, *, ready: bool, flow: WorkflowState
+) -> StepState:
+    """The state of a step that has not ended."""
     if live is not None:
         return _LIVE.get(State(live), StepState.PENDING)
-    if over in (WorkflowState.CANCELLED, WorkflowState.COMPENSATED):
+    if flow in (WorkflowState.CANCELLED, WorkflowState.COMPENSATED):
         return StepState.CANCELLED
-    if not ready or over is not WorkflowState.RUNNING:
+    if not ready or flow is not WorkflowState.RUNNING:
         return StepState.WAITING
     return StepState.AWAITING_SIGNAL if func is None else StepState.ENDING

@@ -6,25 +6,46 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+from chancy.broker.contract import Broker
+from chancy.clock import Clock
 from chancy.errors import JobCancelled, JobError, PushError
 from chancy.plugin.runtime import Application
-from chancy.plugins.workflow.flows import WorkflowCalls, refusal
+from chancy.plugins.workflow.calls import WorkflowCalls, signal_error
 from chancy.plugins.workflow.record import (
     StepRecord,
     WorkflowProgress,
     WorkflowRecord,
     WorkflowState,
 )
-from chancy.plugins.workflow.waiting import Waiting
+from chancy.plugins.workflow.store import statement, store_of
+from chancy.results.group_waiter import GroupStatus, GroupWaiter
 from chancy.results.reference import checked
 from chancy.serialization.signature import Signature
 from chancy.text import shown
 
+#: The final state of a workflow, and the reason unless it succeeded.
+Ended = tuple[WorkflowState, str | None]
+WorkflowWaiter = GroupWaiter[Ended]
+
+
+def waiter_for(broker: Broker, clock: Clock) -> WorkflowWaiter:
+    """A waiter for workflows of a broker."""
+    store = store_of(broker)
+
+    async def look(id: UUID) -> GroupStatus[Ended] | None:
+        found = await store.fetch(statement("await", store.schema), [id])
+        if not found:
+            return None
+        state = WorkflowState(found[0][1])
+        return GroupStatus(state.label, state.final, (state, found[0][2]))
+
+    return GroupWaiter(broker, clock, "workflow", look)
+
 
 class WorkflowFailed(JobError):
-    """A workflow has failed, or was compensated: raised where its result is asked for.
+    """The error of `WorkflowReference.result` for a workflow that failed or was compensated.
 
-    :param state: which of the two.
+    :param state: failed or compensated.
     """
 
     def __init__(self, id: UUID, state: WorkflowState, why: str) -> None:
@@ -40,13 +61,13 @@ class WorkflowFailed(JobError):
 class WorkflowReference:
     """A handle to one workflow. Its id is known before the push commits."""
 
-    __slots__ = ("_chancy", "_flows", "_waiting", "id")
+    __slots__ = ("_calls", "_chancy", "_waiter", "id")
 
-    def __init__(self, id: UUID, chancy: Application, waiting: Callable[[], Waiting]) -> None:
+    def __init__(self, id: UUID, chancy: Application, waiter: Callable[[], WorkflowWaiter]) -> None:
         self.id = checked(id, "workflow")
         self._chancy = chancy
-        self._flows = WorkflowCalls(chancy.broker, chancy.max_payload)
-        self._waiting = waiting
+        self._calls = WorkflowCalls(chancy.broker, chancy.max_payload)
+        self._waiter = waiter
 
     def __repr__(self) -> str:
         return f"WorkflowReference({self.id})"
@@ -58,103 +79,106 @@ class WorkflowReference:
         return hash(self.id)
 
     async def get(self) -> WorkflowRecord | None:
-        """The workflow as it is now; None if there is none (not committed, or forgotten)."""
-        return await self._flows.get(self.id)
+        """The current workflow; None if it is not committed, or was purged."""
+        return await self._calls.get(self.id)
 
     async def steps(self) -> Sequence[StepRecord]:
-        """Its steps as they are now, in the order in which they were added."""
-        return await self._flows.steps(self.id)
+        """Its current steps, in the order in which they were added."""
+        return await self._calls.steps(self.id)
 
     async def step(self, name: str) -> StepRecord | None:
-        """One of its steps as it is now."""
-        for one in await self.steps():
-            if one.name == name:
-                return one
+        """One of its current steps; None if there is no step of this name."""
+        for step in await self.steps():
+            if step.name == name:
+                return step
         return None
 
     async def progress(self) -> WorkflowProgress | None:
-        """How many of its steps have ended."""
-        return await self._flows.progress(self.id)
+        """The number of its steps by outcome; None if the workflow does not exist."""
+        return await self._calls.progress(self.id)
 
     async def wait(self, timeout_s: float | None = None) -> WorkflowState:
-        """Wait until it has ended, and give how.
+        """Wait until the workflow has ended, and return its final state.
 
-        A notice wakes; however many wait in one application, they share one session. A workflow
-        that is not there yet is waited for.
-        :raises WaitTimeout: it has not within ``timeout_s`` seconds. It goes on.
+        Waiters are woken by notifications; all waiters of an application share one session. A
+        workflow that does not exist yet is waited for, too.
+
+        :raises WaitTimeout: it has not ended within ``timeout_s`` seconds. It goes on.
         """
-        state, _ = await self._waiting().wait(self.id, timeout_s)
+        state, _ = await self._waiter().wait(self.id, timeout_s)
         return state
 
     async def result(self, timeout_s: float | None = None) -> Any:
-        """Wait until it has ended, and give what its last step returned; with several steps that
-        no other waits for, a dict of what each returned, by name.
+        """Wait until the workflow has ended, and return the result of its last step; with several
+        last steps, a dict of their results by name.
 
-        :raises WorkflowFailed: it has failed, or was compensated.
+        :raises WorkflowFailed: it failed, or was compensated.
         :raises JobCancelled: it was cancelled.
         :raises WaitTimeout: it has not ended within ``timeout_s`` seconds.
         """
-        state, why = await self._waiting().wait(self.id, timeout_s)
+        state, why = await self._waiter().wait(self.id, timeout_s)
         match state:
             case WorkflowState.SUCCEEDED:
-                return await self._flows.results(self.id, self._signature)
+                return await self._calls.results(self.id, self._signature)
             case WorkflowState.CANCELLED:
-                said = "" if why in (None, "cancelled") else f": {why}"
-                raise JobCancelled(f"workflow {self.id} was cancelled{said}")
+                reason = "" if why in (None, "cancelled") else f": {why}"
+                raise JobCancelled(f"workflow {self.id} was cancelled{reason}")
             case _:
                 raise WorkflowFailed(self.id, state, why or "no reason")
 
     async def signal(self, name: str, payload: Any = None, *, within: object | None = None) -> bool:
-        """Give a signal to the step that waits for it, or will. It is kept until then.
+        """Send a signal to the step of this name. It is stored until the step waits for it.
 
-        :param payload: the result of the step: what JSON has, or a value whose type pydantic can
-            write, which comes back as that type where a parameter says so.
-        :param within: a connection in a transaction of the caller's, as of a push.
-        :returns: False if there was one before, which counts.
-        :raises PushError: there is no such step, it or the workflow has ended without the signal,
-            or the payload cannot be stored. Nothing was written.
+        :param payload: the result of the step: JSON, or a value whose type pydantic can serialize;
+            an annotated parameter turns it back into its type.
+        :param within: a connection in a transaction of the caller's, as for a push.
+        :returns: False if the signal was sent before; the first one counts.
+        :raises PushError: there is no such step, the step or the workflow has ended without the
+            signal, or the payload cannot be stored. Nothing was written.
         """
-        return self._sent(name, await self._flows.signal(self.id, name, payload, within))
+        return self._sent(name, await self._calls.signal(self.id, name, payload, within))
 
     def sync_signal(self, name: str, payload: Any = None, *, within: object) -> bool:
         """`signal` for code without an event loop, in a transaction of the caller's."""
-        return self._sent(name, self._flows.signal_sync(self.id, name, payload, within))
+        return self._sent(name, self._calls.signal_sync(self.id, name, payload, within))
 
-    def _sent(self, name: str, what: str) -> bool:
-        if what in ("sent", "before"):
-            return what == "sent"
-        raise refusal(what, self.id, name)
+    def _sent(self, name: str, answer: str) -> bool:
+        if answer in ("sent", "before"):
+            return answer == "sent"
+        raise signal_error(answer, self.id, name)
 
     async def cancel(self) -> bool:
-        """End it: steps that run are asked to stop, and the others never begin.
+        """Cancel the workflow: running steps are asked to stop, the others never start.
 
-        :returns: False if there is none, or it has ended already; a failed one is cancelled.
+        :returns: False if it does not exist or has ended; a failed workflow is cancelled.
         """
-        return await self._flows.cancel(self.id)
+        return await self._calls.cancel(self.id)
 
     async def retry(self, step: str | None = None) -> int:
-        """Run what has failed or was cancelled again, with fresh attempts, and go on from there.
+        """Run failed and cancelled steps again, with fresh attempts, and go on from there.
 
-        :param step: run this step and all behind it again, too, whatever became of them.
-        :returns: how many steps are run again.
-        :raises PushError: there is no such workflow or step, it cannot be retried as it is, or some
-            of these steps run yet, or of a cancelled one any step that was asked to stop.
+        :param step: also run this step and all steps after it again, whatever their outcome.
+        :returns: the number of steps that run again.
+        :raises PushError: there is no such workflow or step, it cannot be retried in its state, or
+            some of these steps still run; of a cancelled workflow, any step asked to stop does.
         """
-        count = await self._flows.retry(self.id, step)
+        count = await self._calls.retry(self.id, step)
         if count is None:
-            what = "" if step is None else f" with a step {shown(step)}"
-            raise PushError(f"there is no workflow {self.id}{what}")
+            having = "" if step is None else f" with a step {shown(step)}"
+            raise PushError(f"there is no workflow {self.id}{having}")
         if count == -1:
             found = await self.get()
             label = "gone" if found is None else found.state.label
             how = (
-                ": name the step to run it and all behind it again" if label == "succeeded" else ""
+                ": name a step to run it and all steps after it again"
+                if label == "succeeded"
+                else ""
             )
             raise PushError(f"workflow {self.id} is {label}, and cannot be retried as it is{how}")
         if count == -2:
             raise PushError(
-                f"workflow {self.id}: some of these steps run yet: wait until they have ended, or "
-                "cancel it if it goes on"
+                f"workflow {self.id}: some of these steps still run: wait until they have ended, "
+                "or cancel the workflow"
             )
         return count
 

@@ -1,4 +1,4 @@
-"""Holds what steps return against what others take."""
+"""Checks the types of results against the parameters that take them."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from chancy.serialization.annotations import Annotations
 from chancy.text import shown
 
 
-class Types:
+class ResultTypes:
     """The annotations of the functions of one workflow."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._found: dict[str, Annotations] = {}
+        self._annotations: dict[str, Annotations] = {}
         self._passed: set[tuple[object, ...]] = set()
 
     def of(self, func: str) -> Annotations:
-        """What a function says. Raises `PushError` unless this process can import it."""
-        found = self._found.get(func)
+        """The annotations of a function. Raises `PushError` unless it can be imported here."""
+        found = self._annotations.get(func)
         if found is None:
             self._registry.check(func)
             function = DECORATED.get(func) or self._registry.find(func)
-            found = self._found[func] = Annotations.of(function)
+            found = self._annotations[func] = Annotations.of(function)
         return found
 
     def check(
         self, job: Job[Any], parameter: str, source: Source, steps: Mapping[str, Step]
     ) -> None:
-        """Raise `PushError` if a parameter cannot take what it is to be given."""
-        said = self.of(job.func)
+        """Raise `PushError` if a parameter cannot take the result its placeholder stands for."""
+        annotations = self.of(job.func)
         wanted: Any = None
-        for one in said.parameters:
-            if one.name == parameter:
-                wanted = one.annotation
+        for known in annotations.parameters:
+            if known.name == parameter:
+                wanted = known.annotation
                 break
         else:
-            if said.rest is None:
+            if annotations.rest is None:
                 raise PushError(f"{job.func} has no parameter {parameter!r}")
-            wanted = said.rest.annotation
+            wanted = annotations.rest.annotation
         if isinstance(source, One):
             self._check_one(job.func, parameter, wanted, source, source.step, steps)
             return
@@ -54,8 +54,7 @@ class Types:
         if wanted is None:
             if not fits(list, whole) and kinds(whole) != frozenset({"array"}):
                 raise PushError(
-                    f"parameter {parameter!r} of {job.func} is {_text(whole)}, and Each gives "
-                    "a list"
+                    f"parameter {parameter!r} of {job.func} is {_text(whole)}, and Each is a list"
                 )
             wanted = Any
         for name in source.steps:
@@ -72,29 +71,29 @@ class Types:
     ) -> None:
         step = steps.get(name or "")
         if step is None or (step.job is None and step.gives is None):
-            return  # one that is there already, or a signal of which nothing is said
+            return  # a step that exists already, or a signal without a declared type
         ignored = step.on_failure is OnFailure.IGNORE
-        giver = f"signal {name!r}" if step.job is None else step.job.func
-        case = (func, parameter, giver, source.path, ignored)
+        origin = f"signal {name!r}" if step.job is None else step.job.func
+        case = (func, parameter, origin, source.path, ignored)
         if case in self._passed:
             return
-        given = step.gives if step.job is None else self.of(step.job.func).result.annotation
+        returned = step.gives if step.job is None else self.of(step.job.func).result.annotation
         try:
-            part = part_of(given, source.path)
+            part = part_of(returned, source.path)
         except LookupError as error:
             raise PushError(
-                f"parameter {parameter!r}: step {name!r} returns {_text(given)}: {error.args[0]}"
+                f"parameter {parameter!r}: step {name!r} returns {_text(returned)}: {error.args[0]}"
             ) from None
         if ignored and not fits(type(None), wanted):
             raise PushError(
-                f"parameter {parameter!r} of {func} is {_text(wanted)}, and step {name!r} gives "
+                f"parameter {parameter!r} of {func} is {_text(wanted)}, and step {name!r} returns "
                 "None when its failure is ignored: let the parameter take None"
             )
         if not fits(part, wanted):
-            what = "a list of " if isinstance(source, Many) else ""
+            kind = "a list of " if isinstance(source, Many) else ""
             raise PushError(
-                f"parameter {parameter!r} of {func} is {what}{_text(wanted)}, and step {name!r} "
-                f"({giver}) gives {_text(part)}"
+                f"parameter {parameter!r} of {func} is {kind}{_text(wanted)}, and step {name!r} "
+                f"({origin}) returns {_text(part)}"
             )
         self._passed.add(case)
 

@@ -1,4 +1,4 @@
-"""What stands in a job's arguments for the results of other steps."""
+"""Placeholders in a job's arguments for the results of other steps."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from chancy.errors import PushError
 from chancy.job.definition import Job
 from chancy.text import shown
 
-#: Keys and indexes that one path may have.
+#: The most keys and indexes of a path.
 MAX_PATH = 32
 
 
 class _Whole:
-    """Stands for a value that is not there yet, so it has no text."""
+    """A placeholder for a value that does not exist yet, so it cannot be formatted as a string."""
 
     __slots__ = ()
 
     def __format__(self, spec: str) -> str:
         raise PushError(
-            f"{self!r} in a text: it stands for a whole argument, as what the step gives is not "
-            "known yet: give it a parameter of its own"
+            f"{self!r} in a string: it stands for a whole argument, as the step's result does not "
+            "exist yet: pass it as a parameter of its own"
         )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class One(_Whole):
-    """The result of one step, or a part of it; without a name, of the only step before."""
+    """The result of one step, or a part of it. Without a name: of the only step before."""
 
     step: str | None
     path: tuple[str | int, ...]
@@ -41,7 +41,7 @@ class One(_Whole):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Many(_Whole):
-    """A list of results: of these steps, of those whose names begin so, or of all steps before."""
+    """A list of results: of named steps, of steps with a name prefix, or of all steps before."""
 
     steps: tuple[str, ...]
     prefix: str | None
@@ -54,20 +54,20 @@ class Many(_Whole):
         return f"Each({', '.join(parts)})"
 
 
-#: What an argument may be instead of a value.
+#: The placeholder of an argument.
 Source = One | Many
 
 
-def From(step: str | None = None, /, *path: str | int) -> Any:  # noqa: N802  it stands for a value
-    """As an argument: what another step returns. The step waits for that one.
+def From(step: str | None = None, /, *path: str | int) -> Any:  # noqa: N802  used as a value
+    """As an argument: the result of another step. The step waits for that one.
 
-    Type checkers take it for whatever the parameter is; the annotations of both functions are held
-    against each other when the workflow is pushed.
+    For type checkers it has the type of any parameter; the annotations of both functions are
+    checked against each other when the workflow is pushed.
 
-    :param step: the name of the step; without it, the only one before.
-    :param path: keys and indexes into its result. What is not there when the step starts is left
-        out of the call, which then fails unless the parameter has a default.
-    :raises PushError: the name or the path cannot be one.
+    :param step: the name of the step; default: the only step before this one.
+    :param path: keys and indexes into its result. If the part is missing when the step starts, the
+        argument is left out, and the call fails unless the parameter has a default.
+    :raises PushError: the name or the path is invalid.
     """
     if step is not None and not isinstance(step, str):
         raise PushError(f"From({shown(step)}): pass the name of a step")
@@ -75,15 +75,15 @@ def From(step: str | None = None, /, *path: str | int) -> Any:  # noqa: N802  it
 
 
 def Each(*steps: str, prefix: str | None = None, path: tuple[str | int, ...] = ()) -> Any:  # noqa: N802
-    """As an argument: the list of what several steps return.
+    """As an argument: the list of the results of several steps.
 
-    :param steps: their names, in the order of the list; without any, all steps before this one in
-        the order of ``after``. The step waits for them.
-    :param prefix: instead of names, all steps whose names begin so, in the order in which they were
-        added, also those that are added while the workflow runs. The step does not wait for them by
-        this: say so by ``after``.
-    :param path: keys and indexes into each.
-    :raises PushError: both names and a prefix were given, or something cannot be what it should be.
+    :param steps: their names, in the order of the list; default: all steps before this one, in the
+        order of ``after``. The step waits for them.
+    :param prefix: instead of names: all steps whose names begin with it, in the order in which they
+        were added, including steps added while the workflow runs. The step does not wait for them
+        unless ``after`` names them.
+    :param path: keys and indexes into each result.
+    :raises PushError: both names and a prefix are given, or a value is invalid.
     """
     if steps and prefix is not None:
         raise PushError("Each takes names of steps or a prefix, not both")
@@ -91,13 +91,13 @@ def Each(*steps: str, prefix: str | None = None, path: tuple[str | int, ...] = (
         if not isinstance(name, str):
             raise PushError(f"Each({shown(name)}): pass names of steps")
     if prefix is not None and not (isinstance(prefix, str) and prefix):
-        raise PushError(f"Each(prefix={shown(prefix)}): pass how the names of the steps begin")
+        raise PushError(f"Each(prefix={shown(prefix)}): pass a non-empty prefix of step names")
     return Many(steps, prefix, _path(tuple(path)))
 
 
 def _path(path: tuple[object, ...]) -> tuple[str | int, ...]:
     if len(path) > MAX_PATH:
-        raise PushError(f"a path into a result has {len(path)} parts: {MAX_PATH} may be")
+        raise PushError(f"a path into a result has {len(path)} parts; the limit is {MAX_PATH}")
     found: list[str | int] = []
     for part in path:
         if isinstance(part, bool) or not isinstance(part, str | int):
@@ -108,14 +108,14 @@ def _path(path: tuple[object, ...]) -> tuple[str | int, ...]:
     return tuple(found)
 
 
-#: Values of an argument that are looked at for what hides in it.
-_SOME = 10_000
-#: Of most jobs.
+#: Values inside one argument that are searched for placeholders, at most.
+_MAX_SEARCHED = 10_000
+#: The placeholders of most jobs.
 NO_SOURCES: Mapping[str, Source] = MappingProxyType({})
 
 
 def sources_of(job: Job[Any]) -> Mapping[str, Source]:
-    """The arguments of a job that stand for results, by parameter."""
+    """The placeholders among a job's arguments, by parameter."""
     for value in job.arguments.values():
         if type(value) is One or type(value) is Many:
             break
@@ -124,8 +124,8 @@ def sources_of(job: Job[Any]) -> Mapping[str, Source]:
     return {name: value for name, value in job.arguments.items() if isinstance(value, One | Many)}
 
 
-def named(sources: Mapping[str, Source]) -> Iterator[str]:
-    """The steps that they name."""
+def step_names(sources: Mapping[str, Source]) -> Iterator[str]:
+    """The names of steps in placeholders."""
     for source in sources.values():
         match source:
             case One(step=str(step)):
@@ -137,15 +137,15 @@ def named(sources: Mapping[str, Source]) -> Iterator[str]:
 
 
 def inside(value: object) -> Source | None:
-    """A source that is within a list or an object, which stays one; the first of some."""
+    """The first placeholder nested in a list or a mapping, where it is not replaced by a result."""
     left = [value] if not isinstance(value, One | Many) else []
-    for one in left:
-        if isinstance(one, One | Many):
-            return one
-        if isinstance(one, dict):
-            left += one.values()
-        elif isinstance(one, list | tuple | set | frozenset):
-            left += one
-        if len(left) > _SOME:
+    for item in left:
+        if isinstance(item, One | Many):
+            return item
+        if isinstance(item, dict):
+            left += item.values()
+        elif isinstance(item, list | tuple | set | frozenset):
+            left += item
+        if len(left) > _MAX_SEARCHED:
             break
     return None

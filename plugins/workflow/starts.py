@@ -1,4 +1,4 @@
-"""What settlements let go and left to be started: many steps at once, in pieces."""
+"""Starts steps in pieces, where a settlement has enabled too many to start itself."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from uuid import UUID
 from chancy.broker.optional import SqlStore
 from chancy.clock import Clock
 from chancy.errors import BrokerError, StatementFailed
-from chancy.plugins.workflow.ends import refused
+from chancy.plugins.workflow.outcomes import refusal_failure
 from chancy.plugins.workflow.store import statement
 
 logger = logging.getLogger("chancy.workflows")
 
-#: Steps of one piece. A settlement that lets more of a workflow go starts as many of it itself, and
-#: eight times as many in all. Of 10,000 the first begin 70 ms earlier than by one statement that
-#: starts all.
+#: Steps of one piece. A settlement starts up to this many steps of a workflow itself, and eight
+#: times as many in all. Of 10,000 steps, the first start 70 ms earlier than by one statement that
+#: starts them all.
 PIECE = 1_000
-#: Pieces that one call starts: all of the largest workflow.
+#: Pieces that one call starts at most: all of the largest workflow.
 MOST_PIECES = 50
-#: Seconds between looks at what was left in a transaction that may not be committed yet. After the
-#: last one it is left to the sweep.
-_LADDER_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0)
+#: Seconds between attempts to start pieces whose transaction may not be committed yet. After the
+#: last attempt, the pieces are left to the sweep.
+_PAUSES_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0)
 
 
 class Starts:
-    """Starts pieces as soon as they are left in this process, and for the sweep.
+    """Starts the pieces that settlements of this process, or the sweep, have found.
 
-    Each is started in a transaction of its own, in which its row goes: who dies before it leaves
-    it to the others.
+    Each piece is started in a transaction of its own, which deletes its row: if the process dies
+    before that, another one starts the piece.
     """
 
-    #: How many of a workflow a settlement starts itself.
+    #: Steps of a workflow that a settlement starts itself.
     most = PIECE
 
     def __init__(self) -> None:
@@ -40,33 +40,33 @@ class Starts:
         self._wakes: set[asyncio.Event] = set()
 
     def add(self, pieces: int) -> None:
-        """So many were left, in a transaction that is about to be committed; or found, there may be
-        more."""
+        """Report pieces that a transaction about to commit has left, or that the sweep has found (a
+        lower bound)."""
         self._left += pieces
         for wake in self._wakes:
             wake.set()
 
     async def serve(self, store: SqlStore, clock: Clock) -> None:
-        """Start what is left in this process, until cancelled."""
+        """Start reported pieces, until cancelled."""
         wake = asyncio.Event()
         self._wakes.add(wake)
-        if self._left:  # a job may end before the service of its worker begins
+        if self._left:  # a job may end before the service of its worker starts
             wake.set()
         try:
             while True:
                 await wake.wait()
                 wake.clear()
                 try:
-                    await self._climb(store, clock)
+                    await self._start_left(store, clock)
                 except BrokerError as error:
                     logger.warning("workflow_starts_postponed error=%s", error)
-                if not wake.is_set():  # what is not found by now was started by others
+                if not wake.is_set():  # pieces not found by now were started by other processes
                     self._left = 0
         finally:
             self._wakes.discard(wake)
 
-    async def _climb(self, store: SqlStore, clock: Clock) -> None:
-        for pause_s in _LADDER_S:
+    async def _start_left(self, store: SqlStore, clock: Clock) -> None:
+        for pause_s in _PAUSES_S:
             full = True
             while full:
                 started = await start_pieces(store)
@@ -78,10 +78,10 @@ class Starts:
 
 
 async def start_pieces(store: SqlStore) -> int:
-    """Start what is left, up to the pieces of one turn; gives how many. A step that the server
-    refuses fails.
+    """Start pieces, up to `MOST_PIECES`, and return how many. A step that the server refuses to
+    start fails.
 
-    :raises BrokerError: the server is away.
+    :raises BrokerError: the server is unavailable.
     """
     started = 0
     while started < MOST_PIECES:
@@ -90,7 +90,7 @@ async def start_pieces(store: SqlStore) -> int:
         except StatementFailed as error:
             if error.retryable:
                 raise
-            # What fails by it may let others begin, in pieces that were not there before.
+            # A step that fails may enable others, in pieces that did not exist before.
             found = await _start_parts(store)
         if not found:
             return started
@@ -99,7 +99,7 @@ async def start_pieces(store: SqlStore) -> int:
 
 
 async def _start_parts(store: SqlStore) -> int:
-    """The same, where one of them holds a step that the server refuses to start."""
+    """Start pieces one by one, as one of them holds a step that the server refuses to start."""
     pieces = await store.fetch(statement("pieces", store.schema), MOST_PIECES)
     started = 0
     for id, piece, names in pieces:
@@ -126,4 +126,4 @@ async def _start_part(store: SqlStore, id: UUID, piece: UUID, names: list[str]) 
             await _start_part(store, id, piece, names[middle:])
             return
         logger.error("workflow_step_refused workflow=%s step=%s error=%s", id, names[0], error)
-        await store.fetch(sql, id, piece, names, refused(error))
+        await store.fetch(sql, id, piece, names, refusal_failure(error))

@@ -1,4 +1,4 @@
-"""One step of a workflow as it is described. Nothing here is stored."""
+"""Descriptions of steps. Nothing here is stored."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Final, Literal
 
 from chancy.errors import PushError
 from chancy.job.definition import Job
-from chancy.plugins.workflow.payload import written
+from chancy.plugins.workflow.payload import encoded
 from chancy.plugins.workflow.sources import NO_SOURCES, Many, One, Source, sources_of
 from chancy.text import shown
 
-#: The longest wait for a signal, in seconds: a thousand years, as of a `run_at`.
+#: The longest wait for a signal, in seconds: a thousand years, as for `run_at`.
 MAX_WAIT_S = 365_000 * 86_400.0
 
 
 class Unset(Enum):
-    """Stands for what was not given, where None could be."""
+    """The type of `MISSING`, the default of parameters for which None is a value."""
 
     MISSING = 0
 
@@ -29,13 +29,13 @@ OnTimeout = Literal["fail", "cancel"]
 
 
 class OnFailure(IntEnum):
-    """What becomes of the workflow when a step has failed for good."""
+    """What happens to a workflow when a step has failed for good."""
 
-    #: It fails, once what runs has come to its end. Nothing else begins.
+    #: The workflow fails once its running steps have ended. No other step starts.
     FAIL = 0
     #: The step counts as done, with None as its result.
     IGNORE = 1
-    #: What was done is undone: see ``undo`` of `Workflow.add`.
+    #: Completed steps are undone: see ``undo`` of `Workflow.add`.
     COMPENSATE = 2
 
 
@@ -46,10 +46,10 @@ Policy = OnFailure | Literal["fail", "ignore", "compensate"]
 class Step:
     """One step.
 
-    :param job: None for one that waits for a signal.
-    :param after: the steps that it waits for.
-    :param wait: for how long it waits for its signal; None: for ever.
-    :param gives: the type of what comes with its signal; None: nothing is said.
+    :param job: None for a step that waits for a signal.
+    :param after: names of the steps it waits for.
+    :param wait: the timeout of its signal; None: it waits for ever.
+    :param gives: the type of its signal's payload; None if not declared.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Step:
 
     @property
     def sources(self) -> Mapping[str, Source]:
-        """The arguments that stand for results of other steps."""
+        """The placeholders among its arguments, by parameter."""
         return NO_SOURCES if self.job is None else sources_of(self.job)
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """For how long a step waits for its signal, and what becomes of it then.
+    """The timeout of a signal, and what happens then.
 
-    :param then: a JSON object: the ``default`` that it gives, or that it is to ``cancel`` the
-        workflow; it fails if that is empty.
+    :param then: a JSON object: ``default`` is the result of the step, ``cancel`` cancels the
+        workflow; if empty, the step fails.
     """
 
     timeout_s: float
@@ -81,14 +81,14 @@ class Wait:
 def wait_of(
     name: str, timeout_s: object, default: object, on_timeout: object, gives: Any = None
 ) -> Wait | None:
-    """What `Workflow.wait_for` was told; None: it waits for ever. Raises `PushError`."""
+    """The checked timeout of `Workflow.wait_for`; None: wait for ever. Raises `PushError`."""
     if isinstance(timeout_s, timedelta):
         timeout_s = timeout_s.total_seconds()
     if on_timeout not in ("fail", "cancel"):
         raise PushError(f"step {name!r}: on_timeout={shown(on_timeout)} must be 'fail' or 'cancel'")
     if timeout_s is None:
         if default is not MISSING or on_timeout != "fail":
-            raise PushError(f"step {name!r} waits for ever: say its timeout_s, too")
+            raise PushError(f"step {name!r} waits for ever: pass timeout_s, too")
         return None
     if (
         not isinstance(timeout_s, int | float)
@@ -96,31 +96,31 @@ def wait_of(
         or not 0 < timeout_s <= MAX_WAIT_S
     ):
         raise PushError(
-            f"step {name!r}: timeout_s={shown(timeout_s)} must be over 0, and at most "
-            f"{MAX_WAIT_S:,.0f}, seconds"
+            f"step {name!r}: timeout_s={shown(timeout_s)} must be over 0 and at most "
+            f"{MAX_WAIT_S:,.0f} seconds"
         )
     if on_timeout == "cancel":
         if default is not MISSING:
-            raise PushError(f"step {name!r}: it gives its default, or cancels: say one of them")
+            raise PushError(f"step {name!r}: pass a default or on_timeout='cancel', not both")
         return Wait(float(timeout_s), '{"cancel": true}')
     if default is MISSING:
         return Wait(float(timeout_s), "{}")
-    text = written(default, f"the default of step {name!r}", gives)
+    text = encoded(default, f"the default of step {name!r}", gives)
     return Wait(float(timeout_s), f'{{"default": {text}}}')
 
 
-def policy_of(given: object, name: str) -> OnFailure:
-    if isinstance(given, OnFailure):
-        return given
-    if isinstance(given, str) and given.upper() in OnFailure.__members__:
-        return OnFailure[given.upper()]
+def policy_of(policy: object, name: str) -> OnFailure:
+    if isinstance(policy, OnFailure):
+        return policy
+    if isinstance(policy, str) and policy.upper() in OnFailure.__members__:
+        return OnFailure[policy.upper()]
     raise PushError(
-        f"step {name!r}: on_failure={shown(given)} must be 'fail', 'ignore' or 'compensate'"
+        f"step {name!r}: on_failure={shown(policy)} must be 'fail', 'ignore' or 'compensate'"
     )
 
 
 def renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) -> Step:
-    """A step of a workflow that becomes part of another."""
+    """A step of an included workflow, with the names of its steps prefixed."""
 
     def new(name: str) -> str:
         return f"{prefix}/{name}" if name in known else name
@@ -133,8 +133,8 @@ def renamed(step: Step, prefix: str, known: set[str], before: tuple[str, ...]) -
             match source:
                 case One(step=str(name), path=path):
                     changed[parameter] = One(new(name), path)
-                case Many(steps=steps, prefix=str(start), path=path):
-                    changed[parameter] = Many(steps, f"{prefix}/{start}", path)
+                case Many(steps=steps, prefix=str(own), path=path):
+                    changed[parameter] = Many(steps, f"{prefix}/{own}", path)
                 case Many(steps=steps, path=path):
                     changed[parameter] = Many(tuple(map(new, steps)), None, path)
                 case One():

@@ -1,4 +1,4 @@
-"""Steps that have waited for their signals for as long as they may."""
+"""Timeouts of signals: steps whose signal has not arrived in time."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.plugins.workflow.ends import StepOutcome, StepRef, end_of
-from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.calls import WorkflowCalls
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, outcome_of
 from chancy.plugins.workflow.store import statement, store_of
 from chancy.states import State
 
 logger = logging.getLogger("chancy.workflows")
 
-#: Steps of one statement, and statements of one turn.
+#: Timers of one statement, and the most statements of one turn.
 BATCH, _MOST_BATCHES = 500, 20
 
 
 class SignalTimeout(NamedTuple):
     """A row of ``sql/due.sql``.
 
-    :param job: None: its step has ended, or was retried since.
+    :param job: None if its step has ended, or was retried since.
     :param default: JSON text.
-    :param going: whether the workflow goes on: otherwise its step waits for nothing, and begins
-        anew when the workflow does.
+    :param going: whether the workflow goes on. Otherwise its step waits for nothing, and waits
+        again when the workflow is retried.
     """
 
     workflow: UUID
@@ -40,23 +40,26 @@ class SignalTimeout(NamedTuple):
 
 
 class SignalTimeouts:
-    """Whoever tells of it first, the signal or the timer, counts: a step ends once. A timer is
-    deleted after its step has ended; who dies in between leaves it to be found again."""
+    """Ends steps whose timers are due.
+
+    A step ends once, by its signal or its timer, whichever is written first. A timer is deleted
+    after its step has ended; if the process dies in between, the timer is found again.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._store = store_of(broker)
-        self._flows = WorkflowCalls(broker)
+        self._calls = WorkflowCalls(broker)
 
     async def turn(self) -> int:
-        """End the steps that are due; gives how many timers were.
+        """End the steps of due timers, and return the number of timers.
 
-        :raises BrokerError: the server is away.
+        :raises BrokerError: the server is unavailable.
         """
         found = 0
         for _ in range(_MOST_BATCHES):
             due = [SignalTimeout(*row) for row in await self._fetch("due", BATCH)]
             if due:
-                await self._ring(due)
+                await self._time_out(due)
             found += len(due)
             if len(due) < BATCH:
                 break
@@ -65,26 +68,28 @@ class SignalTimeouts:
     async def _fetch(self, name: str, *parameters: object) -> Sequence[Sequence[Any]]:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
-    async def _ring(self, due: Sequence[SignalTimeout]) -> None:
-        ends: list[StepOutcome] = []
-        for one in due:
-            if one.job is None or not one.going:
+    async def _time_out(self, due: Sequence[SignalTimeout]) -> None:
+        outcomes: list[StepOutcome] = []
+        for timer in due:
+            if timer.job is None or not timer.going:
                 continue
-            why = f"no signal came within {one.timeout_s:,.10g} s"
-            if one.cancels:
-                why = f"step {one.name}: {why}"
-                await self._flows.cancel(one.workflow, why, waiting=(one.name, one.run))
+            why = f"no signal came within {timer.timeout_s:,.10g} s"
+            if timer.cancels:
+                why = f"step {timer.name}: {why}"
+                await self._calls.cancel(timer.workflow, why, waiting=(timer.name, timer.run))
             else:
-                ends.append(_end(one, one.job, why))
-        if ends:
-            await self._flows.advance_each(ends)
-            logger.info("workflow_waits_over steps=%d", len(ends))
-        ids, names, runs = zip(*((one.workflow, one.name, one.run) for one in due), strict=True)
+                outcomes.append(_outcome(timer, timer.job, why))
+        if outcomes:
+            await self._calls.advance_each(outcomes)
+            logger.info("workflow_waits_over steps=%d", len(outcomes))
+        ids, names, runs = zip(
+            *((timer.workflow, timer.name, timer.run) for timer in due), strict=True
+        )
         await self._fetch("rung", list(ids), list(names), list(runs))
 
 
-def _end(timer: SignalTimeout, job: UUID, why: str) -> StepOutcome:
-    place = StepRef(timer.workflow, timer.name, timer.run, False)
+def _outcome(timer: SignalTimeout, job: UUID, why: str) -> StepOutcome:
+    ref = StepRef(timer.workflow, timer.name, timer.run, False)
     if timer.has_default:
-        return end_of(place, job, int(State.SUCCEEDED), timer.default, None, None)
-    return end_of(place, job, int(State.FAILED), None, why, "chancy.SignalTimeout")
+        return outcome_of(ref, job, int(State.SUCCEEDED), timer.default, None, None)
+    return outcome_of(ref, job, int(State.FAILED), None, why, "chancy.SignalTimeout")

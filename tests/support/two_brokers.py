@@ -15,8 +15,8 @@ from chancy.plugin.runtime import BrokerContext
 from chancy.queue.queue import Queue
 from chancy.testing.clock import RealTime
 from chancy.testing.memory import MemoryBroker
-from chancy.testing.stand_in import at_once
 from chancy.testing.store import MemoryStore
+from chancy.testing.substitute import at_once
 
 #: Attributes that work while the broker is unavailable, as they are local.
 _LOCAL = {"check_queue", "capabilities", "close", "away", "store", "asked"}

@@ -1,4 +1,4 @@
-"""The contract of a broker, as tests that every implementation runs.
+"""The contract of brokers, as tests that every implementation runs.
 
     pytest.register_assert_rewrite("chancy.testing.conformance")
     from chancy.testing.conformance import BrokerContract
@@ -6,10 +6,10 @@
     class TestMyBroker(BrokerContract):
         @pytest.fixture
         async def brokers(self) -> AsyncIterator[tuple[Broker, Broker]]:
-            ...  # two open brokers over one empty store; closed afterwards
+            ...  # two open brokers on one empty store; closed afterwards
 
 The tests are async: run them with pytest-asyncio in its automatic mode. Jobs are due in 2001
-or wait for the year 9999, so that neither the clock of the store nor that of the test matters.
+or wait for the year 9999, so neither the clock of the store nor that of the test matters.
 """
 
 from __future__ import annotations
@@ -47,4 +47,4 @@ class BrokerContract(
     WorkerPromises,
     NoticePromises,
 ):
-    """Every promise of `Broker`. A subclass gives the fixture ``brokers``."""
+    """All tests of the contract of `Broker`. A subclass provides the fixture ``brokers``."""

@@ -1,4 +1,4 @@
-"""What the tests of the contract are written with: a broker with a queue and a worker."""
+"""Helpers of the contract tests: a broker with a queue and a worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def prepared(
     limits: str | None = None,
     unique: UniqueKey | None = None,
 ) -> PreparedJob:
-    """A job as `push` takes it."""
+    """A job for `Broker.push`."""
     return PreparedJob(
         id=job_id or new_id(),
         queue=queue,
@@ -65,7 +65,7 @@ def record(worker_id: UUID | None = None, *, host: str = "host", pid: int = 1) -
 
 
 def settlement(claim: Claim, state: State) -> Settlement:
-    """The plainest end of an attempt; ``_replace`` adds to it."""
+    """A minimal settlement of an attempt; extend it by ``_replace``."""
     return Settlement(claim.id, claim.lease, state)
 
 
@@ -93,7 +93,7 @@ class Bench:
         )
 
     async def running(self, *jobs: PreparedJob) -> list[Claim]:
-        """Push jobs, one by default, and claim them: in push order if they are of one priority."""
+        """Push jobs, by default one, and claim them: in push order for equal priorities."""
         await self.push(*(jobs or (prepared(),)))
         return list(await self.claim())
 
@@ -109,7 +109,7 @@ class Bench:
 
 
 class Promises:
-    """Base of the parts of the contract."""
+    """Base class of the parts of the contract."""
 
     @pytest.fixture
     async def bench(self, brokers: tuple[Broker, Broker]) -> Bench:

@@ -1,4 +1,4 @@
-"""What `Broker.cancel` promises."""
+"""Contract tests of `Broker.cancel`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CancelPromises(Promises):
         assert await bench.claim() == []
         assert await bench.broker.counts() == {}
 
-    async def test_a_running_job_is_asked_and_goes_on(self, bench: Bench) -> None:
+    async def test_a_running_job_is_asked_to_stop_and_goes_on(self, bench: Bench) -> None:
         [claim] = await bench.running()
         assert await bench.broker.cancel([claim.id]) == {claim.id: Cancellation.ASKED}
         found = await bench.job(claim.id)
@@ -46,7 +46,7 @@ class CancelPromises(Promises):
         assert await bench.broker.cancel([claim.id]) == {claim.id: Cancellation.FINISHED}
         assert await bench.job(claim.id) == before
 
-    async def test_an_unknown_job_is_said_to_be_unknown(self, bench: Bench) -> None:
+    async def test_an_unknown_job_is_reported_as_unknown(self, bench: Bench) -> None:
         unknown = uuid.uuid4()
         assert await bench.broker.cancel([unknown]) == {unknown: Cancellation.UNKNOWN}
 
@@ -67,7 +67,7 @@ class CancelPromises(Promises):
             unknown: Cancellation.UNKNOWN,
         }
 
-    async def test_a_worker_can_ask_what_it_is_to_stop(self, bench: Bench) -> None:
+    async def test_stop_requests_list_the_cancelled_jobs_of_a_worker(self, bench: Bench) -> None:
         one, other = await bench.running(prepared(), prepared())
         assert await bench.broker.stop_requests(one.worker_id) == []
         await bench.broker.cancel([one.id])
@@ -80,15 +80,15 @@ class CancelPromises(Promises):
         assert await bench.broker.cancel([]) == {}
 
     @pytest.mark.parametrize("state", BACK, ids=lambda state: state.label)
-    async def test_a_job_asked_to_stop_does_not_go_back(self, bench: Bench, state: State) -> None:
+    async def test_a_job_asked_to_stop_is_not_retried(self, bench: Bench, state: State) -> None:
         [claim] = await bench.running()
         await bench.broker.cancel([claim.id])
-        failure = Failure.named("shop.Oops", "it failed before it heard")
+        failure = Failure.named("shop.Oops", "it failed before it was stopped")
         ending = settlement(claim, state)._replace(delay_s=0.0, failure=failure)
         assert await bench.settle(ending) == frozenset()
         found = await bench.job(claim.id)
         assert found.state is State.CANCELLED
-        assert [error["message"] for error in found.errors] == ["it failed before it heard"]
+        assert [error["message"] for error in found.errors] == ["it failed before it was stopped"]
         assert await bench.settle(ending) == frozenset()
         await bench.broker.promote(10)
         assert await bench.claim() == []
@@ -100,7 +100,7 @@ class CancelPromises(Promises):
         await bench.settle(settlement(claim, state))
         assert await bench.state(claim.id) is state
 
-    async def test_a_queue_without_history_forgets_cancelled_jobs(self, bench: Bench) -> None:
+    async def test_a_queue_without_history_drops_cancelled_jobs(self, bench: Bench) -> None:
         await bench.broker.declare(Queue(name="brief", keep_finished=False))
         [job_id] = await bench.push(prepared(queue="brief"))
         assert await bench.broker.cancel([job_id]) == {job_id: Cancellation.CANCELLED}

@@ -1,4 +1,4 @@
-"""What `Broker.claim` promises."""
+"""Contract tests of `Broker.claim`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ClaimPromises(Promises):
         expected = [ids[place] for place in (3, 1, 4, 0, 5, 2)]
         assert [claim.id for claim in await bench.claim()] == expected
 
-    async def test_urgent_jobs_pass_those_that_were_there_before(self, bench: Bench) -> None:
+    async def test_urgent_jobs_overtake_jobs_pushed_before(self, bench: Bench) -> None:
         calm = await bench.push(prepared(), prepared())
         [first] = await bench.claim(limit=1, thorough=False)
         urgent = await bench.push(prepared(priority=1))
@@ -94,7 +94,7 @@ class ClaimPromises(Promises):
         assert (second.id, second.attempt) == (first.id, 2)
         assert second.lease != first.lease
 
-    async def test_a_queue_gives_only_its_own_jobs(self, bench: Bench) -> None:
+    async def test_a_claim_returns_jobs_of_its_queue_only(self, bench: Bench) -> None:
         await bench.broker.declare(Queue(name="other"))
         await bench.push(prepared(queue="other"))
         assert await bench.claim() == []
@@ -107,27 +107,27 @@ class ClaimPromises(Promises):
         assert await bench.claim() == []
         assert await bench.state(running.id) is State.RUNNING
 
-    async def test_a_paused_queue_gives_none(self, bench: Bench) -> None:
+    async def test_no_jobs_are_claimed_from_a_paused_queue(self, bench: Bench) -> None:
         await bench.push(prepared())
         await bench.broker.pause("default")
         assert await bench.claim() == []
         await bench.broker.resume("default")
         assert len(await bench.claim()) == 1
 
-    async def test_a_paused_queue_goes_on_at_its_time(self, bench: Bench) -> None:
+    async def test_a_pause_ends_at_its_resume_time(self, bench: Bench) -> None:
         await bench.push(prepared())
         await bench.broker.pause("default", resume_at=FUTURE)
         assert await bench.claim() == []
         await bench.broker.pause("default", resume_at=PAST)
         assert len(await bench.claim()) == 1
 
-    async def test_a_worker_that_is_not_registered_gets_none(self, bench: Bench) -> None:
+    async def test_an_unregistered_worker_claims_nothing(self, bench: Bench) -> None:
         await bench.push(prepared())
         broker = bench.broker
         assert await broker.claim("default", worker_id=uuid.uuid4(), limit=1) == []
         assert await bench.state((await bench.claim())[0].id) is State.RUNNING
 
-    async def test_a_thorough_look_finds_jobs_at_their_old_place(self, bench: Bench) -> None:
+    async def test_a_thorough_claim_finds_jobs_at_their_old_position(self, bench: Bench) -> None:
         first, second, third = await bench.running(*(prepared() for _ in range(3)))
         await bench.push(prepared())
         [last] = await bench.claim(thorough=False)
@@ -137,7 +137,7 @@ class ClaimPromises(Promises):
         assert [claim.position for claim in back] == [first.position, third.position]
         assert first.position < second.position < third.position < last.position
 
-    async def test_a_claim_of_no_jobs_gives_none(self, bench: Bench) -> None:
+    async def test_a_claim_with_limit_0_returns_nothing(self, bench: Bench) -> None:
         await bench.push(prepared())
         assert await bench.claim(limit=0) == []
 

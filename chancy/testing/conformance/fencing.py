@@ -1,4 +1,4 @@
-"""What `Broker.settle` promises about leases."""
+"""Contract tests of `Broker.settle`: leases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FencePromises(Promises):
         [old] = await bench.running()
         await bench.settle(settlement(old, State.PENDING)._replace(refund=True))
         [new] = await bench.claim()
-        # The attempt is the same number again: only the lease tells the two apart.
+        # Both attempts have the same number: only the lease differs.
         assert new.attempt == old.attempt
         before = await bench.job(new.id)
         assert await bench.settle(settlement(old, state)._replace(crashed=True)) == {old.id}
@@ -99,7 +99,7 @@ class FencePromises(Promises):
         assert await bench.settle(*batch) == frozenset()
         assert await bench.broker.counts() == {}
 
-    async def test_a_second_opinion_changes_nothing(self, bench: Bench) -> None:
+    async def test_a_second_settlement_changes_nothing(self, bench: Bench) -> None:
         [claim] = await bench.running()
         await bench.settle(settlement(claim, State.SUCCEEDED))
         before = await bench.job(claim.id)

@@ -1,4 +1,4 @@
-"""Values that break brokers: they go through unchanged, or fail alone."""
+"""Contract tests with hostile values: stored unchanged, or only their job fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chancy.queue.queue import Queue
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, Promises, prepared, settlement
 
-#: Text that JSON and Postgres can hold, and that programs trip over.
+#: Strings that JSON and Postgres can hold, and that often break programs.
 HOSTILE_TEXT = {
     "quotes": "it's \"quoted\" `twice` $$ $1 $body$ 'or 1=1; drop table jobs; --",
     "placeholders": "%s %(name)s %% {} {0} {schema} :name ? ${HOME} #{x}",
@@ -32,7 +32,7 @@ HOSTILE_TEXT = {
 }
 #: Names that `chancy.checks` allows.
 QUEUE_NAMES = ["a", "0", "-", "..", "a.b:c/d-e_F", "../..", "--", "select", "x" * 128]
-#: Settlement fields that a store of ``jsonb`` and timestamps cannot hold.
+#: Fields of settlements that ``jsonb`` and timestamps cannot hold.
 UNSTORABLE: dict[str, dict[str, Any]] = {
     "result-nul": {"result": '"\\u0000"'},
     "result-surrogate": {"result": '"\\ud800"'},
@@ -79,7 +79,9 @@ class HostilePromises(Promises):
         assert await bench.broker.delete_queue(name)
 
     @pytest.mark.parametrize("name", UNSTORABLE)
-    async def test_what_cannot_be_stored_fails_alone(self, bench: Bench, name: str) -> None:
+    async def test_a_settlement_that_cannot_be_stored_fails_alone(
+        self, bench: Bench, name: str
+    ) -> None:
         before, bad, after = await bench.running(*(prepared() for _ in range(3)))
         batch = [
             settlement(before, State.SUCCEEDED)._replace(result="1"),
@@ -91,7 +93,7 @@ class HostilePromises(Promises):
         found = await bench.broker.get([before.id, after.id])
         assert (found[before.id].state, found[before.id].result) == (State.SUCCEEDED, 1)
         assert (found[after.id].state, found[after.id].meta) == (State.SCHEDULED, {"n": 1})
-        # Its answer lost, the batch is sent again.
+        # The reply was lost, so the batch is sent again.
         assert await bench.settle(*batch) == frozenset()
 
     async def test_a_retry_that_cannot_be_stored_is_not_retried(self, bench: Bench) -> None:
@@ -114,7 +116,7 @@ class HostilePromises(Promises):
     @pytest.mark.parametrize("text", ["nul \x00", "half \ud800 a pair", *HOSTILE_TEXT.values()])
     async def test_a_hostile_failure_fails_its_job_only(self, bench: Bench, text: str) -> None:
         bad, good = await bench.running(prepared(), prepared())
-        # Made by hand: `Failure.of` and `Failure.named` would have cleaned it.
+        # Built directly, as `Failure.of` and `Failure.named` would sanitize it.
         failure = Failure(types=(f"shop.{text}",), message=text, trace=text)
         stale = await bench.settle(
             settlement(bad, State.FAILED)._replace(failure=failure),

@@ -1,4 +1,4 @@
-"""What `Broker.get`, `find` and `counts` promise."""
+"""Contract tests of `Broker.get`, `find`, `counts` and `position`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, 
 
 
 class ListPromises(Promises):
-    async def test_get_gives_what_is_there(self, bench: Bench) -> None:
+    async def test_get_returns_existing_jobs(self, bench: Bench) -> None:
         ids = await bench.push(prepared(), prepared())
         found = await bench.broker.get([*ids, uuid.uuid4()])
         assert set(found) == set(ids)
@@ -78,9 +78,9 @@ class ListPromises(Promises):
         }
         assert await bench.state(running.id) is State.RUNNING
 
-    # Where one stands
+    # Positions
 
-    async def test_a_pending_job_knows_how_many_go_before_it(self, bench: Bench) -> None:
+    async def test_a_position_counts_the_jobs_ahead(self, bench: Bench) -> None:
         first, last, urgent = await bench.push(prepared(), prepared(), prepared(priority=5))
         await bench.push(prepared(), prepared(queue="other"))
         ahead = {}
@@ -92,14 +92,14 @@ class ListPromises(Promises):
             assert 0 <= place.waited_s < 60
         assert ahead == {urgent: 0, first: 1, last: 2}
 
-    async def test_a_running_job_knows_its_neighbours(self, bench: Bench) -> None:
+    async def test_a_position_of_a_running_job_counts_running_jobs(self, bench: Bench) -> None:
         claim, _ = await bench.running(prepared(), prepared())
         place = await bench.broker.position(claim.id)
         assert place is not None
         assert (place.ahead, place.running) == (0, 2)
         assert 0 <= place.claimed_s < 60
 
-    async def test_a_pending_job_may_know_some_of_those_that_run(self, bench: Bench) -> None:
+    async def test_a_position_may_list_running_jobs(self, bench: Bench) -> None:
         claims = await bench.running(*(prepared() for _ in range(6)))
         await bench.running(prepared(queue="other"))
         [id] = await bench.push(prepared())
@@ -113,14 +113,14 @@ class ListPromises(Promises):
             assert holder.worker_id == bench.worker_id
             assert 0 <= holder.claimed_s < 60
 
-    async def test_a_scheduled_job_knows_when_it_is_due(self, bench: Bench) -> None:
+    async def test_a_position_of_a_scheduled_job_has_its_due_time(self, bench: Bench) -> None:
         [id] = await bench.push(prepared(delay_s=90.0))
         place = await bench.broker.position(id)
         assert place is not None
         assert 60 < place.due_s <= 90
         assert place.ahead == 0
 
-    async def test_what_is_finished_or_unknown_has_no_place(self, bench: Bench) -> None:
+    async def test_finished_and_unknown_jobs_have_no_position(self, bench: Bench) -> None:
         [claim] = await bench.running()
         await bench.settle(settlement(claim, State.SUCCEEDED))
         assert await bench.broker.position(claim.id) is None

@@ -1,4 +1,4 @@
-"""What `Broker.note` promises: running jobs may say something of themselves."""
+"""Contract tests of `Broker.update_meta`: notes of running jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chancy.attempt.settlement import Note
 from chancy.states import TRANSITIONS, State
 from chancy.testing.conformance.bench import Bench, Promises, prepared, settlement
 
-#: What a store of ``jsonb`` cannot put over an object.
+#: Strings that ``jsonb`` cannot merge into an object.
 UNSTORABLE = {
     "array": "[1]",
     "text": '"text"',
@@ -46,7 +46,7 @@ class NotePromises(Promises):
             assert await bench.broker.update_meta([note(claim, meta)]) == frozenset()
         assert (await bench.job(claim.id)).meta == {"said": 2}
 
-    async def test_a_noted_job_is_settled_as_ever(self, bench: Bench) -> None:
+    async def test_a_job_with_a_note_is_settled_as_usual(self, bench: Bench) -> None:
         [claim] = await bench.running()
         await bench.broker.update_meta([note(claim, '{"said": 1, "more": 2}')])
         ending = settlement(claim, State.SUCCEEDED)._replace(meta='{"said": 3}')
@@ -72,24 +72,22 @@ class NotePromises(Promises):
     @pytest.mark.parametrize(
         "state", sorted(TRANSITIONS[State.RUNNING]), ids=lambda state: state.label
     )
-    async def test_an_attempt_that_has_ended_says_nothing_more(
-        self, bench: Bench, state: State
-    ) -> None:
+    async def test_a_note_of_an_ended_attempt_is_stale(self, bench: Bench, state: State) -> None:
         [claim] = await bench.running()
         await bench.settle(settlement(claim, state))
         assert await bench.broker.update_meta([note(claim)]) == {claim.id}
         assert (await bench.job(claim.id)).meta == {}
 
-    async def test_the_attempt_before_says_nothing_more(self, bench: Bench) -> None:
+    async def test_a_note_of_the_previous_attempt_is_stale(self, bench: Bench) -> None:
         [before] = await bench.running()
         await bench.settle(settlement(before, State.PENDING))
         [now] = await bench.claim()
         assert await bench.broker.update_meta([note(before)]) == {before.id}
         assert await bench.broker.update_meta([note(now)]) == frozenset()
 
-    async def test_a_job_that_is_not_there_is_said_to_be_gone(self, bench: Bench) -> None:
-        nobody = Note(uuid.uuid4(), uuid.uuid4(), "{}")
-        assert await bench.broker.update_meta([nobody]) == {nobody.id}
+    async def test_a_note_of_an_unknown_job_is_stale(self, bench: Bench) -> None:
+        unknown = Note(uuid.uuid4(), uuid.uuid4(), "{}")
+        assert await bench.broker.update_meta([unknown]) == {unknown.id}
 
     @pytest.mark.parametrize("name", UNSTORABLE)
     async def test_a_note_that_cannot_be_stored_fails_alone(self, bench: Bench, name: str) -> None:
@@ -103,7 +101,7 @@ class NotePromises(Promises):
             {"kept": 1, "said": 1},
             {"kept": 1},
         ]
-        # The job at fault goes on.
+        # The job of the refused note goes on.
         assert await bench.broker.update_meta([note(claims[2])]) == frozenset()
         assert await bench.settle(settlement(claims[2], State.SUCCEEDED)) == frozenset()
 

@@ -1,4 +1,4 @@
-"""What `Broker.promote` promises."""
+"""Contract tests of `Broker.promote` and `run_now`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chancy.testing.conformance.bench import (
 
 class PromotePromises(Promises):
     async def _scheduled(self, bench: Bench, days: list[int]) -> list[object]:
-        """Jobs that have been due since so many days after PAST, in this order."""
+        """Scheduled jobs that were due these numbers of days after `PAST`, in this order."""
         claims = await bench.running(*(prepared() for _ in days))
         await bench.settle(
             *(
@@ -47,7 +47,7 @@ class PromotePromises(Promises):
             assert [claim.id for claim in await bench.claim()] == [expected]
         assert await bench.broker.promote(1) == (0, None)
 
-    async def test_a_promoted_job_stands_behind_those_that_waited(self, bench: Bench) -> None:
+    async def test_a_promoted_job_queues_behind_waiting_jobs(self, bench: Bench) -> None:
         [returning] = await self._scheduled(bench, [0])
         waiting = await bench.push(prepared())
         await bench.broker.promote(10)
@@ -59,20 +59,20 @@ class PromotePromises(Promises):
         assert promotion.promoted == 0
         assert await bench.state(job_id) is State.SCHEDULED
 
-    async def test_it_says_when_the_next_is_due(self, bench: Bench) -> None:
+    async def test_promote_returns_when_the_next_job_is_due(self, bench: Bench) -> None:
         assert await bench.broker.promote(10) == (0, None)
         await bench.push(prepared(delay_s=7200.0), prepared(delay_s=3600.0))
         next_due_s = (await bench.broker.promote(10)).next_due_s
         assert next_due_s is not None
         assert 3500.0 < next_due_s <= 3600.0
 
-    async def test_it_says_when_the_year_9999_is_next(self, bench: Bench) -> None:
+    async def test_the_next_due_time_may_be_in_the_year_9999(self, bench: Bench) -> None:
         await bench.push(prepared(run_at=FUTURE))
         next_due_s = (await bench.broker.promote(10)).next_due_s
         assert next_due_s is not None
         assert next_due_s > 1e9
 
-    async def test_more_that_are_due_are_due_now(self, bench: Bench) -> None:
+    async def test_due_jobs_over_the_limit_are_due_now(self, bench: Bench) -> None:
         await self._scheduled(bench, [1, 2])
         promotion = await bench.broker.promote(1)
         assert promotion.promoted == 1

@@ -1,4 +1,4 @@
-"""What `Broker.push` promises."""
+"""Contract tests of `Broker.push` and `push_many`."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ class PushPromises(Promises):
         [again] = await bench.claim()
         assert (again.id, again.attempt) == (claim.id, 1)
         assert again.lease != claim.lease
-        # The history shows its last end.
+        # The history shows the last outcome.
         await bench.settle(settlement(again, State.FAILED))
         assert await bench.state(claim.id) is State.FAILED
 
-    async def test_all_or_none(self, bench: Bench) -> None:
+    async def test_a_push_is_stored_all_or_none(self, bench: Bench) -> None:
         good, bad = prepared(), prepared(arguments='{"nul": "\\u0000"}')
         with pytest.raises(StatementFailed):
             await bench.push(good, bad)
@@ -132,8 +132,8 @@ class PushPromises(Promises):
             await bench.broker.push_many(chunks())
         assert await bench.broker.get([first[0].id, first[-1].id]) == {}
 
-    async def test_what_is_no_transaction_is_refused(self, bench: Bench) -> None:
-        # Where it is offered, this is still no connection of the caller's.
+    async def test_within_must_be_a_transaction(self, bench: Bench) -> None:
+        # Even where `within` is supported, this is not a connection.
         job = prepared()
         with pytest.raises(TypeError):
             await bench.broker.push([job], within=object())

@@ -1,4 +1,4 @@
-"""What a broker promises about queues."""
+"""Contract tests of queues."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class QueuePromises(Promises):
         assert await bench.broker.resume("default") is True
         assert await self._pausing(bench) == (False, None)
 
-    async def test_a_queue_whose_time_has_come_is_not_paused(self, bench: Bench) -> None:
+    async def test_a_queue_is_not_paused_after_its_resume_time(self, bench: Bench) -> None:
         await bench.broker.pause("default", resume_at=PAST)
         [queue] = await bench.broker.queues()
         assert queue.paused is False
@@ -101,13 +101,13 @@ class QueuePromises(Promises):
         [queue] = await bench.broker.queues()
         return queue.paused, queue.resume_at
 
-    async def test_what_is_not_there_is_said_to_be_missing(self, bench: Bench) -> None:
+    async def test_calls_about_an_unknown_queue_return_false(self, bench: Bench) -> None:
         assert await bench.broker.pause("nobody", resume_at=PAST) is False
         assert await bench.broker.resume("nobody") is False
         assert await bench.broker.delete_queue("nobody") is False
         assert [queue.name for queue in await bench.broker.queues()] == ["default"]
 
-    async def test_queues_come_by_name(self, bench: Bench) -> None:
+    async def test_queues_are_sorted_by_name(self, bench: Bench) -> None:
         for name in ("b", "z", "0", "a"):
             await bench.broker.declare(Queue(name=name))
         names = [queue.name for queue in await bench.broker.queues()]

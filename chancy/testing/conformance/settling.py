@@ -1,4 +1,4 @@
-"""What `Broker.settle` promises for settlements whose lease is good."""
+"""Contract tests of `Broker.settle` with valid leases."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FINAL = [state for state in TARGETS if state.final]
 
 class SettlePromises(Promises):
     @pytest.mark.parametrize("state", TARGETS, ids=lambda state: state.label)
-    async def test_a_running_job_becomes_what_is_asked(self, bench: Bench, state: State) -> None:
+    async def test_a_running_job_gets_the_settled_state(self, bench: Bench, state: State) -> None:
         [claim] = await bench.running()
         assert await bench.settle(settlement(claim, state)) == frozenset()
         found = await bench.job(claim.id)
         assert (found.state, found.attempt, found.crashes) == (state, 1, 0)
         assert (found.finished_at is not None) is state.final
-        # Nobody runs what went back; who ran what has ended is part of its history.
+        # A job that goes back has no worker; a finished job keeps its last one.
         assert found.worker_id == (bench.worker_id if state.final else None)
 
     async def test_a_result_is_kept(self, bench: Bench) -> None:
@@ -40,7 +40,7 @@ class SettlePromises(Promises):
         await bench.settle(ending)
         assert (await bench.job(claim.id)).result == {"total": [1, "ü", None]}
 
-    async def test_a_finished_job_keeps_what_it_was(self, bench: Bench) -> None:
+    async def test_a_finished_job_keeps_its_fields(self, bench: Bench) -> None:
         job = prepared(priority=-5, arguments='{"a": 1}', meta='{"m": 2}')
         [claim] = await bench.running(job)
         before = await bench.job(job.id)
@@ -121,7 +121,7 @@ class SettlePromises(Promises):
         assert 600.0 <= (found.run_at - found.pushed_at).total_seconds() < 660.0
         assert (await bench.broker.promote(10)).promoted == 0
 
-    async def test_a_snooze_waits_for_its_moment(self, bench: Bench) -> None:
+    async def test_a_snooze_waits_for_its_time(self, bench: Bench) -> None:
         [claim] = await bench.running()
         await bench.settle(settlement(claim, State.SCHEDULED)._replace(run_at=FUTURE))
         assert (await bench.job(claim.id)).run_at == FUTURE
@@ -152,7 +152,7 @@ class SettlePromises(Promises):
         assert await bench.settle() == frozenset()
 
     @pytest.mark.parametrize("state", FINAL, ids=lambda state: state.label)
-    async def test_a_queue_without_history_forgets_all_but_failures(
+    async def test_a_queue_without_history_keeps_failures_only(
         self, bench: Bench, state: State
     ) -> None:
         await bench.broker.declare(Queue(name="brief", keep_finished=False))

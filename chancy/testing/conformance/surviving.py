@@ -1,4 +1,4 @@
-"""What a broker promises about workers, and about the jobs of those that are gone."""
+"""Contract tests of workers, and of jobs orphaned by dead ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PATIENT_S = 3600.0
 
 
 async def beat(broker: Broker, worker_id: uuid.UUID) -> bool:
-    """One heartbeat, from a thread as a worker sends it."""
-    pulse = broker.heartbeat(worker_id)
+    """Send one heartbeat, from a thread as a worker does."""
+    heartbeat = broker.heartbeat(worker_id)
     try:
-        return await asyncio.to_thread(pulse.beat)
+        return await asyncio.to_thread(heartbeat.beat)
     finally:
-        await asyncio.to_thread(pulse.close)
+        await asyncio.to_thread(heartbeat.close)
 
 
 class WorkerPromises(Promises):
-    async def test_what_a_worker_runs_is_told_with_its_leases(self, bench: Bench) -> None:
+    async def test_running_returns_the_jobs_of_a_worker_with_leases(self, bench: Bench) -> None:
         first, second, ended = await bench.running(prepared(), prepared(), prepared())
         await bench.settle(settlement(ended, State.SUCCEEDED))
         other = Bench(bench.broker)
@@ -51,7 +51,7 @@ class WorkerPromises(Promises):
         assert listed.beat_at is not None
         assert 0.0 <= listed.silent_s < PATIENT_S
 
-    async def test_registering_again_is_a_beat(self, bench: Bench) -> None:
+    async def test_registering_again_is_a_heartbeat(self, bench: Bench) -> None:
         [before] = await bench.broker.workers()
         await bench.broker.register(record(bench.worker_id))
         [after] = await bench.broker.workers()
@@ -68,7 +68,7 @@ class WorkerPromises(Promises):
         assert await beat(bench.broker, bench.worker_id) is False
         await bench.broker.unregister(bench.worker_id)
 
-    async def test_a_worker_beats(self, bench: Bench) -> None:
+    async def test_a_worker_sends_heartbeats(self, bench: Bench) -> None:
         [before] = await bench.broker.workers()
         assert await beat(bench.broker, bench.worker_id) is True
         [after] = await bench.broker.workers()
@@ -91,7 +91,7 @@ class WorkerPromises(Promises):
         assert await bench.broker.announce(bench.worker_id, ["a"], {}) is False
         assert await bench.broker.workers() == []
 
-    async def test_a_worker_nobody_knows_cannot_beat(self, bench: Bench) -> None:
+    async def test_an_unknown_worker_cannot_send_heartbeats(self, bench: Bench) -> None:
         assert await beat(bench.broker, uuid.uuid4()) is False
         assert len(await bench.broker.workers()) == 1
 
@@ -100,7 +100,9 @@ class WorkerPromises(Promises):
         assert await bench.broker.orphans(silent_s=PATIENT_S, limit=10) == []
         assert len(await bench.broker.workers()) == 1
 
-    async def test_the_claims_of_a_silent_worker_are_orphans(self, bench: Bench) -> None:
+    async def test_the_claims_of_a_worker_without_heartbeats_are_orphans(
+        self, bench: Bench
+    ) -> None:
         claims = await bench.running(prepared(meta='{"a": 1}'), prepared())
         orphans = await bench.broker.orphans(silent_s=0.0, limit=10)
         assert sorted(orphans) == sorted(claims)
@@ -156,7 +158,7 @@ class WorkerPromises(Promises):
         assert await bench.settle(settlement(old, State.SUCCEEDED)) == {old.id}
         assert await bench.state(old.id) is State.RUNNING
 
-    async def test_a_worker_declared_dead_may_settle_what_nobody_took_back(
+    async def test_a_worker_declared_dead_may_settle_jobs_not_rescued_yet(
         self, bench: Bench
     ) -> None:
         [claim] = await bench.running()
@@ -166,10 +168,10 @@ class WorkerPromises(Promises):
 
     async def test_two_rescuers_count_one_crash(self, bench: Bench) -> None:
         await bench.running()
-        [one] = await bench.broker.orphans(silent_s=0.0, limit=10)
-        [two] = await bench.broker.orphans(silent_s=0.0, limit=10)
-        for orphan in (one, two):
+        [first] = await bench.broker.orphans(silent_s=0.0, limit=10)
+        [second] = await bench.broker.orphans(silent_s=0.0, limit=10)
+        for orphan in (first, second):
             back = settlement(orphan, State.PENDING)._replace(refund=True, crashed=True)
             assert await bench.settle(back) == frozenset()
-        found = await bench.job(one.id)
+        found = await bench.job(first.id)
         assert (found.state, found.attempt, found.crashes) == (State.PENDING, 0, 1)

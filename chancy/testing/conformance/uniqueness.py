@@ -1,4 +1,4 @@
-"""What `Broker.push` promises of jobs with unique keys. For brokers with `Capability.UNIQUE`."""
+"""Contract tests of unique keys, for brokers with `Capability.UNIQUE`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chancy.testing.conformance.bench import FUTURE, Bench, Promises, prepared, 
 
 
 def rule(name: str = "a", on_conflict: OnConflict = "skip", **more: Any) -> UniqueKey:
-    """A rule whose keys are not in the order of their names."""
+    """A unique key; the order of keys differs from that of their names."""
     return UniqueKey(hashlib.sha256(name.encode()).digest(), on_conflict, **more)
 
 
@@ -71,24 +71,24 @@ class UniquePromises(Promises):
     @pytest.mark.parametrize(
         "state", [State.SUCCEEDED, State.FAILED, State.CANCELLED], ids=lambda s: s.label
     )
-    async def test_the_end_of_a_job_gives_its_key_back(self, bench: Bench, state: State) -> None:
+    async def test_the_end_of_a_job_frees_its_key(self, bench: Bench, state: State) -> None:
         [claim] = await bench.running(keyed())
         await bench.settle(settlement(claim, state))
         assert await bench.broker.push([keyed()]) == {}
         again = keyed()
         assert list(await bench.broker.push([again])) == [again.id]
 
-    async def test_cancelling_a_job_gives_its_key_back(self, bench: Bench) -> None:
+    async def test_cancelling_a_job_frees_its_key(self, bench: Bench) -> None:
         [waiting] = await bench.push(keyed())
         await bench.broker.cancel([waiting])
         assert await bench.broker.push([keyed()]) == {}
 
-    async def test_a_claim_gives_a_key_back_that_is_held_until_then(self, bench: Bench) -> None:
+    async def test_a_claim_frees_a_key_held_until_the_claim(self, bench: Bench) -> None:
         [claim] = await bench.running(keyed(until_claim=True))
         after, late = keyed(until_claim=True), keyed(until_claim=True)
         assert await bench.broker.push([after]) == {}
         assert await bench.broker.push([late]) == {late.id: after.id}
-        # One that goes back has no key any more: this can conflict with nothing.
+        # A job that goes back holds no key any more, so it conflicts with nothing.
         back = settlement(claim, State.PENDING)
         assert await bench.settle(back) == frozenset()
         assert {found.id for found in await bench.claim()} == {claim.id, after.id}
@@ -113,7 +113,7 @@ class UniquePromises(Promises):
             claimed += [claim.id for claim in claims]
         assert claimed == [first.id, *(job.id for job in stored)]
 
-    async def test_many_at_one_moment_are_one_job(
+    async def test_concurrent_pushes_store_one_job_for_each_key(
         self, bench: Bench, brokers: tuple[Broker, Broker]
     ) -> None:
         jobs = [[keyed(str(key)) for key in range(20)] for _ in range(16)]
@@ -123,11 +123,11 @@ class UniquePromises(Promises):
         )
         claims = await bench.claim(1_000)
         assert len(claims) == 20
-        stand_ins = {id: by for answer in found for id, by in answer.items()}
-        assert len(stand_ins) == 15 * 20
-        assert set(stand_ins.values()) <= {claim.id for claim in claims}
+        existing = {id: by for answer in found for id, by in answer.items()}
+        assert len(existing) == 15 * 20
+        assert set(existing.values()) <= {claim.id for claim in claims}
 
-    # What becomes of a conflict
+    # Conflicts
 
     async def test_a_conflict_can_be_an_error(self, bench: Bench) -> None:
         [first] = await bench.push(keyed())
@@ -167,7 +167,7 @@ class UniquePromises(Promises):
         assert (found.arguments, found.priority) == ({"n": 2}, 5)
         assert [claim.id for claim in await bench.claim()] == [first, rival]
 
-    async def test_who_is_replaced_keeps_the_place(self, bench: Bench) -> None:
+    async def test_a_replaced_job_keeps_its_position(self, bench: Bench) -> None:
         [first] = await bench.push(keyed())
         [rival] = await bench.push(prepared())
         await bench.broker.push([keyed(on_conflict="replace", arguments='{"n": 2}')])
@@ -183,7 +183,7 @@ class UniquePromises(Promises):
         assert (await bench.job(job_id)).run_at is None
         assert [claim.id for claim in await bench.claim(thorough=False)] == [job_id]
 
-    async def test_workers_hear_that_a_job_was_replaced(
+    async def test_workers_are_notified_of_a_replaced_job(
         self, bench: Bench, brokers: tuple[Broker, Broker]
     ) -> None:
         await bench.push(keyed(run_at=FUTURE))
@@ -213,7 +213,7 @@ class UniquePromises(Promises):
             assert abs(found.run_at - first.pushed_at - timedelta(seconds=due_s)).seconds < 60
             assert found.state is State.SCHEDULED
 
-    # For a time
+    # Periods
 
     async def test_a_period_outlasts_the_job(self, bench: Bench) -> None:
         [claim] = await bench.running(keyed(period_s=3600.0))
@@ -227,14 +227,14 @@ class UniquePromises(Promises):
 
     async def test_a_period_ends(self, bench: Bench) -> None:
         [claim] = await bench.running(keyed(period_s=1e-6))
-        # It runs yet, and so has its key.
+        # The job still runs, so it holds its key.
         again = keyed(period_s=3600.0)
         assert await bench.broker.push([again]) == {again.id: claim.id}
         await bench.settle(settlement(claim, State.SUCCEEDED))
         assert await bench.broker.push([again]) == {}
         assert await bench.state(again.id) is State.PENDING
 
-    async def test_many_at_one_moment_are_one_job_of_a_period(
+    async def test_concurrent_pushes_store_one_job_for_a_period(
         self, bench: Bench, brokers: tuple[Broker, Broker]
     ) -> None:
         jobs = [keyed(period_s=3600.0, until_claim=True) for _ in range(16)]

@@ -1,5 +1,5 @@
--- Everything in the schema but rows, one line of text each. Days of the history are passed over:
--- they are made as time goes. Reads catalogs, locks nothing.
+-- Everything in the schema except rows, one line of text each. Daily partitions of the history are
+-- left out: they are created as time passes. Reads catalogs, locks nothing.
 with relations as (
   select c.oid, c.relname, c.relkind, c.reloptions
   from pg_catalog.pg_class c

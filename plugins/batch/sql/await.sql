@@ -1,4 +1,4 @@
--- Asks for a notice when these batches end, and gives the states of those that are there.
+-- Requests notifications when these batches end, and returns the states of those that exist.
 -- Index: the primary keys. Locks: what it inserts. Safe to repeat.
 with asked as (
   insert into {schema}.awaited (id)

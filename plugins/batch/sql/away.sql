@@ -1,5 +1,5 @@
--- Up to $3 jobs of batches behind ($1, $2), by batch and job, that have not ended as far as it is known here,
--- and that another broker has; with whether their batch was asked to stop.
+-- Up to $3 jobs of batches after ($1, $2), by batch and job, that are in another broker and have not
+-- ended as far as Postgres knows, with whether their batch was asked to stop.
 -- Index: batches_jobs_away, the primary key of batches. No locks. Safe to repeat.
 select m.batch_id, m.job_id, b.stop_asked_at is not null
 from (

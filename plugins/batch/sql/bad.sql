@@ -1,4 +1,4 @@
--- Jobs of a batch behind ($2) that have failed (5) or were cancelled (6), by id, at most $3 of them.
+-- Up to $3 jobs of a batch after $2, by id, that failed (5) or were cancelled (6).
 -- Index: batches_jobs_ended. No locks. Safe to repeat.
 select m.job_id, m.state
 from {schema}.batches_jobs as m

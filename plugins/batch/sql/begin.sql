@@ -1,4 +1,4 @@
--- Makes a batch with its callbacks; see the function. Index: the primary keys.
+-- Stores a batch with its callbacks; see the function. Index: the primary keys.
 -- Locks: what it inserts. Safe to repeat.
 select {schema}.batches_begin(
   $1::uuid, $2::text, $3::boolean, $4::smallint[], $5::uuid[], $6::text[], $7::smallint[], $8::text[],

@@ -1,4 +1,4 @@
--- Batches, newest first, each with its counts: $1 ids, $2 name, $3 states, what is null does not matter;
+-- Batches, newest first, each with its counts: $1 ids, $2 name, $3 states (null matches all);
 -- $4 older than this one; $5 at most. Index: the primary keys, or batches_name. No locks.
 -- Safe to repeat.
 select

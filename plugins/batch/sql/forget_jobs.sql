@@ -1,4 +1,4 @@
--- Forgets jobs of batches that ended over $1 seconds ago, up to $2 of them. Gives how many.
+-- Deletes up to $2 jobs of batches that ended over $1 seconds ago. Returns how many.
 -- Index: batches_finished, the primary key of batches_jobs. Locks: what it deletes, skipping locked
 -- rows. Safe to repeat.
 with gone as (

@@ -1,5 +1,5 @@
--- Jobs of a batch behind ($2) that are not finished, by id, of at most $3 that have not ended and that no
--- other broker has; the last one that was looked at is given in any case, with false if it is finished.
+-- Scans up to $3 jobs of a batch after $2, by id, that have not ended and are in no other broker;
+-- returns those that are not finished, and in any case the last one, with false if it is finished.
 -- Index: batches_jobs_going, the primary key of jobs. No locks. Safe to repeat.
 select s.job_id, s.live
 from (

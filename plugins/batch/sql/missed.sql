@@ -1,7 +1,7 @@
--- Of up to $3 jobs of batches behind ($1, $2) that have not ended, and that no other broker has: those
--- that are not in jobs, with what became of them, if that is known; and those that run on in a batch that
--- was asked to stop (goes_on). The last column: what is gone of such a batch was cancelled. The last one that
--- was looked at is among them in any case, as the place to go on from.
+-- Scans up to $3 jobs of batches after ($1, $2) that have not ended and are in no other broker.
+-- Returns jobs that are not in the table of jobs, with their outcome if known, jobs that go on in a
+-- batch that was asked to stop (goes_on), and in any case the last one scanned, as the position to
+-- continue from. By the last column, a missing job counts as cancelled.
 -- Index: batches_jobs_going, the primary keys, finished_jobs_id. No locks. Safe to repeat.
 with seen as materialized (
   select o.batch_id, o.job_id

@@ -1,5 +1,5 @@
--- Of up to $3 jobs of batches behind ($1, $2) that did not go well, by batch and job: the last replays of
--- their dead letters and how those ended, unless that was told; null for the others.
+-- Scans up to $3 jobs of batches after ($1, $2), by batch and job, that ended without success: the
+-- last replays of their dead letters, with their outcome unless it is reported; null for others.
 -- Index: batches_jobs_ended, the primary keys of batches_jobs and dead_letters, finished_jobs_id.
 -- No locks. Safe to repeat.
 select s.batch_id, s.job_id, r.id, r.state

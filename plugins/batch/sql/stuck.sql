@@ -1,6 +1,6 @@
--- Batches behind ($1) that run, are not open, and have no job that has not ended, as when who closed one
--- did not come to look; of $2 that run. The last one that was looked at is among them in any case.
--- Index: batches_going, the primary keys. No locks. Safe to repeat.
+-- Scans up to $2 running batches after $1; returns those that are not open and have no job that has
+-- not ended, for example because a process died between closing and ending a batch. Also returns the
+-- last one scanned. Index: batches_going, the primary keys. No locks. Safe to repeat.
 select s.id, s.stuck
 from (
   select b.id, lead(b.id) over (order by b.id) is null as last, not b.open

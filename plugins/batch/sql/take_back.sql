@@ -1,6 +1,6 @@
--- Takes up to $2 jobs of a batch back from the outbox of Redis, those that no relay has at the moment.
--- Index: none, the whole of the outbox; batches_jobs_away. Locks: what it deletes, skipping locked rows.
--- Safe to repeat.
+-- Removes up to $2 jobs of a batch from the outbox of Redis, except those that a relay is sending.
+-- Index: none, the whole of the outbox; batches_jobs_away. Locks: what it deletes, skipping locked
+-- rows. Safe to repeat.
 delete from {schema}.redis_outbox as d
 where d.pos = any (array(
   select o.pos

@@ -1,7 +1,7 @@
--- Takes the ends of steps, and starts what they let go on, $10 of it at most; gives how many pieces are
--- left; see the function. Who is cut off or frozen before the end of the transaction, which is never one of
--- a caller's, holds the locks for 10 s at most.
--- $1, $3 and $5 have one element where it is that of all.
+-- Stores outcomes of steps and starts the steps they enable, at most $10 of them; returns the number
+-- of pieces left; see the function. A session that hangs before the end of the transaction, which is
+-- never a caller's, holds its locks for 10 s at most.
+-- $1, $3 and $5 have one element if all values are equal.
 -- Index: the primary keys. Locks: workflows by id, steps and joins by workflow and name.
 -- Safe to repeat.
 select set_config('idle_in_transaction_session_timeout', '10s', true), {schema}.workflows_advance(

@@ -1,5 +1,5 @@
--- Up to $3 steps behind ($1, $2), by workflow and job, whose jobs another broker keeps; with the state of
--- the workflow, and whether the step has not ended in this run.
+-- Up to $3 steps after ($1, $2), by workflow and job, whose jobs are in another broker, with the
+-- state of the workflow, and whether the step has not ended in this run.
 -- Index: the primary keys. No locks. Safe to repeat.
 select a.workflow_id, a.job_id, a.name, a.run, w.state, s.name is not null
 from (

@@ -1,4 +1,4 @@
--- Steps whose jobs nobody has to look for any more: $1 workflows, $2 jobs.
+-- Removes steps that need no tracking in another broker any more: $1 workflows, $2 jobs.
 -- Index: the primary key. Locks: the rows. Safe to repeat.
 delete from {schema}.workflows_away as a
 using unnest($1::uuid[], $2::uuid[]) as u (id, job)

@@ -1,4 +1,4 @@
--- Up to $1 timers that are due, with what is to become of their steps; and whether they wait yet.
+-- Up to $1 due timers, with the outcomes for their steps, and whether the steps still wait.
 -- Index: workflows_timers_due, the primary keys. No locks. Safe to repeat.
 select
   t.workflow_id, t.name, t.run, s.job_id, s.delay_s, s.arguments ? 'cancel',

@@ -1,5 +1,5 @@
--- Adds steps to a running workflow by one of its steps; see the function.
--- Index: the primary keys. Locks: the row of the job, the workflow, steps and joins that are tied.
+-- Adds steps to a running workflow from one of its steps; see the function.
+-- Index: the primary keys. Locks: the row of the job, the workflow, connected steps and joins.
 -- Not to be repeated: the names are taken then.
 select {schema}.workflows_extend(
   $1::uuid, $2::text, $3::int, $4::uuid, $5::uuid, $6::int, $7::text[], $8::text[], $9::text[],

@@ -1,5 +1,5 @@
--- Workflows, newest first: $1 ids, $2 name, $3 states, what is null does not matter; $4 older than
--- this one; $5 at most. Index: the primary key, or workflows_name. No locks. Safe to repeat.
+-- Workflows, newest first: $1 ids, $2 name, $3 states (null matches all); $4 older than this one;
+-- $5 at most. Index: the primary key, or workflows_name. No locks. Safe to repeat.
 select
   w.id, w.name, w.state, w.steps, w.error, {schema}.utc(w.pushed_at), {schema}.utc(w.finished_at)
 from {schema}.workflows as w

@@ -1,5 +1,5 @@
--- Forgets workflows without steps that ended over $1 seconds ago, up to $2 of the oldest 1,000. Gives
--- how many.
+-- Deletes workflows without steps that ended over $1 seconds ago: up to $2 of the oldest 1,000.
+-- Returns how many.
 -- Index: workflows_finished, the primary keys. Locks: what it deletes, skipping locked rows.
 -- Safe to repeat.
 with gone as (

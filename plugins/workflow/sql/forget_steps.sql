@@ -1,5 +1,6 @@
--- Forgets steps of workflows that ended over $1 seconds ago, up to $2 of them. Gives how many.
--- Workflow by workflow, and then by where they are: whatever the planner believes of either number.
+-- Deletes up to $2 steps of workflows that ended over $1 seconds ago. Returns how many.
+-- Finds rows workflow by workflow, and deletes them by ctid, so that the plan does not depend on the
+-- planner's estimates.
 -- Index: workflows_finished, the primary key of workflows_steps. Locks: what it deletes, skipping
 -- locked rows. Safe to repeat.
 with gone as (

@@ -1,4 +1,4 @@
--- Fails steps that were seen without a job; gives how many had none yet; see the function.
+-- Fails steps that were found without a job; returns how many still had none; see the function.
 -- Index: the primary keys. Locks: workflows by id, steps and joins by workflow and name.
 -- Safe to repeat.
 select {schema}.workflows_lose($1::uuid[], $2::text[], $3::int[], $4::text[])

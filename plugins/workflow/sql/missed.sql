@@ -1,15 +1,16 @@
--- Of up to $3 steps behind ($1, $2), of workflows that go on, or ended within the last $4 seconds:
--- those that have not ended, wait for nothing, and have no job that is not finished, or that another
--- broker keeps; with what became of it, if that is known, and the state of the workflow. The last one
--- that was looked at is among them in any case, as the place to go on from. A job that runs in a
--- cancelled workflow is given too. Of one that fails, or is about to be undone, nothing begins: what waits
--- for nothing there need not have had a job, and so is not to have lost it (the last column). A step that undoes waits for the one itself until that is to be undone.
--- Of a workflow with pieces that are to be started yet nothing is missing.
+-- Scans up to $3 steps after ($1, $2) of workflows that go on, or that ended within the last $4
+-- seconds. Returns steps that have not ended, wait for nothing, and have no unfinished job, neither
+-- in Postgres nor in another broker, with the outcome if known, and the state of the workflow. Also
+-- returns running jobs of cancelled workflows, and in any case the last step scanned, as the
+-- position to continue from.
+-- The last column is whether a missing job counts as lost. In a workflow that fails, or is about to
+-- be undone, no step starts, so a ready step need not have had a job. An undo step waits for its
+-- step until the undoing. A workflow with pieces left to start has no missing steps.
 -- Index: workflows_going, workflows_lately, the primary keys, finished_jobs_id. No locks. Safe to
 -- repeat.
 with flows as materialized (
   (select w.id, w.state, w.undoing, exists (
-    -- Offset keeps it from a hash of all, also of those that are dead.
+    -- Offset prevents a hash join over all rows, including dead ones.
     select from {schema}.workflows_starts as t where t.workflow_id = w.id offset 0) as starting
   from {schema}.workflows as w
   where w.state in (1, 2, 3)
@@ -19,7 +20,7 @@ with flows as materialized (
   union all
   (select w.id, w.state, w.undoing, false
   from (
-    -- All of the day, by their time: by their ids, all that ever failed would be looked at.
+    -- All workflows of the day, by time: by id, all that ever failed would be scanned.
     select o.id, o.state, o.undoing
     from {schema}.workflows as o
     where o.finished_at > now() - $4::float8 * interval '1 second' and o.state in (5, 6)

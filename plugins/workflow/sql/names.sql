@@ -1,4 +1,4 @@
--- Which of these steps of a workflow are there, and which step added them.
+-- Which of these steps of a workflow exist, and the steps that added them.
 -- Index: the primary key of workflows_steps, once for each. No locks. Safe to repeat.
 select s.name, s.added_by
 from unnest($2::text[]) as u (name)

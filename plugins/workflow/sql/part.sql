@@ -1,3 +1,3 @@
--- Starts or fails some steps of a piece; gives whether they were in it; see the function.
+-- Starts or fails some steps of a piece; returns whether the piece had them; see the function.
 -- Index: the primary keys. Locks: one workflow, its piece. Safe to repeat.
 select {schema}.workflows_part($1::uuid, $2::uuid, $3::text[], $4::text)

@@ -1,4 +1,4 @@
--- Up to $1 pieces of steps that are left to be started, by workflow.
+-- Up to $1 pieces of steps left to start, by workflow.
 -- Index: the primary key. No locks. Safe to repeat.
 select t.workflow_id, t.id, t.names
 from {schema}.workflows_starts as t

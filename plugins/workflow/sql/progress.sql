@@ -1,4 +1,4 @@
--- How many steps of a workflow are in each state; those that only undo are not counted.
+-- The number of steps of a workflow by state, without undo steps.
 -- Index: the primary key of workflows_steps; all steps of the workflow. No locks. Safe to repeat.
 select s.state, count(*)::int
 from {schema}.workflows_steps as s

@@ -1,4 +1,4 @@
--- Stores a workflow and starts what waits for nothing; see the function.
+-- Stores a workflow and starts the steps that wait for no other; see the function.
 -- Index: the primary keys. Locks: what it inserts. Safe to repeat.
 select {schema}.workflows_push(
   $1::uuid, $2::text, $3::int, $4::text::text[], $5::text::text[], $6::text::int[], $7::uuid[],

@@ -1,6 +1,6 @@
--- Of up to $3 steps behind ($1, $2), by workflow and name, of workflows that have failed: the job that is
--- a replay of the dead letter of a failed one, or a replay of that, and has succeeded, with what it gave;
--- null for the others, also of those that count no more as their workflow was undone.
+-- Scans up to $3 steps after ($1, $2), by workflow and name, of failed workflows: for a failed step,
+-- the replay of its dead letter, or a replay of that, that has succeeded, with its result. Null for
+-- other steps, and for steps that no longer count because their workflow was undone.
 -- Index: workflows_over, the primary keys of workflows_steps and dead_letters, finished_jobs_id.
 -- No locks. Safe to repeat.
 select s.workflow_id, s.name, s.run, r.id, r.result

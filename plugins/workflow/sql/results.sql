@@ -1,5 +1,5 @@
--- What the last steps of a workflow gave, by place. Index: the primary key of workflows_steps; all steps
--- of the workflow. No locks. Safe to repeat.
+-- The results of the last steps of a workflow, by place. Index: the primary key of workflows_steps;
+-- all steps of the workflow. No locks. Safe to repeat.
 select s.name, s.func, s.result::text
 from {schema}.workflows_steps as s
 where s.workflow_id = $1::uuid

@@ -1,11 +1,11 @@
--- Deletes timers that are due: $1 workflows, $2 steps, $3 runs. That of a step that waits yet, in a workflow that
--- goes on, stays, whatever was seen before: it went on since, and nothing else would end the wait. So does that of
--- a workflow that is locked, which may be about to go on: until the next turn.
--- Index: the primary keys, once for each timer. Locks: the workflows that do not go on by sharing, skipping locked
--- ones; the timers by workflow and name. Safe to repeat.
+-- Deletes due timers: $1 workflows, $2 steps, $3 runs. Keeps the timer of a step that still waits in
+-- a workflow that goes on, even if that was different when it was read: nothing else would end the
+-- wait. Also keeps, until the next turn, the timers of a locked workflow, which may be about to go on.
+-- Index: the primary keys, once for each timer. Locks: the workflows that do not go on in share mode,
+-- skipping locked ones; the timers by workflow and name. Safe to repeat.
 with rung as materialized (
   select u.id, u.name, u.run, exists (
-    -- Offset keeps it from a hash of all steps.
+    -- Offset prevents a hash join over all steps.
     select
     from {schema}.workflows_steps as s
     where s.workflow_id = u.id and s.name = u.name and s.run = u.run and s.state = 0

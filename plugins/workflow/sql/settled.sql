@@ -1,4 +1,4 @@
--- What became of jobs: their states, those of jobs that are not finished too, and no row if they are gone.
+-- The states of jobs, finished or not; no row for jobs that are gone.
 -- Index: the primary key of jobs, finished_jobs_id. No locks. Safe to repeat.
 select u.id, coalesce(j.state, f.state), f.result::text, f.errors -> -1 ->> 'message',
   f.errors -> -1 -> 'types' ->> 0

@@ -1,6 +1,6 @@
--- The steps of a workflow behind ($2), by place, at most $3 of them, each with the state of its job
--- while that is not finished; a null there and a state of 0: it waits, or, says the last column, another
--- broker has its job.
+-- Up to $3 steps of a workflow after place $2, each with the state of its job while that is not
+-- finished. If that is null and the step has not ended, the step waits, or, by the last column,
+-- its job is in another broker.
 -- Index: the primary keys; all steps of the workflow. No locks. Safe to repeat.
 select
   s.name, s.place, s.state, s.run, s.next, s.on_failure, s.undoes, s.added_by, s.job_id, s.queue,

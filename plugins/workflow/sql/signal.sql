@@ -1,3 +1,3 @@
--- Gives a signal to a workflow; see the function. Index: the primary keys. Locks: the workflow, for
--- itself. Safe to repeat.
+-- Sends a signal to a workflow; see the function. Index: the primary keys. Locks: the workflow,
+-- exclusively. Safe to repeat.
 select {schema}.workflows_signal($1::uuid, $2::text, $3::text)

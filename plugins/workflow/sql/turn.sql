@@ -1,7 +1,7 @@
--- Lets workflows behind $2 that fail or compensate end, or begin to undo, where a settlement could not; up
--- to $1 of them. What begins is left in pieces, so that none that the server refuses to start holds up the
--- others: gives how many, too. Index: workflows_compensating. Locks: the workflows, for themselves, skipping locked
--- ones; then as the function. Safe to repeat.
+-- Ends up to $1 workflows after $2 that fail or compensate, or starts to undo them, where a
+-- settlement could not. Steps to start are left in pieces, so that a step that the server refuses
+-- does not hold up others; also returns the number of pieces. Index: workflows_compensating.
+-- Locks: the workflows, exclusively, skipping locked ones; then as the function. Safe to repeat.
 select w.id, {schema}.workflows_turn(w.id, true)
 from (
   select o.id

@@ -190,13 +190,13 @@ class Claiming(Plugin):
 @pytest.mark.parametrize(
     ("test", "plugin"),
     [
-        (CONTRACT.test_the_identifier_is_the_classs_own_and_stays, Nameless()),
-        (CONTRACT.test_hooks_are_as_they_are_declared, Nameless()),
-        (CONTRACT.test_hooks_are_as_they_are_declared, Renamed()),
-        (CONTRACT.test_judging_answers_every_outcome_with_the_id_and_the_lease, Forging()),
-        (CONTRACT.test_judging_answers_every_outcome_with_the_id_and_the_lease, Holding()),
-        (CONTRACT.test_judging_answers_every_outcome_with_the_id_and_the_lease, Silent()),
-        (CONTRACT.test_commands_say_what_they_do, Mute()),
+        (CONTRACT.test_the_identifier_is_fixed_and_namespaced, Nameless()),
+        (CONTRACT.test_hooks_have_the_declared_signatures, Nameless()),
+        (CONTRACT.test_hooks_have_the_declared_signatures, Renamed()),
+        (CONTRACT.test_judging_keeps_the_id_and_the_lease_of_every_outcome, Forging()),
+        (CONTRACT.test_judging_keeps_the_id_and_the_lease_of_every_outcome, Holding()),
+        (CONTRACT.test_judging_keeps_the_id_and_the_lease_of_every_outcome, Silent()),
+        (CONTRACT.test_commands_have_help_and_an_example, Mute()),
     ],
 )
 def test_a_plugin_that_breaks_the_contract_is_found_out(test: Any, plugin: Plugin) -> None:
@@ -207,9 +207,9 @@ def test_a_plugin_that_breaks_the_contract_is_found_out(test: Any, plugin: Plugi
 @pytest.mark.parametrize(
     ("test", "plugin", "error"),
     [
-        (CONTRACT.test_serving_ends_when_it_is_cancelled, Failing(), RuntimeError),
-        (CONTRACT.test_panels_give_rows_of_json, Painting(), TypeError),
-        (CONTRACT.test_it_says_of_no_strange_job_that_it_holds_it, Claiming(), AssertionError),
+        (CONTRACT.test_serve_ends_when_it_is_cancelled, Failing(), RuntimeError),
+        (CONTRACT.test_panels_return_rows_of_json, Painting(), TypeError),
+        (CONTRACT.test_why_held_returns_none_for_other_jobs, Claiming(), AssertionError),
     ],
 )
 async def test_one_that_breaks_it_in_an_application_is_found_out(
@@ -224,7 +224,7 @@ async def test_a_service_that_does_not_end_is_found_out(monkeypatch: pytest.Monk
     plugin = Stubborn()
     app = Chancy(broker=MemoryBroker(), plugins=[plugin])
     with pytest.raises(AssertionError, match="still runs"):
-        await CONTRACT.test_serving_ends_when_it_is_cancelled(app, plugin)
+        await CONTRACT.test_serve_ends_when_it_is_cancelled(app, plugin)
     plugin.ends = True
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
@@ -260,8 +260,8 @@ async def test_tables_that_drift_are_found_out(
     if kind == "imports":
         app = Chancy(empty_dsn, plugins=[plugin])
         with pytest.raises(AssertionError, match="imports"):
-            await CONTRACT.test_revisions_import_nothing_that_changes(app, plugin)
+            await CONTRACT.test_revisions_do_not_import_application_code(app, plugin)
     else:
-        said = {"forgets": "not all goes back", "strays": "owns begins with its name"}[kind]
+        said = {"forgets": "does not revert all", "strays": "begin with its name"}[kind]
         with pytest.raises(AssertionError, match=said):
             CONTRACT.test_tables_go_up_down_and_up_again(plugin, (), empty_dsn)

@@ -10,7 +10,7 @@ from chancy import Chancy, Plugin, Queue, Settlement, Worker
 from chancy.broker.transaction import Transaction
 from chancy.clock import Clock, SystemClock
 from chancy.plugins.batch import Batch, Batches, BatchProgress, BatchReference
-from chancy.plugins.batch.ends import BatchOutcomes
+from chancy.plugins.batch.outcomes import BatchOutcomes
 from chancy.plugins.batch.sweep import BatchSweep
 from tests.plugins.batch.jobs import ran, said
 from tests.plugins.workflow.running import ASYNC, SOON, execute

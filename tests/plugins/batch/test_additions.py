@@ -42,7 +42,7 @@ async def test_only_an_open_batch_gets_more_from_outside(batches_dsn: str) -> No
         reference = await batches.push(chancy, Batch(name="b"), [act.job(1)])
         with pytest.raises(PushError, match="is not open"):
             await reference.add([act.job(2)])
-        with pytest.raises(PushError, match="there is none"):
+        with pytest.raises(PushError, match="no batch has this id"):
             await batches.reference(chancy, UUID(int=5)).add([act.job(2)])
         assert await reference.close()  # it runs
         assert not await batches.reference(chancy, UUID(int=5)).close()

@@ -15,7 +15,7 @@ from chancy import Chancy, PushError, State
 from chancy.clock import SystemClock
 from chancy.plugins.batch import Batch, Batches, BatchReference, BatchState
 from chancy.plugins.batch.calls import BatchCalls
-from chancy.plugins.batch.ends import BatchJobOutcome, BatchOutcomes, BatchRef
+from chancy.plugins.batch.outcomes import BatchJobOutcome, BatchOutcomes, BatchRef
 from chancy.plugins.batch.pushing import Addition, BatchContext
 from chancy.plugins.batch.sweep import BatchSweep
 from tests.plugins.batch.jobs import act, said

@@ -15,7 +15,7 @@ from chancy import BrokerUnavailable, JobFilter, State, Worker
 from chancy.plugin.tracking import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.calls import BatchCalls
-from chancy.plugins.batch.ends import BatchJobOutcome
+from chancy.plugins.batch.outcomes import BatchJobOutcome
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import jobs as batch_jobs
@@ -207,7 +207,7 @@ async def test_a_job_in_redis_adds_none(dsn: str, redis_url: str) -> None:
         assert await reference.finished(10) is BatchState.FAILED
         ((id, _),) = await reference.bad()
         (found,) = (await chancy.broker.get([id])).values()
-        assert "use a queue in Postgres for it, or an open batch" in found.errors[-1]["message"]
+        assert "use a queue in Postgres, or an open batch" in found.errors[-1]["message"]
 
 
 async def test_an_open_batch_gets_jobs_of_redis(dsn: str, redis_url: str) -> None:
@@ -270,7 +270,7 @@ async def test_ends_wait_for_a_postgres_that_is_away(
 async def test_the_sweep_comes_to_all_however_many_there_are(
     dsn: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.batch.elsewhere.LOOKED_AT", 4)
+    monkeypatch.setattr("chancy.plugins.batch.tracking.PAGE_SIZE", 4)
     batches = Mute()
     async with working(dsn, redis_url, batches) as chancy:
         jobs = [there(numbered.job(n)) for n in range(10)]

@@ -11,7 +11,7 @@ import pytest
 from chancy import Chancy, State
 from chancy.plugins.batch import Batch, Batches, BatchState
 from chancy.plugins.batch.calls import BatchCalls
-from chancy.plugins.batch.ends import BatchJobOutcome, BatchRef
+from chancy.plugins.batch.outcomes import BatchJobOutcome, BatchRef
 from chancy.plugins.dead_letter import DeadLetters
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import (

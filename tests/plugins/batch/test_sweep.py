@@ -21,7 +21,7 @@ from chancy import (
 from chancy.broker.transaction import Transaction
 from chancy.plugin.tracking import GONE_S
 from chancy.plugins.batch import Batch, Batches, BatchState
-from chancy.plugins.batch.ends import MAX_NOTED, place_of
+from chancy.plugins.batch.outcomes import MAX_RECORDED, ref_of
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import Deaf, callbacks, counts, execute, idle, sweep_of, working
@@ -183,8 +183,8 @@ class Zombie(Batches):
 async def test_the_sweep_goes_round_in_bounded_steps(
     batches_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.batch.sweep.LOOKED_AT", 3)
-    monkeypatch.setattr("chancy.plugins.batch.sweep.LOOKS", 2)
+    monkeypatch.setattr("chancy.plugins.batch.sweep.PAGE_SIZE", 3)
+    monkeypatch.setattr("chancy.plugins.batch.sweep.MAX_PAGES", 2)
     batches = Deaf()
     async with working(batches_dsn, batches) as chancy:
         for _ in range(5):
@@ -208,8 +208,8 @@ async def test_old_batches_are_forgotten(batches_dsn: str) -> None:
         old = "update chancy.batches set finished_at = now() - interval '9 days' where id = %s"
         execute(batches_dsn, old, done[0].id)
         execute(batches_dsn, old, done[1].id)
-        assert await sweep_of(chancy, 8).retain() == 2
-        assert await sweep_of(chancy, None).retain() == 0
+        assert await sweep_of(chancy, 8).purge() == 2
+        assert await sweep_of(chancy, None).purge() == 0
         assert {one.id for one in await batches.find(chancy)} == {done[2].id, open_.id}
     for table, left in (("jobs", 1), ("shards", 2), ("callbacks", 1)):
         (count,) = execute(
@@ -224,14 +224,14 @@ def test_notes_are_bounded_and_take_no_nonsense() -> None:
         '{"batch": {"id": "', '["batch": {"id": "]', '{"batch": {"on": "finish", "of": "x"}}',
         json.dumps({"batch": {"id": "x" * 36}}),
     ):  # fmt: skip
-        assert place_of(meta) is None
+        assert ref_of(meta) is None
     said = {"id": str(UUID(int=5))}
-    assert place_of(json.dumps({"batch": said})) == (UUID(int=5), None)
-    assert place_of(json.dumps({"batch": said, "x": 1})) == (UUID(int=5), None)
+    assert ref_of(json.dumps({"batch": said})) == (UUID(int=5), None)
+    assert ref_of(json.dumps({"batch": said, "x": 1})) == (UUID(int=5), None)
     letters = {"replay_of": str(UUID(int=6)), "replays": 1}
     again = json.dumps({"batch": said, "dead_letters": letters})
-    assert place_of(again) == (UUID(int=5), UUID(int=6))
-    assert MAX_NOTED == 20_000
+    assert ref_of(again) == (UUID(int=5), UUID(int=6))
+    assert MAX_RECORDED == 20_000
 
 
 @pytest.mark.parametrize("given", [{"keep_days": 0}, {"sweep_s": 0}, {"sweep_s": 1e9}])

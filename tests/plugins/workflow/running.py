@@ -13,7 +13,7 @@ from chancy.broker.transaction import Transaction
 from chancy.clock import Clock, SystemClock
 from chancy.plugins.retry import Constant, Jitter, Retries
 from chancy.plugins.workflow import WorkflowReference, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import StepOutcomes
+from chancy.plugins.workflow.outcomes import StepOutcomes
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from tests.support.waiting import eventually
 

@@ -58,7 +58,7 @@ async def test_a_workflow_is_filled_to_its_bound_and_no_further(flows_dsn: str) 
         found = {one.name: one for one in await reference.steps()}
         record = await reference.get()
     assert [str(one).partition("adds nothing: ")[2] for one in refused] == [
-        "the workflow would have 50,001 steps, and 50,000 may be: push jobs for the rest, or "
+        "the workflow would have 50,001 steps; the limit is 50,000: push the rest as jobs, or as "
         "another workflow"
     ] * 2
     assert len(found) == MAX_STEPS
@@ -101,7 +101,7 @@ async def test_steps_that_undo_are_not_counted(
         found = {one.name for one in await reference.steps() if one.undoes is None}
     assert found == {"first", "last", "a", "d"}
     (why,) = [str(one) for one in refused]
-    assert "would have 5 steps, and 4 may be" in why
+    assert "would have 5 steps; the limit is 4" in why
 
 
 LARGE = """

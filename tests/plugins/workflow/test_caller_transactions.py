@@ -12,7 +12,7 @@ from chancy import Chancy, PushError, job
 from chancy.clock import SystemClock
 from chancy.plugin.tracking import PendingOutcomes
 from chancy.plugins.workflow import Workflow, Workflows
-from chancy.plugins.workflow.ends import StepOutcome, StepRef
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef
 from chancy.plugins.workflow.store import statement
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import stopped, working
@@ -64,7 +64,7 @@ async def test_what_was_cancelled_is_retried_when_it_has_stopped(flows_dsn: str)
         await eventually(lambda: "began" in steps.ran)
         assert await reference.cancel()
         await eventually(lambda: "stopping" in steps.ran)
-        with pytest.raises(PushError, match="some of these steps run yet"):
+        with pytest.raises(PushError, match="some of these steps still run"):
             await reference.retry()
         steps.gate.set()
 

@@ -15,8 +15,8 @@ from chancy.plugins.workflow import (
     Workflows,
     WorkflowState,
 )
-from chancy.plugins.workflow.ends import StepOutcome, StepRef
-from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.calls import WorkflowCalls
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, is_in, states, sweep_of, working
 from tests.support.waiting import eventually

@@ -33,7 +33,7 @@ def test_a_workflow_becomes_columns() -> None:
     assert columns.previous == [None, "a", None]
     assert columns.arguments == ['{"value":1}', "{}", "{}"]
     assert columns.froms[2] == '{"values": {"steps": ["a", "b"], "path": []}}'
-    assert found.ends == 1
+    assert found.sinks == 1
     assert len(set(columns.jobs)) == 3
 
 
@@ -67,7 +67,7 @@ def one(job: Job[Any], **given: Any) -> Workflow:
     ("flow", "why"),
     [
         (Workflow("w"), "has no steps"),
-        (circle(), "in a circle: 'a' after 'c' after 'b' after 'a'"),
+        (circle(), "in a cycle: 'a' after 'c' after 'b' after 'a'"),
         (one(steps.mark.job(), after="nobody"), "step 'last' waits for 'nobody', and there is no"),
         (one(steps.double.job(From("nobody"))), "waits for 'nobody', .* of this name$"),
         (one(steps.mark.job(), after="fecth"), "of this name: did you mean 'fetch'\\?"),
@@ -83,13 +83,13 @@ def one(job: Job[Any], **given: Any) -> Workflow:
             one(steps.double.job(From("fetch"))),
             "'value' of tests.plugins.workflow.steps.double is int, and",
         ),
-        (one(steps.count.job(From("one"))), "is Page, and step 'one' .* gives int"),
+        (one(steps.count.job(From("one"))), "is Page, and step 'one' .* returns int"),
         (one(steps.double.job(From("fetch", "nothing"))), "Page has no field 'nothing'"),
-        (one(steps.double.job(From("fetch", "words"))), r"gives list\[str\]"),
+        (one(steps.double.job(From("fetch", "words"))), r"returns list\[str\]"),
         (one(steps.double.job(From("one", "x"))), "neither a list nor an object has no 'x'"),
         (one(steps.text.job(From("weak"))), "let the parameter take None"),
         (one(steps.total.job(Each("one", "fetch"))), "a list of int, and step 'fetch' .* Page"),
-        (one(steps.double.job(Each("one"))), "is int, and Each gives a list"),
+        (one(steps.double.job(Each("one"))), "is int, and Each is a list"),
         (one(steps.double.job(From()), after=["one", "fetch"]), "From\\(\\) stands for 2 steps"),
         (one(steps.double.job("x")), "parameter 'value'"),  # type: ignore[arg-type]
         (one(steps.mark.job().with_unique(Unique())), "is unique, and steps cannot be"),
@@ -132,9 +132,9 @@ def test_what_is_refused_at_once() -> None:
             From("a", *path)  # pyright: ignore[reportArgumentType]
     with pytest.raises(PushError, match="not both"):
         Each("a", prefix="b")
-    with pytest.raises(PushError, match=r"From\('a', 'url'\) in a text: it stands for a whole"):
+    with pytest.raises(PushError, match=r"From\('a', 'url'\) in a string: it stands for a whole"):
         steps.fetch.job(f"https://{From('a', 'url')}")
-    with pytest.raises(PushError, match=r"Each\(prefix='b', path=\('n',\)\) in a text"):
+    with pytest.raises(PushError, match=r"Each\(prefix='b', path=\('n',\)\) in a string"):
         steps.fetch.job(f"{Each(prefix='b', path=('n',))}")
 
 
@@ -149,7 +149,7 @@ def test_a_workflow_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chancy.plugins.workflow.preparation.MAX_EDGES", 1)
     flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b", after="a")
     flow.add(steps.mark.job(), "c", after="b")
-    with pytest.raises(PushError, match="wait for 2 others, 1 may be"):
+    with pytest.raises(PushError, match="2 edges between steps; the limit is 1"):
         prepared(flow)
 
 

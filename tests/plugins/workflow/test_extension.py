@@ -137,9 +137,9 @@ async def test_steps_are_added_behind_ones_that_have_ended(flows_dsn: str) -> No
         ({"name": "other"}, "has a step 'other'"),
         ({"before": ["gone"]}, "no step 'gone' that could wait"),
         ({"after": ["gone"]}, "waits for 'gone'"),
-        ({"before": ["other"]}, "has begun already"),
+        ({"before": ["other"]}, "has started already"),
         ({"before": ["behind"], "after": ["last"]}, "would wait for steps that wait for them"),
-        ({"before": ["first"], "after": ["other"]}, "begun already"),
+        ({"before": ["first"], "after": ["other"]}, "started already"),
     ],
 )
 async def test_what_cannot_be_added_is_refused(
@@ -161,7 +161,7 @@ async def test_jobs_that_are_no_steps_add_nothing(flows_dsn: str) -> None:
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
         done = await (await chancy.push(add.job({}).with_max_attempts(1))).wait(10)
-        assert "is no step of a workflow" in done.errors[-1]["message"]
+        assert "is not a step of a workflow" in done.errors[-1]["message"]
 
 
 zombie = asyncio.Event()
@@ -217,7 +217,7 @@ async def test_a_failing_workflow_takes_no_more_steps_until_it_is_retried(flows_
         steps.gate.set()
         assert await reference.wait(10) is WorkflowState.FAILED
         (error,) = refused
-        assert "another step has failed, and nothing of the workflow begins" in str(error)
+        assert "another step has failed, and no step of the workflow starts" in str(error)
         steps.failing.clear()
         assert await reference.retry() == 2
         assert await reference.result(10) == {"bad": "bad", "added": "added"}

@@ -11,8 +11,8 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import StepOutcome, StepRef
-from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.calls import WorkflowCalls
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef
 from tests.plans.flows import pages
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, is_in

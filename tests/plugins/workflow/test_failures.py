@@ -143,7 +143,7 @@ async def test_a_retry_waits_until_what_was_stopped_is_told(flows_dsn: str) -> N
         await eventually(lambda: "slow" in steps.ran)
         assert await reference.cancel()
         await eventually(lambda: not execute(flows_dsn, "select id from chancy.jobs"))
-        with pytest.raises(PushError, match="run yet"):
+        with pytest.raises(PushError, match="still run"):
             await reference.retry()
         await sweep_of(chancy).turn()
         steps.gate.set()

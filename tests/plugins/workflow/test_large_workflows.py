@@ -10,7 +10,7 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.workflow import From, Workflow, WorkflowReference, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import execute, is_in, working
 
@@ -50,7 +50,7 @@ async def pushed(chancy: Chancy, dsn: str, *, undo: bool) -> WorkflowReference:
 
 def end(dsn: str, flow: WorkflowReference, step: str, state: int) -> float:
     """Tell of the end of a step; gives the seconds that it took."""
-    sql, *parameters = advancing(
+    sql, *parameters = advance_statement(
         "chancy", [StepOutcome(StepRef(flow.id, step, 1, False), flow.id, state, None, None, 0.1)]
     )
     with psycopg.connect(dsn, autocommit=True) as connection:

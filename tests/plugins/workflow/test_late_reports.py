@@ -14,9 +14,9 @@ from chancy.attempt.outcome import Returned
 from chancy.plugin.tracking import GONE_S, MissingJobs
 from chancy.plugins.batch import Batches, BatchState
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import StepOutcomes, StepRef, end_of
-from chancy.plugins.workflow.ends import gone as missing
-from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.calls import WorkflowCalls
+from chancy.plugins.workflow.outcomes import StepOutcomes, StepRef, outcome_of
+from chancy.plugins.workflow.outcomes import lost_outcome as missing
 from chancy.plugins.workflow.sweep import PATIENCE_S, WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import batching
@@ -74,16 +74,16 @@ async def test_a_success_of_an_attempt_that_was_lost_mends_no_failure(
         assert step.job_id is not None
         meta = json.dumps({"workflow": {"id": str(reference.id), "step": "a", "run": 1}})
         lost = claimed(meta=meta)._replace(id=step.job_id)
-        notes.note(lost, Returned("1"), clock.monotonic())
+        notes.record(lost, Returned("1"), clock.monotonic())
         first = Settlement(lost.id, lost.lease, State.SUCCEEDED, result="1")
-        notes.not_told(notes.ends([first]))
+        notes.mark_unreported(notes.outcomes_of([first]))
         execute(flows_dsn, "delete from chancy.jobs")
         place = StepRef(reference.id, "a", 1, False)
-        failed = end_of(place, lost.id, int(State.FAILED), None, "no", "builtins.ValueError")
+        failed = outcome_of(place, lost.id, int(State.FAILED), None, "no", "builtins.ValueError")
         await WorkflowCalls(chancy.broker).advance([missing(place, lost.id) if gone else failed])
         assert await reference.wait(5) is WorkflowState.FAILED
         clock.advance(PATIENCE_S + 1)
-        await WorkflowSweep(chancy.broker, clock, notes, keep_days=None).ask()
+        await WorkflowSweep(chancy.broker, clock, notes, keep_days=None).check_recorded()
         assert await states(reference) == {"a": "succeeded" if gone else "failed"}
         wanted = WorkflowState.SUCCEEDED if gone else WorkflowState.FAILED
         assert await reference.wait(5) is wanted

@@ -11,9 +11,9 @@ import pytest
 from chancy import Chancy
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing
-from chancy.plugins.workflow.ends import gone as lost
-from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.calls import WorkflowCalls
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
+from chancy.plugins.workflow.outcomes import lost_outcome as lost
 from chancy.plugins.workflow.timers import SignalTimeouts
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import Deaf, execute, is_in, states, sweep_of, working
@@ -169,7 +169,7 @@ async def test_what_waits_for_others_yet_is_in_no_piece(flows_dsn: str) -> None:
             end = StepOutcome(
                 StepRef(reference.id, step, 1, False), found.job_id, 4, None, None, None
             )
-            sql, *parameters = advancing("chancy", [end], most=1)
+            sql, *parameters = advance_statement("chancy", [end], most=1)
             with psycopg.connect(flows_dsn, autocommit=True) as connection:
                 psycopg.RawCursor(connection).execute(sql.encode(), parameters)
             assert execute(flows_dsn, left) == pieces

@@ -14,7 +14,7 @@ from chancy import Chancy, Settlement
 from chancy.broker.transaction import Transaction
 from chancy.clock import SystemClock
 from chancy.plugins.workflow import OnFailure, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import StepOutcomes
+from chancy.plugins.workflow.outcomes import StepOutcomes
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from tests.plugins.workflow import model, steps
 from tests.plugins.workflow.running import execute, working

@@ -11,7 +11,7 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
 from tests.plugins.workflow import audit, steps
 from tests.plugins.workflow.running import execute
 from tests.support.locks import BLOCKED
@@ -34,7 +34,7 @@ def ends(
 ) -> tuple[bytes, list[object]]:
     """The statement that tells of the end of a step, and its parameters."""
     end = StepOutcome(StepRef(flow, step, 1, False), flow, state, "1", None, 0.1)
-    sql, *parameters = advancing("chancy", [end], alone=alone)
+    sql, *parameters = advance_statement("chancy", [end], alone=alone)
     return sql.encode(), parameters
 
 

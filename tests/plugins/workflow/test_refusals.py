@@ -19,8 +19,8 @@ from chancy.plugins.workflow import (
     Workflows,
     WorkflowState,
 )
-from chancy.plugins.workflow.ends import StepRef, gone
-from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.calls import WorkflowCalls
+from chancy.plugins.workflow.outcomes import StepRef, lost_outcome
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import REFUSE, Deaf, execute, states, sweep_of, working
 from tests.support.waiting import eventually
@@ -141,7 +141,7 @@ async def test_a_lost_step_lets_go_on_what_can_be_pushed(flows_dsn: str) -> None
         assert step.job_id is not None
         execute(flows_dsn, "delete from chancy.jobs where id = %s", step.job_id)
         await asyncio.to_thread(execute, flows_dsn, REFUSE)
-        loss = gone(StepRef(reference.id, "gone", 1, False), step.job_id)
+        loss = lost_outcome(StepRef(reference.id, "gone", 1, False), step.job_id)
         assert await WorkflowCalls(chancy.broker).lose([loss]) == 1
         found = {"gone": "ignored", "refused": "ignored", "taken": "pending"}
         assert await states(reference) == found

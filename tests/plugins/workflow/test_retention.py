@@ -5,7 +5,7 @@ from __future__ import annotations
 from chancy import Chancy
 from chancy.clock import SystemClock
 from chancy.plugins.batch import Batches
-from chancy.plugins.batch.ends import BatchOutcomes as BatchNotes
+from chancy.plugins.batch.outcomes import BatchOutcomes as BatchNotes
 from chancy.plugins.batch.sweep import BatchSweep as BatchSweep
 from chancy.plugins.workflow import Workflows
 from tests.plugins.workflow.running import execute, sweep_of
@@ -38,7 +38,7 @@ from batches
 async def test_one_turn_forgets_more_workflows_than_one_statement_looks_at(flows_dsn: str) -> None:
     execute(flows_dsn, FLOWS, OLD)
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
-        assert await sweep_of(chancy, 8).retain() == OLD
+        assert await sweep_of(chancy, 8).purge() == OLD
     assert execute(flows_dsn, "select name from chancy.workflows_steps") == []
 
 
@@ -46,5 +46,5 @@ async def test_one_turn_forgets_more_batches_than_one_statement_looks_at(batches
     execute(batches_dsn, BATCHES, OLD)
     async with Chancy(batches_dsn, plugins=[Batches()]) as chancy:
         sweep = BatchSweep(chancy.broker, SystemClock(), BatchNotes(), keep_days=8)
-        assert await sweep.retain() == OLD
+        assert await sweep.purge() == OLD
     assert execute(batches_dsn, "select job_id from chancy.batches_jobs") == []

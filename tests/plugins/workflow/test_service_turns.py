@@ -39,7 +39,7 @@ async def test_a_turn_forgets_so_many_workflows(
         old = "update chancy.workflows set state = 4, finished_at = now() - interval '9 days'"
         execute(flows_dsn, old)
         sweep = sweep_of(chancy, 8)
-        assert [await sweep.retain() for _ in range(3)] == [4, 3, 0]
+        assert [await sweep.purge() for _ in range(3)] == [4, 3, 0]
 
 
 async def test_a_turn_ends_so_many_workflows(

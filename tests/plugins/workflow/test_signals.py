@@ -80,7 +80,7 @@ async def test_a_payload_that_cannot_be_stored_is_refused(flows_dsn: str) -> Non
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await flows.push(chancy, waiting())
-        said = "what comes with the signal 'approved'"
+        said = "the payload of signal 'approved'"
         with pytest.raises(PushError, match=f"^{said} cannot be stored as JSON: .* for Nothing"):
             await reference.signal("approved", Nothing())
         with pytest.raises(PushError, match=r"'approved'\[0\]"):
@@ -94,9 +94,9 @@ async def test_what_a_signal_gives_is_held_against_who_takes_it(flows_dsn: str) 
     ignored = Workflow("w").wait_for("go", Approval, on_failure="ignore")
     ignored.add(act.job(From("go")), "act")
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
-        with pytest.raises(PushError, match=r"is Approval, and step 'go' \(signal 'go'\) gives"):
+        with pytest.raises(PushError, match=r"is Approval, and step 'go' \(signal 'go'\) returns"):
             await flows.push(chancy, wrong)
-        with pytest.raises(PushError, match="gives None when its failure is ignored"):
+        with pytest.raises(PushError, match="returns None when its failure is ignored"):
             await flows.push(chancy, ignored)
     with pytest.raises(PushError, match="the default of step 'go': Input should be"):
         Workflow("w").wait_for("go", Approval, timeout_s=1, default=None)

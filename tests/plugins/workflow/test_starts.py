@@ -10,8 +10,8 @@ import pytest
 from chancy import Chancy
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
-from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing
-from chancy.plugins.workflow.flows import WorkflowCalls
+from chancy.plugins.workflow.calls import WorkflowCalls
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
 from chancy.plugins.workflow.starts import Starts, start_pieces
 from chancy.plugins.workflow.store import store_of
 from tests.plugins.workflow import steps
@@ -182,7 +182,7 @@ async def settled_at_once(dsn: str, flows: int, width: int) -> tuple[list[int], 
             ends.append(
                 StepOutcome(StepRef(reference.id, "out", 1, False), out.job_id, 4, None, None, None)
             )
-        sql, *parameters = advancing("chancy", ends, most=2)
+        sql, *parameters = advance_statement("chancy", ends, most=2)
         ((_, left),) = await store_of(chancy.broker).fetch(sql, *parameters)
     pieces = [size for (size,) in execute(dsn, PIECES)]
     assert left == len(pieces)

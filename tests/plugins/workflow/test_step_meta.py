@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from chancy.plugins.workflow.ends import StepRef, place_of
+from chancy.plugins.workflow.outcomes import StepRef, ref_of
 
 ID = UUID("018f3c3e-7d3a-7cc0-8000-0123456789ab")
 
@@ -22,7 +22,7 @@ async def test_it_is_read_alike_by_both_ways(dsn: str, step: str, more: dict[str
         row = connection.execute("select %s::jsonb::text", (json.dumps(meta),)).fetchone()
     assert row is not None
     wanted = StepRef(ID, step, 3, "dead_letters" in more)
-    assert place_of(row[0]) == wanted
+    assert ref_of(row[0]) == wanted
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ async def test_it_is_read_alike_by_both_ways(dsn: str, step: str, more: dict[str
     ],
 )
 def test_nonsense_is_no_step(meta: str) -> None:
-    assert place_of(meta) is None
+    assert ref_of(meta) is None

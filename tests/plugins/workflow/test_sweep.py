@@ -24,7 +24,7 @@ from chancy.plugins.workflow import (
     WorkflowState,
     chain,
 )
-from chancy.plugins.workflow.ends import StepOutcomes
+from chancy.plugins.workflow.outcomes import StepOutcomes
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
@@ -184,8 +184,8 @@ async def test_signals_and_workflows_survive_restarts(flows_dsn: str) -> None:
 async def test_the_sweep_goes_round_in_bounded_steps(
     flows_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.plugins.workflow.sweep.LOOKED_AT", 3)
-    monkeypatch.setattr("chancy.plugins.workflow.sweep.LOOKS", 2)
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.PAGE_SIZE", 3)
+    monkeypatch.setattr("chancy.plugins.workflow.sweep.MAX_PAGES", 2)
     flows = Deaf()
     ids: list[UUID] = []
     async with working(flows_dsn, flows) as chancy:
@@ -213,8 +213,8 @@ async def test_old_workflows_are_forgotten(flows_dsn: str) -> None:
         execute(flows_dsn, old, done[0].id)
         execute(flows_dsn, old, done[1].id)
         execute(flows_dsn, old, over.id)
-        assert await sweep_of(chancy, 8).retain() == 3
-        assert await sweep_of(chancy, None).retain() == 0
+        assert await sweep_of(chancy, 8).purge() == 3
+        assert await sweep_of(chancy, None).purge() == 0
         assert {one.id for one in await flows.find(chancy)} == {done[2].id, open_.id}
     for table in ("steps", "joins"):
         (count,) = execute(
@@ -232,16 +232,16 @@ async def test_what_another_broker_has_yet_to_settle_is_remembered_for_a_while(
     claim = claimed(meta=meta)
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         sweep = WorkflowSweep(chancy.broker, clock, notes, keep_days=None)
-        notes.note(claim, Returned("1"), clock.monotonic())
+        notes.record(claim, Returned("1"), clock.monotonic())
         clock.advance(30)
-        assert await sweep.ask() == 0
+        assert await sweep.check_recorded() == 0
         assert len(notes) == 1
         settled = Settlement(claim.id, claim.lease, State.SUCCEEDED, result="1")
         (end,) = notes.settled([settled])
-        assert (end.place.step, end.result) == ("a", "1")
-        notes.note(claim, Returned("1"), clock.monotonic())
+        assert (end.ref.step, end.result) == ("a", "1")
+        notes.record(claim, Returned("1"), clock.monotonic())
         clock.advance(61)
-        assert await sweep.ask() == 0
+        assert await sweep.check_recorded() == 0
         assert len(notes) == 0
 
 

@@ -169,9 +169,9 @@ class Late(SignalTimeouts):
         super().__init__(chancy.broker)
         self._meanwhile = meanwhile
 
-    async def _ring(self, due: Sequence[SignalTimeout]) -> None:
+    async def _time_out(self, due: Sequence[SignalTimeout]) -> None:
         await self._meanwhile()
-        await super()._ring(due)
+        await super()._time_out(due)
 
 
 @pytest.mark.parametrize("locked", [False, True])

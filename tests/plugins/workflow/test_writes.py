@@ -13,7 +13,7 @@ import pytest
 
 from chancy import Chancy
 from chancy.plugins.workflow import Workflow, Workflows, chain
-from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
 from tests.plugins.workflow import steps
 
 #: Steps that end one after the other: the least bytes of them are those without images of pages
@@ -54,7 +54,7 @@ def written(dsn: str, flow: UUID) -> Written:
         cursor = psycopg.RawCursor(connection)
         for number in range(2, 2 + TRIES):
             end = StepOutcome(StepRef(flow, f"mark {number}", 1, False), flow, 4, '"x"', None, 0.1)
-            sql, *parameters = advancing("chancy", [end])
+            sql, *parameters = advance_statement("chancy", [end])
             with connection.transaction():
                 before = _rows(cursor)
                 plan: list[Any] = cursor.execute(

@@ -17,7 +17,7 @@ from chancy.plugins.workflow import (
     WorkflowReference,
     Workflows,
 )
-from chancy.plugins.workflow.ends import StepOutcomes
+from chancy.plugins.workflow.outcomes import StepOutcomes
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.routing.router import RoutedBroker
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD

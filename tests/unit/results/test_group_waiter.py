@@ -93,7 +93,7 @@ async def test_a_notice_wakes_all_without_time_passing(
     await bench.settle(settlement(claim, State.SUCCEEDED))
     assert await asyncio.gather(*tasks) == [State.SUCCEEDED] * 3
     assert races.broker.listeners == 1
-    assert not races.broker.store.expected
+    assert not races.broker.store.watched
 
 
 async def test_the_time_out_says_how_it_stands(

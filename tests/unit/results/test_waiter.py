@@ -42,7 +42,7 @@ class Watched(MemoryBroker):
         if self.answers is not None:
             await self.answers.wait()
         self.expected.append(ids)
-        self.store.expected.update(ids)
+        self.store.watched.update(ids)
         return await super().get(ids)
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
@@ -112,7 +112,7 @@ async def test_a_notice_wakes_without_time_passing(
     waiting = await begun(broker, finishes, claim.id)
     await bench.settle(settlement(claim, State.FAILED))
     assert (await waiting).state is State.FAILED
-    await eventually(lambda: not broker.store.expected)
+    await eventually(lambda: not broker.store.watched)
 
 
 async def test_many_share_a_listener_and_statements(
@@ -171,7 +171,7 @@ async def test_the_timeout_says_how_it_stands(
         await there
     with pytest.raises(WaitTimeout, match=r"is not there after 3\.0 s"):
         await missing
-    await eventually(lambda: not broker.store.expected)
+    await eventually(lambda: not broker.store.watched)
 
 
 async def test_who_has_no_time_is_told_what_one_look_shows(
@@ -265,7 +265,7 @@ async def test_the_listener_goes_when_nobody_waits(
     waiting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await waiting
-    await eventually(lambda: not broker.store.expected)
+    await eventually(lambda: not broker.store.watched)
     for _ in range(10):
         await asyncio.sleep(0)
     clock.advance(31.0)

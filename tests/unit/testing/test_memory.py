@@ -12,8 +12,7 @@ from chancy.errors import BrokerUnavailable
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, prepared, settlement
-from chancy.testing.memory import MemoryBroker
-from chancy.testing.subscription import MAX_NOTICES
+from chancy.testing.memory import MAX_NOTICES, MemoryBroker
 
 
 @pytest.fixture

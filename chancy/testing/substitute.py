@@ -1,4 +1,4 @@
-"""What stands in for the database of an application that is in a sandbox."""
+"""Substitutes for the database of an application in a sandbox."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from chancy.testing.memory import MemoryBroker
 
 T = TypeVar("T")
 
-#: Runs what is due, and gives a job that is finished then.
+#: Runs due jobs, and returns a job that is finished then.
 Finish = Callable[[UUID], Coroutine[Any, Any, QueuedJob]]
 
 
 class SandboxBroker(MemoryBroker):
-    """Jobs in memory. What is pushed ``within`` a transaction is there at once.
+    """A broker in memory. Jobs pushed ``within`` a transaction are stored at once.
 
     :param pushed: called after each push.
     """
@@ -30,7 +30,7 @@ class SandboxBroker(MemoryBroker):
         super().__init__(clock=clock)
         self._pushed = pushed
         self.faults: dict[str, list[Exception]] = {}
-        #: The ids of what was pushed, in push order.
+        #: The ids of pushed jobs, in push order.
         self.order: list[UUID] = []
 
     def __getattribute__(self, name: str) -> Any:
@@ -50,10 +50,10 @@ class SandboxBroker(MemoryBroker):
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        stand_ins = await super().push(jobs)
+        existing = await super().push(jobs)
         self.order += [job.id for job in jobs if job.id not in self.order]
         await self._pushed()
-        return stand_ins
+        return existing
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
@@ -62,7 +62,7 @@ class SandboxBroker(MemoryBroker):
 
 
 class SandboxWaiter:
-    """What the async calls wait with."""
+    """Waits for results in async calls."""
 
     def __init__(self, finish: Finish) -> None:
         self._finish = finish
@@ -71,11 +71,11 @@ class SandboxWaiter:
         return await self._finish(id)
 
     async def close(self) -> None:
-        """Nobody listens."""
+        """Nothing to close."""
 
 
 class SandboxStore:
-    """What the sync calls are made on, and wait with."""
+    """The store of sync calls, which also waits for results."""
 
     def __init__(self, broker: SandboxBroker, finish: Finish) -> None:
         self._broker = broker
@@ -84,12 +84,12 @@ class SandboxStore:
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        return _to_its_end(self._broker.push(jobs))
+        return _run_to_end(self._broker.push(jobs))
 
     def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        return _to_its_end(self._broker.push_many(chunks))
+        return _run_to_end(self._broker.push_many(chunks))
 
     def get(self, id: UUID) -> QueuedJob | None:
         return at_once(self._broker.get([id])).get(id)
@@ -101,19 +101,19 @@ class SandboxStore:
         return at_once(self._broker.declare(queue, upsert=upsert))
 
     def begin(self, id: UUID, timeout_s: float | None) -> Future[QueuedJob]:
-        ended: Future[QueuedJob] = Future()
+        done: Future[QueuedJob] = Future()
         try:
-            ended.set_result(_to_its_end(self._finish(id)))
+            done.set_result(_run_to_end(self._finish(id)))
         except Exception as error:
-            ended.set_exception(error)
-        return ended
+            done.set_exception(error)
+        return done
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to close."""
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run what never waits, with or without a loop."""
+    """Run a coroutine that never waits, with or without an event loop."""
     try:
         work.send(None)
     except StopIteration as stop:
@@ -122,9 +122,9 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError(f"{work} waits")
 
 
-def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run what may run jobs. Where a loop runs already, as in a sync call of async code, it is run
-    in a thread of its own."""
+def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that may run jobs. In a thread of its own if an event loop is running
+    already, as in a sync call from async code."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What is done with workflows: pushed, looked at, signalled, cancelled, retried."""
+"""Calls about workflows: push, find, signal, cancel, retry."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError, StatementFailed
 from chancy.job.definition import QueuedJob
-from chancy.plugins.workflow.ends import StepOutcome, StepRef, advancing, refused
-from chancy.plugins.workflow.payload import written
+from chancy.plugins.workflow.outcomes import (
+    StepOutcome,
+    StepRef,
+    advance_statement,
+    refusal_failure,
+)
+from chancy.plugins.workflow.payload import encoded
 from chancy.plugins.workflow.preparation import Prepared
 from chancy.plugins.workflow.record import (
     StepRecord,
@@ -34,18 +39,18 @@ from chancy.states import State
 
 logger = logging.getLogger("chancy.workflows")
 
-#: The most workflows that `find` gives, and steps of one statement.
+#: The most workflows that `find` returns, and the most steps of one statement.
 MAX_FOUND = 1_000
 PAGE = 5_000
-#: Jobs that one call of the broker cancels, and rounds of looking for more.
+#: Jobs that one call of the broker cancels, and the most rounds of searching for more.
 _BATCH, _ROUNDS = 500, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowFilter:
-    """Which workflows: every given condition must hold. Newest first, by id.
+    """A filter for workflows: all given conditions must hold. Newest first, by id.
 
-    :param before: only those with a smaller id than this: the last of the page before.
+    :param before: only workflows with a smaller id: the last id of the previous page.
     :param limit: 1 to 1,000.
     """
 
@@ -59,8 +64,8 @@ class WorkflowFilter:
 class WorkflowCalls:
     """The workflows of one application.
 
-    :param max_payload: bytes that what comes with a signal may take.
-    :raises ConfigurationError: its broker keeps no tables.
+    :param max_payload: the largest payload of a signal, in bytes.
+    :raises ConfigurationError: the broker has no SQL tables.
     """
 
     def __init__(self, broker: Broker, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
@@ -72,8 +77,8 @@ class WorkflowCalls:
         return await self._store.fetch(statement(name, self._store.schema), *parameters)
 
     async def push(self, prepared: Prepared, within: object | None) -> None:
-        """Store a workflow; one of its id that is there stays as it is."""
-        sql, parameters = pushing(self._store.schema, prepared)
+        """Store a workflow. If one with its id exists, nothing changes."""
+        sql, parameters = push_statement(self._store.schema, prepared)
         if within is None:
             await self._store.fetch(sql, *parameters)
         else:
@@ -82,10 +87,10 @@ class WorkflowCalls:
     async def find(self, wanted: WorkflowFilter) -> list[WorkflowRecord]:
         if not 1 <= wanted.limit <= MAX_FOUND:
             raise ConfigurationError(f"limit={wanted.limit} must be from 1 to {MAX_FOUND:,}")
-        states = [int(one) for one in wanted.states]
+        states = [int(state) for state in wanted.states]
         rows = await self._fetch(
             "find",
-            None if wanted.ids is None else [checked(one, "workflow") for one in wanted.ids],
+            None if wanted.ids is None else [checked(id, "workflow") for id in wanted.ids],
             wanted.name,
             states or None,
             wanted.before,
@@ -98,7 +103,7 @@ class WorkflowCalls:
         return found[0] if found else None
 
     async def steps(self, id: UUID) -> list[StepRecord]:
-        """The steps in the order in which they were added."""
+        """The steps, in the order in which they were added."""
         found = await self.get(id)
         if found is None:
             return []
@@ -106,14 +111,14 @@ class WorkflowCalls:
         place = -1
         while True:
             rows = await self._fetch("show", id, place, PAGE)
-            there = await self._elsewhere([row[8] for row in rows if row[-1]])
-            steps += [step(row, found.state, there) for row in rows]
+            jobs = await self._other_jobs([row[8] for row in rows if row[-1]])
+            steps += [step(row, found.state, jobs) for row in rows]
             if len(rows) < PAGE:
                 return steps
             place = rows[-1][1]
 
-    async def _elsewhere(self, jobs: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        """Jobs that another broker keeps, as far as it can be asked."""
+    async def _other_jobs(self, jobs: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+        """Jobs of another broker; none while it is unavailable."""
         try:
             return await self._broker.get(jobs) if jobs else {}
         except BrokerUnavailable as error:
@@ -133,7 +138,7 @@ class WorkflowCalls:
         )
 
     async def results(self, id: UUID, signature: Any) -> Any:
-        """What the last steps gave: that of the one, or of each by its name."""
+        """The result of the last step; a dict by name if there are several last steps."""
         found: dict[str, Any] = {}
         for name, func, text in await self._fetch("results", id):
             value = None if text is None else codec.decode(text)
@@ -142,8 +147,8 @@ class WorkflowCalls:
         return next(iter(found.values())) if len(found) == 1 else found
 
     async def signal(self, id: UUID, name: str, payload: Any, within: object | None) -> str:
-        """Give a signal; says what became of it, see ``workflows_signal``."""
-        sql, *parameters = self._signalling(id, name, payload)
+        """Send a signal, and return what happened to it: see ``workflows_signal``."""
+        sql, *parameters = self._signal_statement(id, name, payload)
         if within is not None:
             rows = await fetch_within(within, sql, *parameters)
         else:
@@ -151,13 +156,12 @@ class WorkflowCalls:
         return str(rows[0][0])
 
     def signal_sync(self, id: UUID, name: str, payload: Any, within: object) -> str:
-        """The same in a transaction of blocking code."""
-        sql, *parameters = self._signalling(id, name, payload)
+        """`signal` for blocking code, in a transaction of the caller's."""
+        sql, *parameters = self._signal_statement(id, name, payload)
         return str(fetch_within_sync(within, sql, *parameters)[0][0])
 
-    def _signalling(self, id: UUID, name: str, payload: object) -> tuple[str, UUID, str, str]:
-        what = f"what comes with the signal {name!r}"
-        text = written(payload, what, limit=self._max_payload)
+    def _signal_statement(self, id: UUID, name: str, payload: object) -> tuple[str, UUID, str, str]:
+        text = encoded(payload, f"the payload of signal {name!r}", limit=self._max_payload)
         return statement("signal", self._store.schema), id, name, text
 
     async def retry(self, id: UUID, name: str | None) -> int | None:
@@ -167,10 +171,11 @@ class WorkflowCalls:
     async def cancel(
         self, id: UUID, why: str = "cancelled", *, waiting: tuple[str, int] | None = None
     ) -> bool:
-        """End a workflow: what runs is asked to stop, and the rest never begins. False: there is
-        none, or it has ended in another way.
+        """Cancel a workflow: running steps are asked to stop, the others never start.
 
-        :param waiting: a step and its run: only if that waits for its signal, and its time is up.
+        :param waiting: a step and its run: cancel only if it waits for its signal and its timeout
+            has passed.
+        :returns: False if there is no such workflow, or it ended otherwise.
         """
         name, run = waiting or (None, None)
         asked: set[UUID] = set()
@@ -182,74 +187,77 @@ class WorkflowCalls:
             for at in range(0, len(rows), _BATCH):
                 await self._cancel(id, rows[at : at + _BATCH])
             asked.update(row[2] for row in rows)
-        became = await self.get(id)
-        return became is not None and became.state is WorkflowState.CANCELLED
+        record = await self.get(id)
+        return record is not None and record.state is WorkflowState.CANCELLED
 
     async def _cancel(self, id: UUID, rows: Sequence[Sequence[Any]]) -> None:
-        became = await self._broker.cancel([row[2] for row in rows])
-        ends = [
+        cancelled = await self._broker.cancel([row[2] for row in rows])
+        outcomes = [
             StepOutcome(StepRef(id, name, run, False), job, int(State.CANCELLED), None, None, None)
             for name, run, job in sorted(rows, key=_name)
-            if became.get(job) is Cancellation.CANCELLED
+            if cancelled.get(job) is Cancellation.CANCELLED
         ]
-        if ends:
-            await self.advance(ends)
+        if outcomes:
+            await self.advance(outcomes)
 
     async def advance(
-        self, ends: Sequence[StepOutcome], *, alone: bool = True, apart: bool = False
+        self, outcomes: Sequence[StepOutcome], *, alone: bool = True, apart: bool = False
     ) -> None:
-        """Take ends that no settlement has told, and start what they let go on, piece by piece.
+        """Store outcomes that no settlement has reported, and start the enabled steps in pieces.
 
-        :param alone: so that no step of the workflows ends meanwhile.
-        :param apart: start none of it in the same transaction: what the server refuses to start
-            fails by itself then.
+        :param alone: lock the workflows, so that none of their steps ends meanwhile.
+        :param apart: start no step in the same transaction, so that a step that the server refuses
+            to start fails on its own.
         """
         most = 0 if apart else Starts.most
-        sql, *parameters = advancing(self._store.schema, ends, alone=alone, most=most)
+        sql, *parameters = advance_statement(self._store.schema, outcomes, alone=alone, most=most)
         ((_, left),) = await self._store.fetch(sql, *parameters)
         while left > 0:
             started = await start_pieces(self._store)
-            if not started:  # somebody else has taken them
+            if not started:  # another process has started them
                 break
             left -= started
 
     async def lose(self, losses: Sequence[StepOutcome]) -> int:
-        """Fail steps that were seen without a job, those that have none yet; gives how many."""
+        """Fail steps that were found without a job and still have none; return how many."""
         ((count,),) = await self._fetch(
             "lose",
-            [one.place.workflow for one in losses],
-            [one.place.step for one in losses],
-            [one.place.run for one in losses],
-            [one.error for one in losses],
+            [loss.ref.workflow for loss in losses],
+            [loss.ref.step for loss in losses],
+            [loss.ref.run for loss in losses],
+            [loss.error for loss in losses],
         )
         if count:
             await start_pieces(self._store)
         return int(count)
 
-    async def advance_each(self, ends: Sequence[StepOutcome], *, alone: bool = True) -> None:
-        """Take ends that were settled already. One that Postgres cannot store is a failure; a step
-        behind it that cannot be pushed is one of that step."""
-        try:
-            await self.advance(ends, alone=alone)
-        except StatementFailed as error:
-            if error.retryable:
-                raise
-            if len(ends) > 1:
-                middle = len(ends) // 2
-                await self.advance_each(ends[:middle], alone=alone)
-                await self.advance_each(ends[middle:], alone=alone)
-                return
-            await self._advance_apart(ends[0])
+    async def advance_each(self, outcomes: Sequence[StepOutcome], *, alone: bool = True) -> None:
+        """Store outcomes of jobs that are settled already.
 
-    async def _advance_apart(self, end: StepOutcome) -> None:
+        An outcome that Postgres cannot store becomes a failure of its step; a dependent step that
+        cannot be enqueued fails on its own.
+        """
         try:
-            await self.advance([end], apart=True)
+            await self.advance(outcomes, alone=alone)
         except StatementFailed as error:
             if error.retryable:
                 raise
-            logger.error("workflow_step_refused job=%s error=%s", end.job, error)
-            failed = end._replace(
-                state=int(State.FAILED), result=None, error=refused(error), took_s=None
+            if len(outcomes) > 1:
+                middle = len(outcomes) // 2
+                await self.advance_each(outcomes[:middle], alone=alone)
+                await self.advance_each(outcomes[middle:], alone=alone)
+                return
+            await self._advance_apart(outcomes[0])
+
+    async def _advance_apart(self, outcome: StepOutcome) -> None:
+        try:
+            await self.advance([outcome], apart=True)
+        except StatementFailed as error:
+            if error.retryable:
+                raise
+            logger.error("workflow_step_refused job=%s error=%s", outcome.job, error)
+            failed = outcome._replace(
+                state=int(State.FAILED), result=None, error=refusal_failure(error), took_s=None
             )
             await self.advance([failed], apart=True)
 
@@ -258,24 +266,24 @@ def _name(row: Sequence[Any]) -> str:
     return str(row[0])
 
 
-def pushing(schema: str, prepared: Prepared) -> tuple[str, list[object]]:
+def push_statement(schema: str, prepared: Prepared) -> tuple[str, list[object]]:
     """The statement that stores a workflow, with its parameters."""
-    parameters: list[object] = [prepared.id, prepared.name, prepared.ends]
+    parameters: list[object] = [prepared.id, prepared.name, prepared.sinks]
     return statement("push", schema), parameters + prepared.columns.parameters()
 
 
 def push_within_sync(schema: str, prepared: Prepared, within: object) -> None:
-    """Store a workflow in a transaction of blocking code."""
-    sql, parameters = pushing(schema, prepared)
+    """Store a workflow from blocking code, in a transaction of the caller's."""
+    sql, parameters = push_statement(schema, prepared)
     fetch_within_sync(within, sql, *parameters)
 
 
-def refusal(what: str, id: UUID, name: str) -> PushError:
-    """Why a signal was not sent."""
+def signal_error(reason: str, id: UUID, name: str) -> PushError:
+    """The error for a signal that was not sent, by the reason of ``workflows_signal``."""
     reasons = {
         "unknown": f"there is no workflow {id}",
         "no_step": f"workflow {id} has no step {name!r} that waits for a signal",
         "over": f"workflow {id} has ended",
-        "late": f"step {name!r} has ended without it; if it is run again, it waits anew",
+        "late": f"step {name!r} has ended without it; if the step is retried, it waits again",
     }
-    return PushError(f"signal {name!r} was not sent: {reasons.get(what, what)}")
+    return PushError(f"signal {name!r} was not sent: {reasons.get(reason, reason)}")
