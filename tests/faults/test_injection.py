@@ -56,7 +56,7 @@ def many_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings, "EVERY_S", 0.1)
 
 
-def _undivided(executor: Executor, make_lane: Callable[[], Executor]) -> Executor:
+def _undivided(executor: Executor, make_isolated: Callable[[], Executor]) -> Executor:
     return executor
 
 
