@@ -21,9 +21,9 @@ MAX_WHOLE = 32 * 1024
 #: Bytes to read for any call.
 MAX_CALL = 64 * 1024
 
-#: Number; time limit in seconds and memory limit in bytes, 0 for none; attempt, maximum attempts and
-#: crashes, unchecked from the row; id; lease; whether the body is included; lengths of function,
-#: queue and meta.
+#: Number; time limit in seconds and memory limit in bytes, 0 for none; attempt, maximum attempts
+#: and crashes, unchecked from the row; id; lease; whether the body is included; lengths of
+#: function, queue and meta.
 _HEAD = struct.Struct("!QdQiii16s16s?HHI")
 HEAD_SIZE = _HEAD.size
 _NUMBER = struct.Struct("!Q")

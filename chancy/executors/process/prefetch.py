@@ -24,8 +24,8 @@ from chancy.executors.process.call import HEAD_SIZE, number_of
 LATE_S = 0.05
 #: Calls are prefetched for this many seconds of work at the current pace.
 _AHEAD_S = 0.01
-#: Maximum number of calls that an executor process holds. Two of them on two cores run 60,000 no-ops
-#: a second with 32, 75,000 with 64, and no more with 128.
+#: Maximum number of calls that an executor process holds. Two of them on two cores run 60,000
+#: no-ops a second with 32, 75,000 with 64, and no more with 128.
 MAX_DEPTH = 64
 #: Calls to measure before the depth is computed.
 _FIRST = 4
@@ -106,7 +106,7 @@ class Channel:
                 yield number_of(head)
 
     def close(self) -> None:
-        """Close the channel. The executor process still receives what was sent, and then the end."""
+        """Close the channel. The executor process still receives the calls sent before."""
         self._near.close()
         self._far.close()
 

@@ -1,8 +1,8 @@
 """The protocol between the process executor and its processes, over a stream socket.
 
 A frame is a kind, the number of a call, a number whose meaning depends on the kind, and bytes with
-their length in front. Nothing is pickled, and results are sent as the JSON strings in which they are
-stored. The output of jobs goes elsewhere and cannot corrupt frames. Calls are sent through a
+their length in front. Nothing is pickled, and results are sent as the JSON strings in which they
+are stored. The output of jobs goes elsewhere and cannot corrupt frames. Calls are sent through a
 channel of their own: see `prefetch`.
 """
 

@@ -1,4 +1,4 @@
-"""Settings of an executor process. Imports no asyncio, which most executor processes do not need."""
+"""Settings of an executor process. Imports no asyncio, which most of these processes never need."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Store:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         self.calls.append(list(notes))
         await self.open.wait()
         if self.away:
@@ -133,5 +133,5 @@ async def test_a_lost_lease_stops_the_job_unless_it_has_ended(
     ((told, outcome),) = interrupts
     assert told is lost
     assert isinstance(outcome, Cancelled)
-    assert "lease is lost" in outcome.why
+    assert "lost its lease" in outcome.why
     assert kept.with_progress([ended(lost)]) == [ended(lost)]
