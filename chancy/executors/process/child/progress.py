@@ -38,7 +38,7 @@ class ProgressBuffer:
         self._updates: dict[int, _ProgressUpdate] = {}
         self._timer: threading.Timer | None = None
 
-    def say(self, attempt: AttemptInfo, progress: Progress) -> None:
+    def report(self, attempt: AttemptInfo, progress: Progress) -> None:
         """Report progress. From any thread."""
         call = cast("ChildCall", attempt)
         now = time.monotonic()

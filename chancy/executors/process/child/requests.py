@@ -116,7 +116,7 @@ class Requests:
 
     def say(self, attempt: AttemptInfo, progress: Progress) -> None:
         """See `AttemptHost.say`."""
-        self._progress.say(attempt, progress)
+        self._progress.report(attempt, progress)
 
     def keep(self, attempt: AttemptInfo, meta: str) -> Request:
         """See `AttemptHost.keep`."""
