@@ -1,4 +1,4 @@
-"""What runs claims: the worker's loop (async), its threads (thread), or children (process)."""
+"""Executors run claims: in the worker's event loop (async), in threads, or in processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
 
 
 def default_concurrency(name: ExecutorName) -> int:
-    """How many jobs of a queue one worker runs at a time unless the queue says it."""
+    """Number of jobs of a queue that one worker runs at a time, unless the queue sets it."""
     match name:
         case "process":
             return _cores()
@@ -33,19 +33,19 @@ def default_concurrency(name: ExecutorName) -> int:
 
 
 def _cores() -> int:
-    """Cores that this process may use, which in a container can be fewer than there are."""
+    """Cores that this process may use. In a container that can be fewer than the machine has."""
     try:
         return len(os.sched_getaffinity(0)) or 1
     except (AttributeError, OSError):
         return os.cpu_count() or 1
 
 
-class _Terms(TypedDict):
+class _Arguments(TypedDict):
     concurrency: int
     find: FindFunction
     max_payload: int
     limits: Limits
-    ties: AttemptCallbacks
+    callbacks: AttemptCallbacks
 
 
 def executor(
@@ -57,40 +57,40 @@ def executor(
     sys_path: Sequence[str] | None = None,
     options: Options | None = None,
     limits: Limits = NO_LIMITS,
-    ties: AttemptCallbacks = NO_CALLBACKS,
+    callbacks: AttemptCallbacks = NO_CALLBACKS,
 ) -> Executor:
-    """Make an executor; it is to be started before it runs anything.
+    """Create an executor. Start it before it runs anything.
 
     :param concurrency: jobs at a time; None takes `default_concurrency`.
     :param find: looks up the function of a claim; raises `UnknownFunction`.
-    :param max_payload: bytes that an encoded result may have.
-    :param sys_path: where children of the process executor look for modules; None takes this
-        process's ``sys.path`` as it is when they are started.
-    :param options: those of this executor; None takes the defaults.
-    :param limits: of claims that have none of their own.
-    :param ties: who takes what running jobs say.
+    :param max_payload: maximum size of an encoded result in bytes.
+    :param sys_path: module search path of executor processes; None takes this process's
+        ``sys.path`` when the executor starts.
+    :param options: options of this executor; None takes the defaults.
+    :param limits: limits of claims that have none of their own.
+    :param callbacks: called for reports of running jobs.
     """
     concurrency = default_concurrency(name) if concurrency is None else concurrency
     options = options or default_options(name)
-    terms: _Terms = {
+    arguments: _Arguments = {
         "concurrency": concurrency,
         "find": find,
         "max_payload": max_payload,
         "limits": limits,
-        "ties": ties,
+        "callbacks": callbacks,
     }
     match options:
         case ProcessOptions():
             from chancy.executors.process.executor import ProcessExecutor
 
-            return ProcessExecutor(**terms, options=options, sys_path=sys_path)
+            return ProcessExecutor(**arguments, options=options, sys_path=sys_path)
         case ThreadOptions():
             from chancy.executors.thread.executor import ThreadExecutor
 
-            return ThreadExecutor(**terms, options=options)
+            return ThreadExecutor(**arguments, options=options)
         case AsyncOptions():
             from chancy.executors.coroutine.executor import AsyncExecutor
 
-            return AsyncExecutor(**terms, options=options)
+            return AsyncExecutor(**arguments, options=options)
         case _:
             assert_never(options)

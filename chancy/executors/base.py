@@ -1,4 +1,4 @@
-"""What runs claims. An executor sees a claim and returns an outcome; it knows nothing else."""
+"""The contract of executors: an executor runs a claim and returns an outcome."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from chancy.errors import JobError
 
 #: Finds the function of a path, or raises `UnknownFunction`.
 FindFunction = Callable[[str], Callable[..., Any]]
-#: Takes what a running attempt reports. Called in the worker's loop.
+#: Called in the worker's loop with the progress of a running attempt.
 Report = Callable[[Claim, Progress], None]
-#: Puts keys over the meta of a running job: JSON text. Called in the worker's loop; what is called
-#: first is stored first. Raises LeaseLost or BrokerError unless it is stored.
-Keep = Callable[[Claim, str], Awaitable[None]]
+#: Merges keys (a JSON string) into the meta of a running job. Called in the worker's loop; writes
+#: are stored in the order of the calls. Raises LeaseLost or BrokerError if they are not stored.
+StoreMeta = Callable[[Claim, str], Awaitable[None]]
 
 
 def no_report(claim: Claim, progress: Progress) -> None:
-    """For executors whose jobs report to nobody."""
+    """Ignore progress, in executors without a worker."""
 
 
-async def no_keep(claim: Claim, meta: str) -> None:
-    """For executors whose jobs have nobody who keeps anything."""
-    raise JobError("steps need a worker, which stores what they give")
+async def no_store(claim: Claim, meta: str) -> None:
+    """Refuse steps, in executors without a worker."""
+    raise JobError("steps need a worker, which stores their results")
 
 
 def no_completing(claim: Claim) -> None:
-    """For executors whose jobs nobody settles."""
+    """Ignore completions, in executors without a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCallbacks:
-    """What running jobs have to do with others than their executor.
+    """Callbacks for what running jobs need from their worker.
 
-    :param completing: told of a job that is completed in a transaction of its own, if that will be
-        committed. In the worker's loop.
-    :param completion: what completes them.
+    :param report: called with progress.
+    :param store: stores steps.
+    :param completing: called when a job is about to be completed in a transaction of its own, which
+        may still be rolled back. In the worker's loop.
+    :param completion: reference to the class that completes such jobs.
     """
 
     report: Report = no_report
-    keep: Keep = no_keep
+    store: StoreMeta = no_store
     completing: Callable[[Claim], None] = no_completing
     completion: CompletionRef | None = None
 
@@ -56,41 +58,42 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many `run` calls may be under way at once. May change while it works."""
+        """Number of `run` calls that may be in progress at once. It may change."""
         ...
 
     @property
     def broken(self) -> str | None:
-        """Why it can run nothing now, although it goes on trying; None if it can."""
+        """Why it cannot run jobs now, although it keeps trying; None if it can."""
         ...
 
     async def start(self) -> None:
-        """Make ready to run. Called once."""
+        """Get ready to run jobs. Called once."""
         ...
 
     def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
-        """Run one attempt to its end: an ``async def``. Never raises, whatever the job does.
+        """Run one attempt to its end (an ``async def``). Never raises, whatever the job does.
 
-        Not a task of its own: it is awaited by one of the worker's consumers, so that a job which
-        does not wait costs no switch of tasks.
+        It is not a task of its own: one of the worker's consumers awaits it, so a job that does not
+        wait costs no task switch.
         """
         ...
 
     def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
         """Stop an attempt that `run` is awaiting; `run` then returns this outcome.
 
-        `Cancelled` and `TimedOut` let the job clean up first, and `run` returns once its work has
-        ended: `current_job().cancelled` is set, a coroutine is cancelled, a function in a child
-        gets `Interrupted`; after the grace of the queue the child is killed, the coroutine
-        abandoned. A plain function in a thread can only be asked: it ends as this outcome if it
-        looked at `cancelled` or raised, otherwise as what it returned. `Released` stops at once,
-        and what cannot be stopped is left behind; behind another interrupt it only brings the end
-        about, which is that of the first.
-        If the work ends first, `run` returns what really happened. Returns whether the work can
-        be stopped.
+        `Cancelled` and `TimedOut` let the job clean up first, and `run` returns once it has ended:
+        `current_job().cancelled` is set, a coroutine is cancelled, a function in an executor
+        process gets `Interrupted`. After the grace of the queue the executor process is killed, and
+        a coroutine is abandoned. A plain function in a thread can only be asked: it ends as this
+        outcome if it read `cancelled` or raised, otherwise as what it returned. `Released` stops at
+        once, and leaves behind what cannot be stopped; after an earlier interrupt it only forces
+        the end, with the outcome of the earlier one. If the job ends first, `run` returns its
+        actual outcome.
+
+        :return: whether the job can be stopped.
         """
         ...
 
     async def stop(self) -> None:
-        """Let go of threads and processes. No `run` is under way any more."""
+        """Stop threads and processes. Called when no `run` is in progress."""
         ...

@@ -1,15 +1,15 @@
-"""Copies of this process that jobs make by forking.
+"""Detection of copies of this process that jobs make by forking.
 
-A copy that returns from its job would go on as a second worker, over the same connections. Who
-runs a job therefore compares the generation before it and after it, which costs a few nanoseconds
-where asking for the process id costs 160, and ends the copy.
+A copy that returns from its job would go on as a second worker on the same connections. Executors
+therefore compare the generation before and after each job and end the copy. That costs a few
+nanoseconds, where reading the process id costs 160.
 """
 
 from __future__ import annotations
 
 import os
 
-#: How many forks lie between the first process and this one.
+#: Number of forks between the first process and this one.
 generation = 0
 
 
@@ -19,7 +19,7 @@ def _count() -> None:
 
 
 def end_copy() -> None:
-    """End a copy of the process that a job has left behind in our code."""
+    """End a forked copy of the process that has returned from its job."""
     os._exit(0)
 
 

@@ -1,11 +1,11 @@
-"""What every executor does around a call: the function, its arguments, and the outcome of it."""
+"""Common parts of every executor's call: the function, its arguments and the outcome."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.control import Cancel, Retry, Snooze
@@ -28,15 +28,12 @@ from chancy.queue.queue import unsupported
 from chancy.serialization.signature import Signature
 from chancy.text import storable
 
-if TYPE_CHECKING:
-    pass
-
-#: What a function may return instead of a result.
-_ANSWERS = (Snooze, Cancel, Retry)
+#: Control results: a function may return one instead of a result.
+_CONTROL = (Snooze, Cancel, Retry)
 
 
 class Callee(NamedTuple):
-    """A function that a claim names. ``coroutine``: calling it runs nothing, awaiting does."""
+    """The function of a claim. ``coroutine``: it runs only when its result is awaited."""
 
     path: str
     function: Callable[..., Any]
@@ -62,24 +59,30 @@ def callee(path: str, find: FindFunction) -> Callee:
 
 
 def arguments_of(called: Callee, text: str | None) -> dict[str, Any]:
-    """Decode the keyword arguments of a claim. Raises `InvalidArguments`."""
+    """Decode the keyword arguments of a claim.
+
+    :raises InvalidArguments: they do not fit the function.
+    """
     if not text or text == "{}":
         return {}
     return called.signature.decode(text)
 
 
 async def awaited(value: Awaitable[Any]) -> Any:
-    """Any awaitable as a coroutine, which is what tasks and runners take."""
+    """Any awaitable as a coroutine, as tasks and runners need it."""
     return await value
 
 
 def returned(called: Callee, value: object, limit: int, began: float) -> Outcome:
-    """The outcome of a call that returned. ``limit``: bytes that the encoded result may have."""
+    """The outcome of a call that returned.
+
+    :param limit: maximum size of the encoded result in bytes.
+    """
     elapsed_s = perf_counter() - began
     if value is None and called.signature.none_fits:
         return Returned(None, elapsed_s)
-    if isinstance(value, _ANSWERS):
-        return _answered(value, elapsed_s)
+    if isinstance(value, _CONTROL):
+        return _controlled(value, elapsed_s)
     try:
         text = called.signature.encode_result(value, limit)
     except BaseException as error:
@@ -87,7 +90,7 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     return Returned(text, elapsed_s)
 
 
-def _answered(value: Snooze | Cancel | Retry, elapsed_s: float) -> Outcome:
+def _controlled(value: Snooze | Cancel | Retry, elapsed_s: float) -> Outcome:
     match value:
         case Snooze():
             return Snoozed(value.moment, elapsed_s, asked=True)
@@ -105,54 +108,54 @@ def raised(error: BaseException, began: float) -> Raised:
 def time_limit(
     claim: Claim, defaults: Limits, executor: ExecutorName, options: Options
 ) -> float | None:
-    """Seconds that an attempt may take; None if it has no limit.
+    """Time limit of an attempt in seconds; None if it has no limit.
 
-    :raises UnsupportedLimit: it has one that the executor cannot keep to.
+    :raises UnsupportedLimit: the executor cannot enforce one of its limits.
     """
     limits = decode_limits(claim.limits).over(defaults)
-    for value, what in (
+    for value, kind in (
         (limits.time_s, LimitType.TIME),
         (limits.memory_bytes, LimitType.MEMORY),
     ):
-        if value is not None and (why := unsupported(what, executor, options)):
+        if value is not None and (why := unsupported(kind, executor, options)):
             raise UnsupportedLimit(why)
     return limits.time_s
 
 
 def reason_of(outcome: Outcome) -> str:
-    """What to tell a job that is to end as this outcome."""
+    """The reason that a job gets when it is stopped with this outcome."""
     match outcome:
         case Cancelled(reason) | Released(reason) | Lost(reason):
             return reason
         case TimedOut(limit_s):
             return f"its time limit of {limit_s:g} s has passed"
         case Snoozed():
-            return "it is to be run again later"
+            return "it will run again later"
         case _:
             return type(outcome).__name__
 
 
 def call_error(called: Callee, arguments: dict[str, Any], error: BaseException) -> BaseException:
-    """What to report when the call itself raised.
+    """The error to report when the call itself raised.
 
     A TypeError of arguments that do not fit becomes `InvalidArguments`; one from inside the
-    function stays. Looked at only after the failure: to bind first takes longer than the rest
-    of a short job.
+    function stays. Checked only after a failure: binding the arguments first takes longer than the
+    rest of a short job.
     """
     if not isinstance(error, TypeError):
         return error
     try:
         inspect.signature(called.function).bind(**arguments)
-    except TypeError as misfit:
+    except TypeError as mismatch:
         if not _entered(called.function, error):
-            return InvalidArguments(f"{called.path}: {misfit}")
+            return InvalidArguments(f"{called.path}: {mismatch}")
     except Exception:
         return error
     return error
 
 
 def _entered(function: Callable[..., Any], error: BaseException) -> bool:
-    """Whether the body of the function, below its decorators, is in the traceback."""
+    """Whether the traceback contains the body of the function, without its decorators."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     frame = error.__traceback__
     while frame is not None:

@@ -1,4 +1,4 @@
-"""What running jobs say, on its way to the worker."""
+"""Reports of running jobs to the worker: progress, steps and completions."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from chancy.executors.base import AttemptCallbacks
 
 logger = logging.getLogger("chancy.executors")
 
-#: Of each job at most one word is handed on in so many seconds.
+#: Minimum seconds between two reports of one job to the worker.
 INTERVAL_S = 0.05
 
-#: Seconds between looks whether a job that waits for a step to be stored is to end.
-_LOOK_S = 0.5
+#: Seconds between checks whether a job that waits for a step has been asked to stop.
+_CHECK_S = 0.5
 
 _Run = tuple[UUID, UUID]
 
 
 class _JobReport:
-    """What one job has said and nobody has heard yet: the last word only."""
+    """The latest progress of one job that has not been reported yet."""
 
-    __slots__ = ("busy", "claim", "last")
+    __slots__ = ("claim", "last", "scheduled")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.last: Progress | None = None
-        #: Whether the loop is going to look at it.
-        self.busy = False
+        #: Whether a call of `_flush` is scheduled.
+        self.scheduled = False
 
 
 class WorkerWrite:
-    """Something that the worker stores, for a job in any thread; see `PendingWrite`.
+    """A pending write of the worker, for a job in any thread; see `PendingWrite`.
 
-    :param thread: that of the worker's loop.
+    :param thread: id of the thread of the worker's loop.
     """
 
     def __init__(self, thread: int) -> None:
@@ -53,7 +53,7 @@ class WorkerWrite:
             raise JobError("sync_step() in the event loop that stores the step: use await step(…)")
         while True:
             try:
-                return self._future.result(_LOOK_S)
+                return self._future.result(_CHECK_S)
             except TimeoutError:
                 check()
 
@@ -61,9 +61,9 @@ class WorkerWrite:
         return asyncio.wrap_future(self._future).__await__()
 
     def settle(self, error: BaseException | None) -> None:
-        """Say that it is stored, or why not."""
+        """Finish the write: it is stored (None), or it failed."""
         if not self._future.set_running_or_notify_cancel():
-            return  # the job has been cancelled in the meantime
+            return  # the job has been cancelled
         if error is None:
             self._future.set_result(None)
         else:
@@ -71,68 +71,68 @@ class WorkerWrite:
 
 
 class Reporter:
-    """The `AttemptHost` of the contexts of one executor: hands reports of its jobs to the worker,
-    in its loop.
+    """The `AttemptHost` of the contexts of one executor: passes reports of its jobs to the worker,
+    in the worker's loop.
 
-    Of the progress it keeps one word for each running job, however fast they come: the last one,
-    which is never lost.
+    For each running job it holds only the latest progress, however often the job reports. The last
+    report of a job is never lost.
 
-    :param ties: what takes it.
-    :param max_payload: bytes that an encoded result, and all steps together, may have.
+    :param callbacks: called with the reports.
+    :param max_payload: maximum size in bytes of an encoded result, and of all steps together.
     """
 
-    def __init__(self, ties: AttemptCallbacks, max_payload: int) -> None:
-        self._report = ties.report
-        self._keep = ties.keep
-        self._completing = ties.completing
-        self.completion = ties.completion
+    def __init__(self, callbacks: AttemptCallbacks, max_payload: int) -> None:
+        self._report = callbacks.report
+        self._store = callbacks.store
+        self._completing = callbacks.completing
+        self.completion = callbacks.completion
         self.max_payload = max_payload
-        self._keeping: set[asyncio.Task[None]] = set()
+        self._storing: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
-        #: The jobs that have said something lately; empty if there is nothing to `end`.
-        self.lines: dict[_Run, _JobReport] = {}
+        #: Jobs with recent progress; while it is empty, `end` need not be called.
+        self.pending: dict[_Run, _JobReport] = {}
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Say which loop the worker has. Called in it, before any job runs."""
+        """Set the worker's loop. Called in it, before any job runs."""
         self._loop = loop
         self._thread = threading.get_ident()
 
     def context_of(self, claim: Claim) -> JobContext:
-        """The context of an attempt: the one that `around` hooks have seen, or a new one."""
+        """The context of an attempt: that of its `around` hooks, or a new one."""
         job = CURRENT.get(None)
         if job is None or not job.bind(claim, self):
             job = JobContext(claim, self)
         return job
 
     def say(self, attempt: AttemptInfo, progress: Progress) -> None:
-        """Take a word. From any thread."""
+        """Report progress. From any thread."""
         claim = cast("Claim", attempt)
         run = claim.id, claim.lease
         with self._lock:
-            line = self.lines.get(run)
-            if line is None:
-                line = self.lines[run] = _JobReport(claim)
-            line.last = progress
-            waits, line.busy = line.busy, True
-        if not waits and not self._in_loop(self._tell, line):
-            with self._lock:  # nobody listens any more
-                self.lines.pop(run, None)
+            pending = self.pending.get(run)
+            if pending is None:
+                pending = self.pending[run] = _JobReport(claim)
+            pending.last = progress
+            scheduled, pending.scheduled = pending.scheduled, True
+        if not scheduled and not self._in_loop(self._flush, pending):
+            with self._lock:  # the loop is closed
+                self.pending.pop(run, None)
 
     def keep(self, attempt: AttemptInfo, meta: str) -> WorkerWrite:
         """See `AttemptHost.keep`. From any thread."""
-        kept = WorkerWrite(self._thread)
-        if not self._in_loop(self._begin_to_keep, cast("Claim", attempt), meta, kept):
-            kept.settle(BrokerUnavailable("the worker has stopped: the step was not stored"))
-        return kept
+        write = WorkerWrite(self._thread)
+        if not self._in_loop(self._start_to_store, cast("Claim", attempt), meta, write):
+            write.settle(BrokerUnavailable("the worker has stopped: the step was not stored"))
+        return write
 
     def completing(self, attempt: AttemptInfo) -> None:
         """See `AttemptHost.completing`. From any thread."""
         self._in_loop(self._completing, cast("Claim", attempt))
 
     def _in_loop(self, call: Callable[..., object], *args: object) -> bool:
-        """Make a call in the loop: now, if this is its thread. False if the loop is closed."""
+        """Call in the loop; at once, if this is its thread. False if the loop is closed."""
         if threading.get_ident() == self._thread:
             call(*args)
             return True
@@ -143,48 +143,49 @@ class Reporter:
             return False
         return self._loop is not None
 
-    def _begin_to_keep(self, claim: Claim, meta: str, kept: WorkerWrite) -> None:
+    def _start_to_store(self, claim: Claim, meta: str, write: WorkerWrite) -> None:
         assert self._loop is not None
-        task = self._loop.create_task(self._keep_it(claim, meta, kept), name="chancy step")
-        self._keeping.add(task)
-        task.add_done_callback(self._keeping.discard)
+        task = self._loop.create_task(self._store_meta(claim, meta, write), name="chancy step")
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
 
-    async def _keep_it(self, claim: Claim, meta: str, kept: WorkerWrite) -> None:
+    async def _store_meta(self, claim: Claim, meta: str, write: WorkerWrite) -> None:
         try:
-            await self._keep(claim, meta)
+            await self._store(claim, meta)
         except asyncio.CancelledError:
-            kept.settle(BrokerUnavailable("the worker stops: the step may not have been stored"))
+            error = BrokerUnavailable("the worker is stopping: the step may not have been stored")
+            write.settle(error)
             raise
         except BaseException as error:
-            kept.settle(error)
+            write.settle(error)
         else:
-            kept.settle(None)
+            write.settle(None)
 
     def end(self, claim: Claim) -> None:
-        """Hand on what an attempt said last, now that it has ended. In the loop."""
+        """Report the last progress of an attempt that has ended. In the loop."""
         with self._lock:
-            line = self.lines.pop((claim.id, claim.lease), None)
+            pending = self.pending.pop((claim.id, claim.lease), None)
             last = None
-            if line is not None:
-                last, line.last = line.last, None
+            if pending is not None:
+                last, pending.last = pending.last, None
         if last is not None:
-            self._hand_on(claim, last)
+            self._deliver(claim, last)
 
-    def _tell(self, line: _JobReport) -> None:
+    def _flush(self, pending: _JobReport) -> None:
         with self._lock:
-            last, line.last = line.last, None
+            last, pending.last = pending.last, None
             if last is None:
-                # Nothing new for a while: the next word comes at once again.
-                line.busy = False
-                run = line.claim.id, line.claim.lease
-                if self.lines.get(run) is line:
-                    del self.lines[run]
+                # No progress during the last interval: report the next one at once.
+                pending.scheduled = False
+                run = pending.claim.id, pending.claim.lease
+                if self.pending.get(run) is pending:
+                    del self.pending[run]
                 return
-        self._hand_on(line.claim, last)
+        self._deliver(pending.claim, last)
         assert self._loop is not None
-        self._loop.call_later(INTERVAL_S, self._tell, line)
+        self._loop.call_later(INTERVAL_S, self._flush, pending)
 
-    def _hand_on(self, claim: Claim, progress: Progress) -> None:
+    def _deliver(self, claim: Claim, progress: Progress) -> None:
         try:
             self._report(claim, progress)
         except Exception:

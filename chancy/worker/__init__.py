@@ -1,4 +1,4 @@
-"""The worker: claims jobs, runs them, and settles what became of them."""
+"""The worker: claims jobs, runs them and settles their outcomes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Worker"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when it is asked for: the supervisor imports this package, and runs no jobs.
+    # Loaded on first use: the supervisor imports this package but runs no jobs.
     if name == "Worker":
         from chancy.worker.worker import Worker
 

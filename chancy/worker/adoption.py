@@ -1,4 +1,4 @@
-"""Jobs of a queue that are with the control broker although the queue lives elsewhere."""
+"""Jobs that the control broker stores for a queue that lives on another broker."""
 
 from __future__ import annotations
 
@@ -12,66 +12,66 @@ from chancy.broker.optional import Adopting
 from chancy.worker.broker_session import BrokerSession
 from chancy.worker.runner import Runner
 
-#: After a claim without an answer claims go on, also where nothing seems to be left: they find what
-#: it took. A broker remembers it for half as long.
+#: Seconds for which claims go on after a failed claim, even if no jobs seem to be left: they return
+#: the jobs of the lost reply. A broker remembers those for half as long.
 _UNSURE_FOR_S = 60.0
 
 
 class QueueAdoption:
-    """Has the broker of the queue take them over, runs what it leaves beside the others, and knows
-    whose each claim is.
+    """Moves jobs from the control broker to the broker of their queue, claims those that stay
+    behind, and records which broker each claim came from.
 
-    They were pushed by SQL, by a plugin that writes rows, by somebody who does not know where the
-    queue lives, or before it moved there.
+    Such jobs were pushed by SQL, by a plugin that writes rows, by an application that does not know
+    where the queue lives, or before the queue moved.
 
-    :param control: the broker that has them.
-    :param plane: the one that has the queue.
-    :param adopted: called when it has taken some over.
-    :param again: called when there may be more to take over: each claim takes over one batch, so
-        that a worker which is to stop does.
+    :param control: the session of the control broker, which stores the jobs.
+    :param session: the session of the queue's broker.
+    :param on_adopted: called after jobs have been moved.
+    :param on_more: called when more jobs may be waiting. Each claim moves one batch, so a stopping
+        worker is not held up.
     """
 
     def __init__(
         self,
         control: BrokerSession,
-        plane: BrokerSession,
+        session: BrokerSession,
         *,
-        adopted: Callable[[], None],
-        again: Callable[[], None],
+        on_adopted: Callable[[], None],
+        on_more: Callable[[], None],
     ) -> None:
         self._control = control
-        self._plane = plane
-        self._adopted = adopted
-        self._again = again
-        broker = plane.broker
+        self._session = session
+        self._on_adopted = on_adopted
+        self._on_more = on_more
+        broker = session.broker
         self._adopt = broker.adoption(control.broker) if isinstance(broker, Adopting) else None
-        self._sure_at = 0.0
-        #: Claims in hand by their lease.
+        self._unsure_until = 0.0
+        #: Number of unsettled claims of the control broker, by lease.
         self._leases: dict[UUID, int] = {}
 
     async def claim(
         self, queue: str, *, worker_id: UUID, limit: int, thorough: bool = False
     ) -> Sequence[Claim]:
-        """`Broker.claim` of what is left where it is."""
+        """`Broker.claim` of the jobs that stay with the control broker."""
         if self._adopt is None:
             return await self._control.broker.claim(
                 queue, worker_id=worker_id, limit=limit, thorough=thorough
             )
-        done = await self._adopt(queue)
-        if done.jobs:
-            self._adopted()
-        if done.more:
-            self._again()
-        if not done.rest and time.monotonic() > self._sure_at:
+        adopted = await self._adopt(queue)
+        if adopted.jobs:
+            self._on_adopted()
+        if adopted.more:
+            self._on_more()
+        if not adopted.rest and time.monotonic() > self._unsure_until:
             return ()
         try:
             return await self._adopt.claim(queue, worker_id=worker_id, limit=limit)
         except BaseException:
-            self._sure_at = time.monotonic() + _UNSURE_FOR_S
+            self._unsure_until = time.monotonic() + _UNSURE_FOR_S
             raise
 
-    def to(self, runner: Runner) -> Callable[[Sequence[Claim]], None]:
-        """What takes claims of the control broker."""
+    def receiver(self, runner: Runner) -> Callable[[Sequence[Claim]], None]:
+        """The callback that hands claims of the control broker to a runner."""
 
         def give(claims: Sequence[Claim]) -> None:
             for claim in claims:
@@ -80,14 +80,15 @@ class QueueAdoption:
 
         return give
 
-    def plane_of(self, claim: Claim) -> BrokerSession:
-        return self._control if claim.lease in self._leases else self._plane
+    def session_of(self, claim: Claim) -> BrokerSession:
+        """The session of the broker that a claim came from."""
+        return self._control if claim.lease in self._leases else self._session
 
     def settle(self, settlement: Settlement) -> None:
-        """Hand a settlement to the settler that it belongs to."""
+        """Pass a settlement to the settler of the broker that its claim came from."""
         lease = settlement.lease
         if lease not in self._leases:
-            self._plane.settler.add(settlement)
+            self._session.settler.add(settlement)
             return
         self._leases[lease] -= 1
         if not self._leases[lease]:

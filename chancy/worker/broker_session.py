@@ -1,4 +1,4 @@
-"""What a worker does with one broker, whatever the queues that live there."""
+"""A worker's session with one broker, independent of the queues that live there."""
 
 from __future__ import annotations
 
@@ -24,58 +24,58 @@ from chancy.worker.services import ServiceLoops
 from chancy.worker.settler import Settler
 from chancy.worker.supervisor.link import SupervisorLink
 
-#: Seconds between looks at who was asked to stop: while notices arrive, and while they do not.
+#: Seconds between checks for stop requests: while notifications arrive, and while they do not.
 _STOPS_EVERY_S, _STOPS_POLL_S = 5.0, 1.0
 
 
 class BrokerSessionHost(NamedTuple):
-    """What a worker gives to each of its planes."""
+    """What a worker provides to each of its broker sessions."""
 
     clock: Clock
     heartbeat_timeout_s: float
-    #: Told each notice.
-    heed: Callable[[BrokerSession, Notice], None]
-    #: Called when notices arrive again: what was said before is lost.
-    resumed: Callable[[], None]
-    #: Told the ids of settlements whose lease was gone.
-    stale: Callable[[frozenset[UUID]], None]
-    #: Called when the broker has forgotten the worker, which is registered anew then.
-    dead: Callable[[BrokerSession], None]
+    #: Called with each notification.
+    on_notice: Callable[[BrokerSession, Notice], None]
+    #: Called when notifications arrive again: earlier ones are lost.
+    on_resumed: Callable[[], None]
+    #: Called with the job ids of settlements whose lease was lost.
+    on_stale: Callable[[frozenset[UUID]], None]
+    #: Called when the broker has declared the worker dead. The worker is then registered again.
+    on_declared_dead: Callable[[BrokerSession], None]
 
 
 class Running(Protocol):
-    """What runs on the worker."""
+    """The jobs that run on the worker."""
 
     def stop_job(self, job_id: UUID) -> bool:
-        """Stop a job that somebody asked to stop; False if it does not run here."""
+        """Stop a job on request; False if it does not run here."""
         ...
 
     def held(self) -> set[UUID]:
-        """The jobs that run or wait to run here, of every broker."""
+        """Ids of the jobs that run or wait to run here, of every broker."""
         ...
 
-    def put_off(self, plane: BrokerSession, why: str) -> None:
-        """Stop what can be stopped of what runs for a broker, to be run again."""
+    def put_off(self, session: BrokerSession, why: str) -> None:
+        """Stop the jobs of a broker that can be stopped; they run again."""
         ...
 
 
 class BrokerSession:
-    """Settles, notes, listens, promotes and beats with one broker.
+    """Settles jobs, writes meta, listens, promotes and sends heartbeats with one broker.
 
-    Each broker of a worker has its own, so that the outage of one leaves the queues of the others
-    alone.
+    Each broker of a worker has a session of its own, so an outage of one does not affect the queues
+    of the others.
 
-    :param name: of the broker.
-    :param line: to the supervisor, for the control broker alone.
+    :param name: name of the broker.
+    :param link: link to the supervisor; used only by the control broker.
     """
 
     def __init__(
         self,
         name: str,
         broker: Broker,
-        line: SupervisorLink | None,
+        link: SupervisorLink | None,
         *,
-        member: BrokerSessionHost,
+        host: BrokerSessionHost,
         hooks: Hooks,
         services: ServiceLoops,
         tags: Iterable[str],
@@ -83,102 +83,110 @@ class BrokerSession:
     ) -> None:
         self.name = name
         self.broker = broker
-        self._member = member
-        clock = member.clock
+        self._host = host
+        clock = host.clock
         self._services = services
         self._inside = hooks.inside(broker)
         self._after = hooks.after(broker)
-        self.notes = MetaWriter(broker, clock)
-        self.settler = Settler(self.settle, clock, on_stale=member.stale, prepare=self.notes.joined)
+        self.meta = MetaWriter(broker, clock)
+        self.settler = Settler(
+            self.settle, clock, on_stale=host.on_stale, prepare=self.meta.with_progress
+        )
         self.listener = Listener(
-            broker, clock, heed=functools.partial(member.heed, self), resumed=member.resumed
+            broker,
+            clock,
+            on_notice=functools.partial(host.on_notice, self),
+            on_resumed=host.on_resumed,
         )
         self._promoter = Promoter(broker, clock)
-        self.presence = Registration(
+        self.registration = Registration(
             broker,
             tags=tags,
             heartbeat_s=heartbeat_s,
-            line=line if self.control else None,
+            link=link if self.control else None,
             declared_dead=self._declared_dead,
         )
-        self._holdings = ClaimReconciler(broker, self.presence, self.settler, clock)
+        self._reconciler = ClaimReconciler(broker, self.registration, self.settler, clock)
 
     @property
     def control(self) -> bool:
-        """Whether it has the queues and the workers, and not jobs alone."""
+        """Whether this broker stores queues and workers as well as jobs."""
         return self.name == DEFAULT_BROKER
 
-    def of(self, service: str) -> str:
-        """The name of a service of this broker."""
+    def loop_name(self, service: str) -> str:
+        """The name of a service loop of this broker."""
         return service if self.control else f"{service} of {self.name}"
 
     def start(self) -> None:
-        """Begin to settle, note, listen and promote."""
-        self._services.start(self.of("settler"), self.settler.serve)
-        self._services.start(self.of("notes"), self.notes.serve)
-        self._services.start(self.of("listener"), self.listener.serve)
-        self._services.start(self.of("promoter"), self._promoter.serve)
+        """Start to settle, write meta, listen and promote."""
+        self._services.start(self.loop_name("settler"), self.settler.serve)
+        self._services.start(self.loop_name("notes"), self.meta.serve)
+        self._services.start(self.loop_name("listener"), self.listener.serve)
+        self._services.start(self.loop_name("promoter"), self._promoter.serve)
 
     def join(
         self,
         worker_id: UUID,
-        planes: BrokerSet,
+        brokers: BrokerSet,
         running: Running,
     ) -> None:
-        """Begin all of it beside the control broker, as soon as this one can be reached.
+        """Start every loop of a broker other than the control broker, once it can be reached.
 
-        :param planes: opens it.
+        :param brokers: opens the broker.
         """
         if self.control:
             return
-        self.presence.worker_id = worker_id
+        self.registration.worker_id = worker_id
 
-        async def begin() -> None:
-            await planes.ready(self.name)
-            await self.presence.register()
+        async def start() -> None:
+            await brokers.ready(self.name)
+            await self.registration.register()
             self.start()
-            self.compare(running)
-            self._services.start(self.of("contact"), functools.partial(self.watch, running))
-            self._services.start(self.of("stops"), functools.partial(self._watch_stops, running))
+            self.reconcile(running)
+            self._services.start(self.loop_name("contact"), functools.partial(self.watch, running))
+            self._services.start(
+                self.loop_name("stops"), functools.partial(self._watch_stops, running)
+            )
 
-        self._services.start(self.of("registration"), begin)
+        self._services.start(self.loop_name("registration"), start)
 
-    def compare(self, running: Running) -> None:
-        """Begin to look for jobs whose end the broker has forgotten."""
+    def reconcile(self, running: Running) -> None:
+        """Start to look for jobs whose completion the broker has lost."""
         self._services.start(
-            self.of("holdings"), functools.partial(self._holdings.serve, running.held)
+            self.loop_name("holdings"), functools.partial(self._reconciler.serve, running.held)
         )
 
     async def watch(self, running: Running) -> None:
-        """Look whether beats are answered, until cancelled; see `Registration.watch`."""
-        timeout_s = self._member.heartbeat_timeout_s
-        await self.presence.watch(timeout_s, functools.partial(running.put_off, self))
+        """Check that heartbeats are answered, until cancelled; see `Registration.watch`."""
+        timeout_s = self._host.heartbeat_timeout_s
+        await self.registration.watch(timeout_s, functools.partial(running.put_off, self))
 
     async def _watch_stops(self, running: Running) -> None:
-        """The notice that said so may have been lost."""
+        """Poll for stop requests whose notification was lost."""
         while True:
-            for job_id in await self.broker.stop_requests(self.presence.worker_id):
+            for job_id in await self.broker.stop_requests(self.registration.worker_id):
                 running.stop_job(job_id)
-            await self._member.clock.sleep(_STOPS_EVERY_S if self.listener.hears else _STOPS_POLL_S)
+            pause = _STOPS_EVERY_S if self.listener.receiving else _STOPS_POLL_S
+            await self._host.clock.sleep(pause)
 
     def _declared_dead(self) -> None:
-        self._member.dead(self)
-        again = self.of(f"register {self.presence.worker_id}")
-        self._services.start(again, self.presence.register)
+        self._host.on_declared_dead(self)
+        name = self.loop_name(f"register {self.registration.worker_id}")
+        self._services.start(name, self.registration.register)
 
-    async def serves(self, queue: Queue) -> None:
-        """Tell the broker how a queue is that is served from now on. The control broker knows.
+    async def declare(self, queue: Queue) -> None:
+        """Declare a queue that is about to be served. The control broker has its row already.
 
-        Whether it is paused is not told: its row says that, and others may resume it there.
+        The paused state is left out: it belongs to the row, where other processes may resume it.
         """
         if not self.control:
             await self.broker.declare(replace(queue, paused=False, resume_at=None), upsert=True)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
-        """`Broker.settle`, with what plugins write in its transaction, or are told where there is
-        none."""
+        """`Broker.settle`, with the writes of plugins in its transaction. Without a transaction
+        their after-hooks run instead."""
         stale = await self.broker.settle(settlements, inside=self._inside)
-        stale = await self.notes.settled(settlements, stale)
+        stale = await self.meta.without_completed(settlements, stale)
         if self._after is not None:
-            self._after([one for one in settlements if one.id not in stale])
+            self._after([settled for settled in settlements if settled.id not in stale])
         return stale

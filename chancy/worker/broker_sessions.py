@@ -1,4 +1,4 @@
-"""All the brokers that a worker works with."""
+"""A worker's sessions with all of its brokers."""
 
 from __future__ import annotations
 
@@ -16,83 +16,88 @@ from chancy.worker.services import ServiceLoops
 from chancy.worker.shutdown import tear_down
 from chancy.worker.supervisor.link import SupervisorLink
 
-#: Seconds for which the end of a worker waits for the stores to take the last settlements.
+#: Seconds that a stopping worker waits for the stores to accept the last settlements.
 _FLUSH_S = 15.0
 
 
 class BrokerSessions:
-    """The control broker, and those that plugins supply, each with a plane of its own.
+    """The sessions with the control broker and with the brokers that plugins supply.
 
-    :param broker: of the application.
+    :param broker: the broker of the application.
     """
 
     def __init__(
         self,
         broker: Broker,
-        member: BrokerSessionHost,
+        host: BrokerSessionHost,
         *,
         hooks: Hooks,
         services: ServiceLoops,
         tags: Iterable[str],
         heartbeat_s: float,
-        line: SupervisorLink | None,
+        link: SupervisorLink | None,
     ) -> None:
         self._broker = broker
         self._routed = broker if isinstance(broker, RoutedBroker) else None
         tags = tuple(tags)
-        self._planes = {
+        self._sessions = {
             name: BrokerSession(
                 name,
-                one,
-                line,
-                member=member,
+                member,
+                link,
+                host=host,
                 hooks=hooks,
                 services=services,
                 tags=tags,
                 heartbeat_s=heartbeat_s,
             )
-            for name, one in (
+            for name, member in (
                 self._routed.planes.all.items() if self._routed else [(DEFAULT_BROKER, broker)]
             )
         }
-        self.control = self._planes[DEFAULT_BROKER]
+        self.control = self._sessions[DEFAULT_BROKER]
 
     def of(self, queue: Queue) -> BrokerSession:
-        """Where a queue is served from. Raises `ConfigurationError` if that is not here."""
+        """The session that serves a queue.
+
+        :raises ConfigurationError: this application does not have the queue's broker.
+        """
         self._broker.check_queue(queue)
-        return self._planes.get(queue.broker, self.control)
+        return self._sessions.get(queue.broker, self.control)
 
     def start(self, worker_id: UUID, running: Running) -> None:
-        """Begin with the control broker, which knows the worker, and to join the others."""
+        """Start the session of the control broker, then those of the others."""
         self.control.start()
-        self.control.compare(running)
+        self.control.reconcile(running)
         if self._routed is not None:
-            for plane in self._planes.values():
-                plane.join(worker_id, self._routed.planes, running)
+            for session in self._sessions.values():
+                session.join(worker_id, self._routed.planes, running)
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
-        """Settle each with the broker that has given its claim, as far as is known."""
+        """Settle each job with the broker that its claim came from, as far as that is known."""
         if self._routed is None:
             return await self.control.settle(settlements)
         stale: set[UUID] = set()
-        for name, part in self._routed.by_giver(settlements).items():
-            stale |= await self._planes[name].settle(part)
+        for name, batch in self._routed.by_giver(settlements).items():
+            stale |= await self._sessions[name].settle(batch)
         return frozenset(stale)
 
     @property
     def settled(self) -> int:
-        """Settlements that they have taken from this worker."""
-        return sum(plane.settler.settled for plane in self._planes.values())
+        """Number of settlements that the brokers have accepted from this worker."""
+        return sum(session.settler.settled for session in self._sessions.values())
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits to be settled."""
-        return all(plane.settler.empty.is_set() for plane in self._planes.values())
+        """Whether no settlement waits to be written."""
+        return all(session.settler.empty.is_set() for session in self._sessions.values())
 
     async def flush(self) -> None:
-        """Wait until nothing waits to be settled, at most 15 seconds."""
-        await asyncio.gather(*(plane.settler.flush(_FLUSH_S) for plane in self._planes.values()))
+        """Wait until all settlements are written, at most 15 seconds."""
+        await asyncio.gather(
+            *(session.settler.flush(_FLUSH_S) for session in self._sessions.values())
+        )
 
     async def unregister(self) -> None:
-        """Take the worker away from all of them, and beat no more."""
-        await tear_down(*(plane.presence.unregister for plane in self._planes.values()))
+        """Remove the worker from all brokers, and stop its heartbeats."""
+        await tear_down(*(session.registration.unregister for session in self._sessions.values()))

@@ -1,4 +1,4 @@
-"""Hearing notices, and knowing whether they are heard."""
+"""Subscription of a worker to notifications, with checks that they arrive."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from chancy.errors import ChancyError
 
 logger = logging.getLogger("chancy.worker")
 
-#: Seconds without any notice after which the listener proves that it still hears.
+#: Seconds without a notification after which the listener probes its subscription.
 _PROBE_EVERY_S = 8.0
-#: Seconds that a proof may take.
+#: Seconds that a probe may take.
 _PROBE_TIMEOUT_S = 4.0
 
 
 class Listener:
-    """Keeps a subscription, proves it by round trips, and replaces it when it is deaf.
+    """Maintains a subscription: probes it by round trips, and replaces it when a probe fails.
 
-    :param heed: is told each notice.
-    :param resumed: is called whenever a subscription begins: what was said before is lost.
+    :param on_notice: called with each notification.
+    :param on_resumed: called whenever a subscription starts: earlier notifications are lost.
     """
 
     def __init__(
@@ -31,35 +31,35 @@ class Listener:
         broker: Broker,
         clock: Clock,
         *,
-        heed: Callable[[Notice], None],
-        resumed: Callable[[], None],
+        on_notice: Callable[[Notice], None],
+        on_resumed: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._clock = clock
-        self._heed = heed
-        self._resumed = resumed
-        #: Set once it is known whether notices arrive.
+        self._on_notice = on_notice
+        self._on_resumed = on_resumed
+        #: Set once it is known whether notifications arrive.
         self.tried = asyncio.Event()
-        #: Whether notices arrive.
-        self.hears = False
-        #: Why they do not, the last time that they did not.
-        self.complaint = ""
+        #: Whether notifications arrive.
+        self.receiving = False
+        #: The last error; empty if there was none.
+        self.last_error = ""
 
     async def serve(self) -> None:
-        """Listen until cancelled, with back-off between tries."""
+        """Listen until cancelled, with back-off between attempts."""
         backoff = Backoff(base_s=0.5, cap_s=30.0)
         while True:
             try:
                 await self._listen(backoff)
             except Exception as error:
-                heard, self.hears = self.hears, False
-                self.complaint = str(error)
+                was_receiving, self.receiving = self.receiving, False
+                self.last_error = str(error)
                 self.tried.set()
-                # A listen_dsn that is refused is no reason to do without the rest.
+                # The worker polls when its listen_dsn is refused; any other error is a fault.
                 if not isinstance(error, ChancyError):
                     raise
                 pause = backoff.next_s()
-                if heard or backoff.failures == 1:
+                if was_receiving or backoff.failures == 1:
                     logger.warning(
                         "listening_failed polling=true next_try_s=%.1f error=%s", pause, error
                     )
@@ -68,41 +68,41 @@ class Listener:
     async def _listen(self, backoff: Backoff) -> None:
         subscription = await self._broker.subscribe()
         try:
-            self._tell(await subscription.probe(_PROBE_TIMEOUT_S))
-            self.hears = True
+            self._dispatch(await subscription.probe(_PROBE_TIMEOUT_S))
+            self.receiving = True
             self.tried.set()
             backoff.reset()
             logger.info("listening polling=relaxed")
-            self._resumed()
+            self._on_resumed()
             await self._receive(subscription)
         finally:
             await subscription.close()
 
     async def _receive(self, subscription: Subscription) -> None:
-        told: list[Notice] = []
+        handled: list[Notice] = []
 
-        def tell_first(notice: Notice) -> None:
-            # An idle worker waits for it, and has 0.1 ms less to wait than for the whole list.
-            told.append(notice)
-            self._tell_one(notice)
+        def handle_first(notice: Notice) -> None:
+            # An idle worker gets it 0.1 ms earlier than the whole list.
+            handled.append(notice)
+            self._handle(notice)
 
         while True:
-            notices = await subscription.receive(_PROBE_EVERY_S, tell_first)
-            if told:
-                notices.remove(told.pop())
+            notices = await subscription.receive(_PROBE_EVERY_S, handle_first)
+            if handled:
+                notices.remove(handled.pop())
             elif not notices:
                 notices = await subscription.probe(_PROBE_TIMEOUT_S)
-            self._tell(notices)
-            # Anybody may flood the channel: what it costs is bounded by a pause of 1 ms.
+            self._dispatch(notices)
+            # Any client may flood the channel: a pause of 1 ms bounds the cost.
             if len(notices) > 100:
                 await self._clock.sleep(0.001)
 
-    def _tell(self, notices: list[Notice]) -> None:
+    def _dispatch(self, notices: list[Notice]) -> None:
         for notice in set(notices):
-            self._tell_one(notice)
+            self._handle(notice)
 
-    def _tell_one(self, notice: Notice) -> None:
+    def _handle(self, notice: Notice) -> None:
         try:
-            self._heed(notice)
+            self._on_notice(notice)
         except Exception:
             logger.exception("notice_failed notice=%r", notice)

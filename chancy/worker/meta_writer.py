@@ -1,4 +1,4 @@
-"""What running jobs say, on its way to their rows."""
+"""Writes the progress and steps of running jobs to their rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from chancy.worker.step_writer import StepWriter
 
 logger = logging.getLogger("chancy.worker")
 
-#: Seconds between two writes. A first word after a pause is written at once.
+#: Seconds between two writes. The first update after a pause is written at once.
 EVERY_S = 0.5
 #: The key of a job's meta that holds its progress.
 KEY = "progress"
-#: What completes jobs in transactions of their own, here and in children.
+#: Class that completes jobs in their own transactions, here and in executor processes.
 _COMPLETION = "chancy.postgres.settle.completion.PostgresCompletion"
 
 _Key = tuple[UUID, UUID]
@@ -41,17 +41,17 @@ class _MetaUpdate(NamedTuple):
 
     @property
     def data(self) -> dict[str, object]:
-        """Without a time: the worker's clock is nobody else's. The attempt tells whose it is."""
+        """The JSON value. It has no time, since the clocks of workers differ."""
         fraction, text = self.progress
         return {"fraction": fraction, "text": text, "attempt": self.claim.attempt}
 
 
 class MetaWriter:
-    """Keeps the last word of each running attempt and writes them together; stores steps, and
-    knows the attempts that have completed themselves.
+    """Writes the latest progress of all running attempts in batches, stores their steps, and tracks
+    attempts that complete themselves.
 
-    At most one word for each attempt that is held by this worker. What was not written when an
-    attempt ends goes out with its settlement.
+    Holds at most one update for each attempt of this worker. An update that has not been written
+    when its attempt ends goes out with the settlement.
     """
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
@@ -60,30 +60,33 @@ class MetaWriter:
         self._waiting: dict[_Key, _MetaUpdate] = {}
         self._writing: dict[_Key, _MetaUpdate] = {}
         self._wake = asyncio.Event()
-        self._keeper = StepWriter(broker, clock)
-        #: Puts the steps of a running job over its meta; see `StepWriter.keep`.
-        self.keep = self._keeper.keep
-        # Of attempts that are held by this worker.
+        self._step_writer = StepWriter(broker, clock)
+        #: Merges the steps of a running job into its meta; see `StepWriter.store`.
+        self.store = self._step_writer.store
+        # Attempts of this worker only.
         self._completing: dict[_Key, Claim] = {}
 
     @property
     def completion(self) -> CompletionRef | None:
-        """What completes jobs; None if they are not in Postgres."""
+        """Reference to the class that completes jobs; None if they are not in Postgres."""
         if isinstance(self._broker, SqlStore):
             return CompletionRef(_COMPLETION, self._broker.schema)
         return None
 
     def completing(self, claim: Claim) -> None:
-        """An attempt is completed if its transaction commits; to write now would wait for it."""
+        """Record that an attempt completes itself in an open transaction.
+
+        Its progress is dropped: a write would wait for that transaction.
+        """
         self._waiting.pop((claim.id, claim.lease), None)
         self._completing[claim.id, claim.lease] = claim
 
-    async def settled(
+    async def without_completed(
         self, settlements: Sequence[Settlement], stale: frozenset[UUID]
     ) -> frozenset[UUID]:
-        """What of settlements is stale, when some attempts may have completed themselves.
+        """The stale job ids of a batch, without those of attempts that have completed themselves.
 
-        Such a one finds its job gone where a queue keeps no history.
+        If the queue keeps no history, the row of such a job is already gone.
         """
         if not self._completing:
             return stale
@@ -102,44 +105,44 @@ class MetaWriter:
         for claim, settlement in ended:
             job = jobs.get(claim.id)
             if claim.id in stale and job is not None:
-                continue  # it was rolled back, and another worker has the job
+                continue  # rolled back, and another worker has the job
             stale -= {claim.id}
             completed = job is None or job.state is State.SUCCEEDED
             if completed and settlement.state is not State.SUCCEEDED:
-                _tell_completed(claim, settlement)
+                _log_completed(claim, settlement)
         return stale
 
-    def take(self, claim: Claim, progress: Progress, interrupt: Interrupt) -> None:
-        """Take the word of an attempt. Called in the loop.
+    def report(self, claim: Claim, progress: Progress, interrupt: Interrupt) -> None:
+        """Record the progress of an attempt, to be written soon. Called in the loop.
 
         :param interrupt: stops the attempt; called if its lease turns out to be lost.
         """
         self._waiting[claim.id, claim.lease] = _MetaUpdate(claim, progress, interrupt)
         self._wake.set()
 
-    def joined(self, settlements: list[Settlement]) -> list[Settlement]:
-        """The settlements, each with the word of its attempt that may not have been written."""
+    def with_progress(self, settlements: list[Settlement]) -> list[Settlement]:
+        """The settlements, each with the progress of its attempt that may not be written yet."""
         if not self._waiting and not self._writing:
             return settlements
-        return [self._joined(one) for one in settlements]
+        return [self._with_progress(settlement) for settlement in settlements]
 
-    def _joined(self, settlement: Settlement) -> Settlement:
+    def _with_progress(self, settlement: Settlement) -> Settlement:
         key = settlement.id, settlement.lease
         written = self._writing.pop(key, None)
-        word = self._waiting.pop(key, written)
-        if word is None:
+        update = self._waiting.pop(key, written)
+        if update is None:
             return settlement
         meta = json.loads(settlement.meta) if settlement.meta else {}
-        return settlement._replace(meta=json.dumps({**meta, KEY: word.data}))
+        return settlement._replace(meta=json.dumps({**meta, KEY: update.data}))
 
     async def serve(self) -> None:
-        """Write what is taken until cancelled."""
+        """Write updates and steps until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._serve())
-                group.create_task(self._keeper.serve())
+                group.create_task(self._step_writer.serve())
         except asyncio.CancelledError:
-            self._keeper.close()
+            self._step_writer.close()
             raise
 
     async def _serve(self) -> None:
@@ -162,13 +165,13 @@ class MetaWriter:
             await self._clock.sleep(pause)
 
     async def _write(self) -> None:
-        # What an interrupted write had left is there, too; a later word is put over it.
+        # Includes the updates of an interrupted write; later updates replace them.
         self._writing, self._waiting = {**self._writing, **self._waiting}, {}
         if not self._writing:
             return
         notes = [
-            Note(id, lease, json.dumps({KEY: word.data}))
-            for (id, lease), word in self._writing.items()
+            Note(id, lease, json.dumps({KEY: update.data}))
+            for (id, lease), update in self._writing.items()
         ]
         try:
             stale = await self._broker.update_meta(notes)
@@ -177,30 +180,31 @@ class MetaWriter:
             self._writing = {}
             self._wake.set()
             raise
-        # What has been settled meanwhile is not among them any more: its lease has ended well.
-        lost = {key: word for key, word in self._writing.items() if key[0] in stale}
+        # Attempts settled in the meantime are no longer in `_writing`: they ended normally.
+        lost = {key: update for key, update in self._writing.items() if key[0] in stale}
         self._writing = {}
         if lost:
-            # A child that completes its job says so before the commit, which let this write end.
+            # An executor process that completes its job reports it before the commit, and this
+            # write waited for that commit.
             await asyncio.sleep(0)
-        for key, word in lost.items():
+        for key, update in lost.items():
             if key not in self._completing:
-                self._tell(word)
+                self._interrupt_lost(update)
 
-    def _tell(self, word: _MetaUpdate) -> None:
-        claim = word.claim
+    def _interrupt_lost(self, update: _MetaUpdate) -> None:
+        claim = update.claim
         self._waiting.pop((claim.id, claim.lease), None)
-        logger.warning("lease_lost job=%s func=%s: the job is told to stop", claim.id, claim.func)
-        word.interrupt(claim, Cancelled("its lease is lost: this worker was taken for dead"))
+        logger.warning("lease_lost job=%s func=%s: the job is stopped", claim.id, claim.func)
+        update.interrupt(claim, Cancelled("the job lost its lease: this worker was presumed dead"))
 
 
-def _tell_completed(claim: Claim, settlement: Settlement) -> None:
+def _log_completed(claim: Claim, settlement: Settlement) -> None:
     failure = settlement.failure
     logger.warning(
         "job_completed_before job=%s func=%s: the transaction of complete_in was committed, so the "
-        "job has succeeded; what came after is only here: %s\n%s",
+        "job has succeeded; its later failure is recorded only here: %s\n%s",
         claim.id,
         claim.func,
-        failure.message if failure else f"it would be {settlement.state}",
+        failure.message if failure else f"the job would be {settlement.state}",
         failure.trace if failure else "",
     )

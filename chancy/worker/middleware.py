@@ -1,4 +1,4 @@
-"""Running a claim with the `around` hooks of the plugins about it."""
+"""Runs a claim inside the `around` hooks of the plugins, as middleware."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from chancy.plugin.plugin import AroundContext
 
 logger = logging.getLogger("chancy.worker")
 
-#: Seconds that the hooks have to leave after a run, or to give up entering if it is interrupted.
+#: Seconds that the hooks have to exit after a run, or to stop entering when it is interrupted.
 LEAVE_S = 30.0
-#: Seconds after which hooks that do not even end when they are cancelled are left behind.
+#: Seconds after which hooks that swallow their cancellation are abandoned.
 _SWALLOWED_S = 1.0
 
 
 class HookedRun:
-    """One run in the middle of the hooks, in a task and a context of its own: what the hooks set
-    there is seen by the job, and by no other.
+    """One run inside the hooks, in its own task and context: context variables that the hooks set
+    are visible to this job only.
 
-    :param hooks: in the order in which they are entered.
+    :param hooks: the hooks, in the order in which they are entered.
     :param leave_s: see `LEAVE_S`.
     """
 
@@ -48,32 +48,32 @@ class HookedRun:
         self._stack = AsyncExitStack()
         self._job = JobContext(claim, DetachedHost(), stack=self._stack)
         self._entering = True
-        self._given: Outcome | None = None
-        self._end: asyncio.Future[Outcome] | None = None
+        self._interruption: Outcome | None = None
+        self._result: asyncio.Future[Outcome] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def outcome(self) -> Outcome:
-        """Enter the hooks, run the claim, leave them. Never raises, whatever they do."""
+        """Enter the hooks, run the claim, exit the hooks. Never raises, whatever the hooks do."""
         loop = asyncio.get_running_loop()
-        self._end = loop.create_future()
+        self._result = loop.create_future()
         self._task = loop.create_task(self._run(), name="chancy-around")
         self._task.add_done_callback(self._task_ended)
         try:
-            return await self._end
+            return await self._result
         except asyncio.CancelledError:
-            # The consumer is being torn down, and takes the job and its hooks along.
+            # The consumer is being torn down, together with the job and its hooks.
             self._task.cancel()
             await asyncio.wait([self._task], timeout=self._leave_s + _SWALLOWED_S)
             self._abandon()
             raise
 
     def interrupt(self, outcome: Outcome) -> bool:
-        """As `Executor.interrupt`. While the hooks are being entered the job does not run at all;
-        while they are being left it has ended."""
+        """As `Executor.interrupt`. While the hooks are being entered, the job does not run at all;
+        while they are being exited, it has already ended."""
         if not self._entering:
             return self._executor.interrupt(self._claim, outcome)
-        if self._given is None and self._task is not None:
-            self._given = outcome
+        if self._interruption is None and self._task is not None:
+            self._interruption = outcome
             self._task.cancel()
             asyncio.get_running_loop().call_later(self._leave_s, self._give_up, outcome)
         return True
@@ -85,28 +85,28 @@ class HookedRun:
             for hook in self._hooks:
                 await self._enter(hook(self._job))
             self._entering = False
-            outcome = self._given or await self._executor.run(self._claim)
+            outcome = self._interruption or await self._executor.run(self._claim)
         except BaseException as raised:
             self._entering = False
             error = raised
-            outcome = self._given or Raised(Failure.of(raised))
-        outcome = await self._leave(outcome, error)
-        if self._end is not None and not self._end.done():
-            self._end.set_result(outcome)
+            outcome = self._interruption or Raised(Failure.of(raised))
+        outcome = await self._exit(outcome, error)
+        if self._result is not None and not self._result.done():
+            self._result.set_result(outcome)
 
-    async def _enter(self, surrounding: AroundContext) -> None:
-        if isinstance(surrounding, AbstractAsyncContextManager):
-            await self._stack.enter_async_context(surrounding)
+    async def _enter(self, context: AroundContext) -> None:
+        if isinstance(context, AbstractAsyncContextManager):
+            await self._stack.enter_async_context(context)
         else:
-            self._stack.enter_context(surrounding)
+            self._stack.enter_context(context)
 
-    async def _leave(self, outcome: Outcome, error: BaseException | None) -> Outcome:
-        """Close what was opened. An error there is the job's unless it has one already."""
+    async def _exit(self, outcome: Outcome, error: BaseException | None) -> Outcome:
+        """Exit the hooks. An error counts as the job's, unless the job has failed already."""
         self._job.outcome = outcome
-        late = TimeoutError(f"the `around` hooks did not leave within {self._leave_s:g} s")
+        late = TimeoutError(f"the `around` hooks did not exit within {self._leave_s:g} s")
         limit = asyncio.timeout(self._leave_s)
         timer = asyncio.get_running_loop().call_later(
-            self._leave_s + _SWALLOWED_S, self._give_up, _blamed(outcome, late)
+            self._leave_s + _SWALLOWED_S, self._give_up, _failed_by(outcome, late)
         )
         try:
             async with limit:
@@ -124,24 +124,26 @@ class HookedRun:
             failed,
             exc_info=failed,
         )
-        return _blamed(outcome, failed)
+        return _failed_by(outcome, failed)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """One that is cancelled before its first step never gets to `_run`."""
-        if self._end is not None and not self._end.done():
+        """Set the result of a task that was cancelled before its first step, which never runs."""
+        if self._result is not None and not self._result.done():
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            self._end.set_result(self._given or Raised(Failure.of(error or RuntimeError())))
+            self._result.set_result(
+                self._interruption or Raised(Failure.of(error or RuntimeError()))
+            )
 
     def _give_up(self, outcome: Outcome) -> None:
-        if self._end is not None and not self._end.done():
-            self._end.set_result(outcome)
+        if self._result is not None and not self._result.done():
+            self._result.set_result(outcome)
             self._abandon()
 
     def _abandon(self) -> None:
         if self._task is None or self._task.done():
             return
         self._task.cancel()
-        # asyncio.run waits without limit for every task that it knows.
+        # asyncio.run waits without limit for every registered task.
         _unregister_task(self._task)
         logger.error(
             "around_abandoned job=%s func=%s seconds=%g",
@@ -151,16 +153,16 @@ class HookedRun:
         )
 
 
-def _blamed(outcome: Outcome, error: BaseException) -> Outcome:
+def _failed_by(outcome: Outcome, error: BaseException) -> Outcome:
     if isinstance(outcome, Returned):
         return Raised(Failure.of(error), outcome.elapsed_s)
     return outcome
 
 
 class AroundHooks:
-    """An executor with hooks about each run; for a runner it is one like any other.
+    """An executor that wraps each run of another executor in hooks.
 
-    :param hooks: in the order in which they are entered.
+    :param hooks: the hooks, in the order in which they are entered.
     """
 
     def __init__(

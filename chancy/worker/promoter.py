@@ -1,4 +1,4 @@
-"""Scheduled jobs whose time has come."""
+"""Promotion of scheduled jobs that are due."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import random
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
 
-#: Jobs of one statement: small enough that a million due at one moment do not block claims.
+#: Jobs of one statement: small enough that a million due at the same time do not block claims.
 BATCH = 1_000
-#: Seconds between looks when nothing is known to be due earlier.
+#: Seconds between promotions when no job is known to be due earlier.
 _LONGEST_S = 1.0
 
 
 class Promoter:
-    """Makes due jobs pending. Every worker does it: their batches do not overlap."""
+    """Makes due jobs pending. Every worker runs one: their batches do not overlap."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
@@ -29,6 +29,6 @@ class Promoter:
                 continue
             pause = _LONGEST_S * random.uniform(0.8, 1.0)
             if promotion.next_due_s is not None:
-                # Rows that are due but locked are another worker's at this moment.
+                # Due rows that are locked are being promoted by another worker.
                 pause = min(pause, max(promotion.next_due_s, 0.02))
             await self._clock.sleep(pause)

@@ -1,4 +1,4 @@
-"""Claiming for one queue."""
+"""Claims the jobs of one queue."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from chancy.worker.settler import Settler
 
 logger = logging.getLogger("chancy.worker")
 
-#: After a wake-up the queue is looked at this often for a second, since the notice of one push
-#: may stand for another that commits a little later.
+#: Pauses between claims for a second after a wake-up, since the notification of one push may also
+#: stand for another that commits a little later.
 _LADDER_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.37)
-#: With working notifications polling only finds what was not notified of.
+#: While notifications arrive, polling only finds jobs without a notification.
 _RELAXED_FACTOR = 10.0
 _RELAXED_MOST_S = 5.0
 
@@ -35,11 +35,11 @@ class Claiming(Protocol):
 
 
 class Puller:
-    """Claims what a runner has room for: when woken, when room appears, and by polling.
+    """Claims as many jobs as a runner has room for: when woken, when there is room, and by polling.
 
     :param claim: see `chancy.broker.contract.Broker.claim`.
-    :param give: takes the claims.
-    :param listening: whether notices arrive at the moment; polling is relaxed then.
+    :param give: called with the claims.
+    :param listening: whether notifications arrive now; polling is then less frequent.
     """
 
     def __init__(
@@ -67,22 +67,25 @@ class Puller:
         self._rung = len(_LADDER_S)
         self._stopping = False
         self._paused = False
-        #: Set when the last look from the front found nothing.
+        #: Set when the last thorough claim found no jobs.
         self.drained = asyncio.Event()
 
     def wake(self, *, thorough: bool = False) -> None:
-        """Look now. Thorough: from the front, since jobs may have come back there."""
+        """Claim now.
+
+        :param thorough: start from the front of the queue, where jobs may have been released.
+        """
         self._thorough = self._thorough or thorough
         self._rung = 0
         self._woken.set()
 
     def pause(self, paused: bool) -> None:
-        """Claim nothing while it is so. For brokers that do not know it themselves."""
+        """Claim nothing while paused. For brokers that do not store the paused state."""
         self._paused = paused
         self.wake(thorough=True)
 
     def stop(self) -> None:
-        """Claim no more. A claim that is under way is still given to the runner."""
+        """Stop claiming. The runner still gets the jobs of a claim in progress."""
         self._stopping = True
         self._woken.set()
         self._runner.roomy.set()
@@ -124,19 +127,19 @@ class Puller:
                 self.drained.clear()
                 self._rung = 0
             elif thorough:
-                # Unless something came back there meanwhile.
+                # Unless jobs have been released in the meantime.
                 if not self._thorough:
                     self.drained.set()
             else:
                 self._thorough = self._rung >= len(_LADDER_S)
             if len(claims) < limit:
                 if claims:
-                    # They begin now, and not after what follows.
+                    # Let the jobs start before the pause is computed.
                     await asyncio.sleep(0)
                 await self._rest()
 
     async def _room(self) -> int:
-        """Wait until more may be claimed; returns how many, 0 to ask again."""
+        """Wait until more may be claimed. Returns how many; 0 to try again."""
         if not self._settler.open.is_set():
             await self._clock.wait(self._settler.open, 1.0)
             return 0

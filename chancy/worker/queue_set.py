@@ -1,4 +1,4 @@
-"""The queues that a worker serves."""
+"""The set of queues that a worker serves."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from chancy.plugin.hooks import Hooks
 from chancy.queue.queue import Queue
 from chancy.text import storable
 from chancy.worker.broker_session import BrokerSession
-from chancy.worker.queue_worker import QueueWorker, going
+from chancy.worker.queue_worker import QueueWorker, without_pause
 from chancy.worker.services import ServiceLoops
 from chancy.worker.worker_limits import WorkerLimits
 
 logger = logging.getLogger("chancy.worker")
 
-#: Of a queue that was changed again and again, so many former servings may still run jobs. Older
-#: ones get as long as those of a worker that ends.
+#: Replaced workers of one queue that may finish their jobs without a deadline, if the queue changes
+#: repeatedly. Older ones get the shutdown timeout of the worker.
 _MOST_FORMER = 3
-#: Seconds for which the start waits for queues to warm up; then it goes on without them.
+#: Seconds for which the start waits for queues to warm up.
 _WARM_UP_S = 30.0
-#: The longest reason that is told of a broken queue, in characters.
+#: Maximum length of the reason why a queue is broken, in characters.
 MAX_WHY = 1_000
 
 
 class WorkerApplication(Protocol):
-    """What a worker needs of a `chancy.app.Chancy`."""
+    """The part of `chancy.app.Chancy` that a worker uses."""
 
     @property
     def broker(self) -> Broker: ...
@@ -51,7 +51,7 @@ class WorkerApplication(Protocol):
 
 
 class QueueSetHost(Protocol):
-    """What the roster needs of the worker that it belongs to."""
+    """The part of the worker that its queue set uses."""
 
     @property
     def shutdown_timeout_s(self) -> float: ...
@@ -63,11 +63,12 @@ class _Start(NamedTuple):
 
 
 class QueueSet:
-    """Starts and ends the serving of queues as they are declared, changed and deleted.
+    """Starts and stops queue workers as queues are declared, changed and deleted.
 
-    They start beside each other, since the warm-up of one may take long.
+    Queues start concurrently, since the warm-up of one may take long.
 
-    :param plane_of: the broker of a queue; raises `ConfigurationError` if it is not here.
+    :param session_of: returns the broker session of a queue; raises `ConfigurationError` if the
+        application does not have its broker.
     """
 
     def __init__(
@@ -75,40 +76,41 @@ class QueueSet:
         worker: QueueSetHost,
         app: WorkerApplication,
         services: ServiceLoops,
-        plane_of: Callable[[Queue], BrokerSession],
+        session_of: Callable[[Queue], BrokerSession],
         control: BrokerSession,
-        bounds: WorkerLimits,
+        limits: WorkerLimits,
     ) -> None:
         self._worker = worker
-        self._bounds = bounds
+        self._limits = limits
         self._app = app
         self._services = services
-        self._plane_of = plane_of
+        self._session_of = session_of
         self._control = control
         self._wanted: dict[str, Queue] = {}
         self._serving: dict[str, QueueWorker] = {}
         self._starting: dict[str, _Start] = {}
-        #: Why a queue could not be started when that was tried last.
+        #: Why the last start of a queue failed, by name.
         self._failed: dict[str, str] = {}
         self._known_broken: dict[str, str] = {}
-        #: Started, and not ended yet.
+        #: Queue workers that have started and not stopped yet.
         self._alive: set[QueueWorker] = set()
         self._leaving: set[asyncio.Task[None]] = set()
-        # What has been served as it was before, the oldest first; set: it is to end soon.
+        # Replaced queue workers, oldest first. The event ends the wait for their running jobs.
         self._former: dict[QueueWorker, asyncio.Event] = {}
-        #: Set when it may have changed which queues are served.
+        #: Set when the served queues may have changed.
         self.changed = asyncio.Event()
         self._closed = False
-        #: Set when what runs gets no more time.
-        self.look_now = asyncio.Event()
+        #: Set when running jobs get no more time.
+        self.stop_at_once = asyncio.Event()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The queues that are served, sorted; neither broken ones nor such as still warm up."""
-        return tuple(sorted(n for n, serving in self._serving.items() if serving.broken is None))
+        """Names of the served queues, sorted; without those that are broken or still warm up."""
+        workers = self._serving.items()
+        return tuple(sorted(name for name, worker in workers if worker.broken is None))
 
     async def warm_up(self, ending: asyncio.Event) -> None:
-        """Wait for the queues, unless that takes 30 s or the end is asked for first."""
+        """Wait until the queues have started, at most 30 s or until the worker shuts down."""
         clock = self._app.clock
         until = clock.monotonic() + _WARM_UP_S
         while self._starting and not ending.is_set():
@@ -119,31 +121,33 @@ class QueueSet:
 
     @property
     def drained(self) -> bool:
-        """Whether every served queue was found empty, and nothing runs."""
+        """Whether every served queue was found empty and no job runs."""
         return (
             not self._leaving
             and not self._starting
-            and all(one.drained and one.runner.idle.is_set() for one in self._serving.values())
+            and all(
+                worker.drained and worker.runner.idle.is_set() for worker in self._serving.values()
+            )
         )
 
     def confirm_drained(self) -> None:
-        """Have idle queues looked at now, instead of with the next poll, seconds later."""
-        for one in self._serving.values():
-            if one.runner.idle.is_set() and not one.drained:
-                one.wake(None, thorough=True)
+        """Claim from idle queues now instead of at the next poll, which may be seconds later."""
+        for worker in self._serving.values():
+            if worker.runner.idle.is_set() and not worker.drained:
+                worker.wake(None, thorough=True)
 
     def follow(self, queues: Iterable[Queue]) -> None:
-        """Serve these queues, as they are, and no others. They are served once they are warm."""
+        """Serve exactly these queues as declared, each once it has warmed up."""
         wanted = self._wanted = {queue.name: queue for queue in queues}
-        for name, serving in list(self._serving.items()):
-            if name not in wanted or not serving.follow(wanted[name]):
+        for name, worker in list(self._serving.items()):
+            if name not in wanted or not worker.follow(wanted[name]):
                 del self._serving[name]
                 self._let_go(
-                    asyncio.create_task(self._leave(serving), name=f"chancy leaving {name}")
+                    asyncio.create_task(self._leave(worker), name=f"chancy leaving {name}")
                 )
                 self.changed.set()
         for name, start in list(self._starting.items()):
-            if name not in wanted or going(wanted[name]) != going(start.queue):
+            if name not in wanted or without_pause(wanted[name]) != without_pause(start.queue):
                 del self._starting[name]
                 start.task.cancel()
                 self._let_go(start.task)
@@ -151,28 +155,28 @@ class QueueSet:
             del self._failed[name]
         for name, queue in wanted.items():
             if name not in self._serving and name not in self._starting:
-                task = asyncio.create_task(self._begin(queue), name=f"chancy starting {name}")
+                task = asyncio.create_task(self._start(queue), name=f"chancy starting {name}")
                 self._starting[name] = _Start(queue, task)
 
     def _let_go(self, task: asyncio.Task[None]) -> None:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _begin(self, queue: Queue) -> None:
-        """Serve a queue. One that cannot be served is tried again with the next look."""
+    async def _start(self, queue: Queue) -> None:
+        """Start to serve a queue. A failed start is tried again by the next `follow`."""
         name = queue.name
         try:
-            serving = self._serve(queue)
-            await serving.start()
-            self._alive.add(serving)
+            worker = self._create(queue)
+            await worker.start()
+            self._alive.add(worker)
             if self._closed:
-                serving.claim_no_more()
+                worker.claim_no_more()
         except Exception as error:
-            if not self._begins(name):
+            if not self._is_current(name):
                 return
             why = storable(f"{type(error).__name__}: {error}", MAX_WHY)
             if self._failed.get(name) != why:
-                # Where a server is away the trace says nothing that the error does not.
+                # The trace of a broker error adds nothing to its message.
                 trace = None if isinstance(error, BrokerError) else error
                 logger.error(
                     "queue_failed queue=%s executor=%s why=%s",
@@ -183,131 +187,132 @@ class QueueSet:
                 )
             self._failed[name] = why
         else:
-            if not self._begins(name):
-                # What was started did not heed that it was cancelled.
-                await self._end(serving)
+            if not self._is_current(name):
+                # The start swallowed its cancellation.
+                await self._stop(worker)
                 return
             self._failed.pop(name, None)
-            self._serving[name] = serving
-            serving.follow(self._wanted[name])
+            self._serving[name] = worker
+            worker.follow(self._wanted[name])
         del self._starting[name]
         self.changed.set()
 
-    def _begins(self, name: str) -> bool:
-        """Whether this task is to start the queue yet, and it has not changed meanwhile."""
+    def _is_current(self, name: str) -> bool:
+        """Whether this task is still the one that starts the queue."""
         start = self._starting.get(name)
         return start is not None and start.task is asyncio.current_task()
 
     def find_broken(self) -> Mapping[str, str]:
-        """The queues that cannot be served, and why. What is new of it is logged, and what waits
-        to run there goes back, for other workers to run."""
-        now = dict(self._failed)
-        for name, serving in self._serving.items():
-            if (why := serving.broken) is not None:
-                now[name] = storable(why, MAX_WHY)
-        for name, why in now.items():
+        """The queues that cannot be served, and why. Changes are logged, and jobs of a newly
+        broken queue are released to other workers."""
+        broken = dict(self._failed)
+        for name, worker in self._serving.items():
+            if (why := worker.broken) is not None:
+                broken[name] = storable(why, MAX_WHY)
+        for name, why in broken.items():
             if self._known_broken.get(name) != why:
                 logger.error("queue_broken queue=%s why=%s", name, why)
                 if name in self._serving:
                     self._serving[name].interrupt(f"the queue cannot be served here: {why}")
-        for name in self._known_broken.keys() - now:
+        for name in self._known_broken.keys() - broken:
             logger.info("queue_mended queue=%s", name)
-        self._known_broken = now
-        return now
+        self._known_broken = broken
+        return broken
 
-    def wake(self, name: str, plane: BrokerSession, *, thorough: bool) -> None:
-        serving = self._serving.get(name)
-        if serving is not None:
-            serving.wake(plane, thorough=thorough)
+    def wake(self, name: str, session: BrokerSession, *, thorough: bool) -> None:
+        worker = self._serving.get(name)
+        if worker is not None:
+            worker.wake(session, thorough=thorough)
 
     def wake_all(self) -> None:
-        """Look at every queue from the front."""
-        for serving in self._serving.values():
-            serving.wake(None, thorough=True)
+        """Claim from the front of every queue."""
+        for worker in self._serving.values():
+            worker.wake(None, thorough=True)
 
     def held(self) -> set[UUID]:
-        """The jobs that run or wait to run here."""
-        return set().union(*(one.runner.ids for one in self._alive))
+        """Ids of the jobs that run or wait to run here."""
+        return set().union(*(worker.runner.ids for worker in self._alive))
 
     def stop_job(self, job_id: UUID) -> bool:
-        """Stop a job that somebody asked to stop; False if it does not run here."""
-        outcome = Cancelled("somebody asked for it")
-        return any(one.runner.ask_to_stop(job_id, outcome) for one in self._alive)
+        """Stop a job on request; False if it does not run here."""
+        outcome = Cancelled("it was cancelled on request")
+        return any(worker.runner.ask_to_stop(job_id, outcome) for worker in self._alive)
 
-    def interrupt(self, plane: BrokerSession, why: str) -> None:
-        """Stop everything that runs for a broker; the serving goes on."""
-        for serving in self._alive:
-            serving.interrupt(why, plane)
+    def interrupt(self, session: BrokerSession, why: str) -> None:
+        """Stop all jobs of a broker; its queues are still served."""
+        for worker in self._alive:
+            worker.interrupt(why, session)
 
-    def put_off(self, plane: BrokerSession, why: str) -> None:
-        """Stop what can be stopped of it, to be run again; the serving goes on."""
-        for serving in self._alive:
-            serving.put_off(why, plane)
+    def put_off(self, session: BrokerSession, why: str) -> None:
+        """Stop the jobs of a broker that can be stopped, to run again; its queues are still
+        served."""
+        for worker in self._alive:
+            worker.put_off(why, session)
 
     def claim_no_more(self) -> None:
-        """Of no queue, be it served now or later."""
+        """Stop claiming, also from queues that start later."""
         self._closed = True
-        for serving in self._alive:
-            serving.claim_no_more()
+        for worker in self._alive:
+            worker.claim_no_more()
 
     async def stop(self) -> None:
-        """End the serving of every queue."""
+        """Stop serving every queue."""
         for start in self._starting.values():
             start.task.cancel()
             self._let_go(start.task)
         self._starting.clear()
-        for soon in self._former.values():
-            soon.set()
-        leaving = [self._end(serving) for serving in self._serving.values()]
+        for hurry in self._former.values():
+            hurry.set()
+        stopping = [self._stop(worker) for worker in self._serving.values()]
         self._serving.clear()
-        ends = await asyncio.gather(*leaving, *self._leaving, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
+        results = await asyncio.gather(*stopping, *self._leaving, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
 
-    async def _leave(self, serving: QueueWorker) -> None:
-        """Let what runs come to its end, unless the worker ends, or the queue changes often."""
-        soon = self._former[serving] = asyncio.Event()
-        same = [one for one in self._former if one.queue.name == serving.queue.name]
-        for one in same[:-_MOST_FORMER]:
-            self._former[one].set()
-        tasks = [asyncio.create_task(serving.leave()), asyncio.create_task(soon.wait())]
+    async def _leave(self, worker: QueueWorker) -> None:
+        """Let running jobs finish, unless this worker stops or the queue changes often."""
+        hurry = self._former[worker] = asyncio.Event()
+        same = [former for former in self._former if former.queue.name == worker.queue.name]
+        for former in same[:-_MOST_FORMER]:
+            self._former[former].set()
+        tasks = [asyncio.create_task(worker.leave()), asyncio.create_task(hurry.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            del self._former[serving]
-        await self._end(serving)
+            del self._former[worker]
+        await self._stop(worker)
 
-    async def _end(self, serving: QueueWorker) -> None:
+    async def _stop(self, worker: QueueWorker) -> None:
         try:
-            await self._stop(serving)
+            await self._stop_gracefully(worker)
         finally:
-            self._alive.discard(serving)
+            self._alive.discard(worker)
 
-    async def _stop(self, serving: QueueWorker) -> None:
-        """In good time, or at once when that is asked for."""
-        stopping = asyncio.create_task(serving.stop(grace_s=self._worker.shutdown_timeout_s))
-        looking = asyncio.create_task(self.look_now.wait())
-        await asyncio.wait([stopping, looking], return_when=asyncio.FIRST_COMPLETED)
-        looking.cancel()
+    async def _stop_gracefully(self, worker: QueueWorker) -> None:
+        """Stop within the shutdown timeout, or at once when `stop_at_once` is set."""
+        stopping = asyncio.create_task(worker.stop(grace_s=self._worker.shutdown_timeout_s))
+        at_once = asyncio.create_task(self.stop_at_once.wait())
+        await asyncio.wait([stopping, at_once], return_when=asyncio.FIRST_COMPLETED)
+        at_once.cancel()
         while not stopping.done():
-            # Again and again: a claim that was under way may still bring jobs.
-            serving.interrupt("the worker was told to stop at once")
+            # Repeated, since a claim in progress may still return jobs.
+            worker.interrupt("the worker was asked to stop at once")
             await asyncio.wait([stopping], timeout=0.05)
         await stopping
 
-    def _serve(self, queue: Queue) -> QueueWorker:
+    def _create(self, queue: Queue) -> QueueWorker:
         return QueueWorker(
             queue,
-            plane=self._plane_of(queue),
+            session=self._session_of(queue),
             control=self._control,
             registry=self._app.registry,
             hooks=self._app.hooks,
             services=self._services,
             clock=self._app.clock,
             max_payload=self._app.max_payload,
-            bounds=self._bounds,
+            limits=self._limits,
         )

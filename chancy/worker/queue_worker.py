@@ -1,4 +1,4 @@
-"""One queue on one worker: its executor, runner and puller."""
+"""One queue on one worker: its executor, runner and pullers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
 from chancy.clock import Clock
 from chancy.context.context import Progress
-from chancy.executors import executor
+from chancy.executors import executor as make_executor
 from chancy.executors.base import AttemptCallbacks, Executor
 from chancy.job.limits import Limits
 from chancy.job.registry import Registry
@@ -37,130 +37,131 @@ from chancy.worker.runner import Runner
 from chancy.worker.services import ServiceLoops
 from chancy.worker.worker_limits import WorkerLimits
 
-#: A queue that is changed is served anew while the old serving still comes to its end.
+#: Makes names of loops unique: a changed queue gets a new worker while the old one still stops.
 _numbers = itertools.count(1)
 
 
 class QueueWorker:
-    """Starts, wakes and ends what serves a queue. A changed queue gets a new one."""
+    """Claims and runs the jobs of one queue. A changed queue gets a new one."""
 
     def __init__(
         self,
         queue: Queue,
         *,
-        plane: BrokerSession,
+        session: BrokerSession,
         control: BrokerSession,
         registry: Registry,
         hooks: Hooks,
         services: ServiceLoops,
         clock: Clock,
         max_payload: int,
-        bounds: WorkerLimits,
+        limits: WorkerLimits,
     ) -> None:
         self.queue = queue
-        self._concurrency = bounds.concurrency or queue.concurrency
+        self._concurrency = limits.concurrency or queue.concurrency
         self._clock = clock
         self._services = services
         self._registry = registry
         self._max_payload = max_payload
-        self._plane = plane
-        self._strays = None if plane is control else self._make_strays(control, plane)
-        made = self._make_executor()
-        self._executor = AroundHooks(made, hooks.around) if hooks.around else made
-        settle = self._strays.settle if self._strays else plane.settler.add
-        self.runner = Runner(self._executor, hooks.judge, settle, clock, bounds.most_ahead)
-        self.puller = self._puller(plane, plane.broker.claim, self.runner.give)
-        self._pullers = {plane: self.puller}
-        if self._strays:
-            give = self._strays.to(self.runner)
-            self._pullers[control] = self._puller(control, self._strays.claim, give)
+        self._session = session
+        self._adoption = None if session is control else self._make_adoption(control, session)
+        executor = self._make_executor()
+        self._executor = AroundHooks(executor, hooks.around) if hooks.around else executor
+        settle = self._adoption.settle if self._adoption else session.settler.add
+        self.runner = Runner(self._executor, hooks.judge, settle, clock, limits.most_ahead)
+        self.puller = self._make_puller(session, session.broker.claim, self.runner.give)
+        self._pullers = {session: self.puller}
+        if self._adoption:
+            give = self._adoption.receiver(self.runner)
+            self._pullers[control] = self._make_puller(control, self._adoption.claim, give)
         self._name = f"puller {queue.name} {next(_numbers)}"
         self._ended = asyncio.Event()
 
-    def _make_strays(self, control: BrokerSession, plane: BrokerSession) -> QueueAdoption:
+    def _make_adoption(self, control: BrokerSession, session: BrokerSession) -> QueueAdoption:
         return QueueAdoption(
             control,
-            plane,
-            adopted=self._look_again,
-            again=lambda: self._pullers[control].wake(thorough=True),
+            session,
+            on_adopted=self._claim_adopted,
+            on_more=lambda: self._pullers[control].wake(thorough=True),
         )
 
-    def _puller(
-        self, plane: BrokerSession, claim: Claiming, give: Callable[[Sequence[Claim]], None]
+    def _make_puller(
+        self, session: BrokerSession, claim: Claiming, give: Callable[[Sequence[Claim]], None]
     ) -> Puller:
         return Puller(
             self.queue,
             self.runner,
-            plane.settler,
+            session.settler,
             self._clock,
             claim=claim,
             give=give,
-            worker_id=lambda: plane.presence.worker_id,
-            listening=lambda: plane.listener.hears,
+            worker_id=lambda: session.registration.worker_id,
+            listening=lambda: session.listener.receiving,
         )
 
     @property
     def broken(self) -> str | None:
-        """Why no job of the queue can run here now; None if they can."""
+        """Why no job of the queue can run here now; None if jobs can run."""
         return self._executor.broken
 
     async def start(self) -> None:
-        """Warm up, and begin to claim. What had begun is ended again if it raises."""
-        await self._plane.serves(self.queue)
+        """Warm up the executor, and start to claim. Everything is stopped again if this raises."""
+        await self._session.declare(self.queue)
         try:
             await self._executor.start()
         except BaseException:
             await self._executor.stop()
             raise
-        self._heed_pause()
+        self._apply_pause()
         self._services.start(self._name, self._pull)
 
     def _make_executor(self) -> Executor:
         queue = self.queue
         options = queue.options or default_options(queue.executor)
-        made = self._executor_of(queue.executor, self._concurrency, options)
+        usual = self._executor_of(queue.executor, self._concurrency, options)
         match options:
             case ProcessOptions(jobs_per_child=1):
-                return made
+                return usual
             case ProcessOptions():
-                apart = replace(options, jobs_per_child=1)
+                isolated = replace(options, jobs_per_child=1)
             case AsyncOptions(grace_s=grace_s):
-                apart = ProcessOptions(grace_s=grace_s)
+                isolated = ProcessOptions(grace_s=grace_s)
             case ThreadOptions():
-                apart = ProcessOptions()
+                isolated = ProcessOptions()
             case _:
                 assert_never(options)
-        return QuarantineExecutor(made, lambda: self._executor_of("process", CHILDREN, apart))
+        return QuarantineExecutor(usual, lambda: self._executor_of("process", CHILDREN, isolated))
 
     def _executor_of(
         self, name: ExecutorName, concurrency: int | None, options: Options
     ) -> Executor:
-        return executor(
+        return make_executor(
             name,
             concurrency=concurrency,
             find=self._registry.find,
             max_payload=self._max_payload,
             options=options,
             limits=Limits.of(self.queue.limits),
-            ties=AttemptCallbacks(
+            callbacks=AttemptCallbacks(
                 report=self._report,
-                keep=self._keep if self._strays else self._plane.notes.keep,
-                completing=self._plane.notes.completing,
-                completion=self._plane.notes.completion,
+                store=self._store if self._adoption else self._session.meta.store,
+                completing=self._session.meta.completing,
+                completion=self._session.meta.completion,
             ),
         )
 
-    def _notes(self, claim: Claim) -> MetaWriter:
-        return self._strays.plane_of(claim).notes if self._strays else self._plane.notes
+    def _meta_writer(self, claim: Claim) -> MetaWriter:
+        session = self._adoption.session_of(claim) if self._adoption else self._session
+        return session.meta
 
     def _report(self, claim: Claim, progress: Progress) -> None:
-        self._notes(claim).take(claim, progress, self._executor.interrupt)
+        self._meta_writer(claim).report(claim, progress, self._executor.interrupt)
 
-    async def _keep(self, claim: Claim, meta: str) -> None:
-        await self._notes(claim).keep(claim, meta)
+    async def _store(self, claim: Claim, meta: str) -> None:
+        await self._meta_writer(claim).store(claim, meta)
 
     async def _pull(self) -> None:
-        if not self._strays:
+        if not self._adoption:
             await self.puller.serve()
             self._ended.set()
             return
@@ -170,91 +171,95 @@ class QueueWorker:
         self._ended.set()
 
     def follow(self, queue: Queue) -> bool:
-        """Go on with the queue as it stands now; False if that takes another serving.
+        """Continue with a changed declaration; False if that takes a new queue worker.
 
-        Whether it is paused concerns what is claimed, and nothing that runs.
+        Pausing affects claims only: running jobs go on.
         """
-        if going(queue) != going(self.queue):
+        if without_pause(queue) != without_pause(self.queue):
             return False
         if queue != self.queue:
             self.queue = queue
-            self._heed_pause()
+            self._apply_pause()
         return True
 
-    def _heed_pause(self) -> None:
+    def _apply_pause(self) -> None:
         if self.queue.paused:
             self.runner.release_waiting("the queue is paused")
-        for plane, puller in self._pullers.items():
-            # The row says it. The control broker reads that with each claim.
-            puller.pause(self.queue.paused and not plane.control)
+        for session, puller in self._pullers.items():
+            # The control broker reads the paused state from the row with each claim.
+            puller.pause(self.queue.paused and not session.control)
 
-    def _look_again(self) -> None:
-        """Jobs of the queue have come to its own broker."""
+    def _claim_adopted(self) -> None:
+        """Claim now: jobs of the queue have been moved to its own broker."""
         if not self.queue.paused:
             self.puller.drained.clear()
             self.puller.wake(thorough=True)
 
     @property
     def drained(self) -> bool:
-        """Whether the last look at it found nothing."""
+        """Whether the last claim from every broker found no jobs."""
         return all(puller.drained.is_set() for puller in self._pullers.values())
 
-    def wake(self, plane: BrokerSession | None, *, thorough: bool) -> None:
-        """Look now at what one broker has of the queue, or at all of it."""
-        for one, puller in self._pullers.items():
-            if plane is None or plane is one:
+    def wake(self, session: BrokerSession | None, *, thorough: bool) -> None:
+        """Claim now from one broker, or from all (None)."""
+        for other, puller in self._pullers.items():
+            if session is None or session is other:
                 puller.wake(thorough=thorough)
 
     def claim_no_more(self) -> None:
-        """A claim that is under way is the last one."""
+        """Stop claiming. A claim in progress is the last one."""
         for puller in self._pullers.values():
             puller.stop()
 
     async def leave(self) -> None:
-        """Claim no more, give back what has not started, and let what runs come to its end."""
+        """Stop claiming, release jobs that have not started, and wait for running jobs."""
         self.claim_no_more()
         await self._clock.wait(self._ended, 15.0)
         await self._services.stop(self._name)
-        self.runner.release_waiting("the queue is served no more as it was")
+        self.runner.release_waiting("the queue was changed or is no longer served here")
         await self.runner.idle.wait()
 
     async def stop(self, *, grace_s: float) -> None:
-        """Claim no more, give back what has not started, and let what runs come to its end.
+        """Stop claiming, release jobs that have not started, and wait for running jobs.
 
-        After the grace what still runs is stopped and given back.
+        Jobs that still run after ``grace_s`` seconds are stopped and released.
         """
         self.claim_no_more()
         await self._clock.wait(self._ended, 15.0)
         await self._services.stop(self._name)
-        self.runner.release_waiting("the worker stops")
+        self.runner.release_waiting("the worker is stopping")
         if not await self._clock.wait(self.runner.idle, grace_s):
             self.interrupt("the worker stopped before the job ended")
             await self._clock.wait(self.runner.idle, 10.0)
         await self.runner.close()
         await self._executor.stop()
 
-    def interrupt(self, why: str, plane: BrokerSession | None = None) -> None:
-        """Stop everything that runs or waits here, of one broker or of all, and give it back."""
-        self._stop(why, Released(why), plane)
+    def interrupt(self, why: str, session: BrokerSession | None = None) -> None:
+        """Stop and release all running and waiting jobs of one broker, or of all (None)."""
+        self._stop(why, Released(why), session)
 
-    def put_off(self, why: str, plane: BrokerSession) -> None:
-        """Give back what waits, and stop what can be stopped, to be run again without an attempt.
+    def put_off(self, why: str, session: BrokerSession) -> None:
+        """Release waiting jobs, and stop those that can be stopped; they run again without
+        counting an attempt.
 
-        What heeds nothing goes on, and ends as what it returns: a plain function in a thread does
-        not run beside its next run if nobody took the job meanwhile.
+        A job that ignores the request goes on, and what it returns counts: a plain function in a
+        thread does not overlap with its next run if no other worker has taken the job.
         """
-        self._stop(why, Snoozed(timedelta(0)), plane)
+        self._stop(why, Snoozed(timedelta(0)), session)
 
-    def _stop(self, why: str, outcome: Outcome, plane: BrokerSession | None) -> None:
-        strays = self._strays
+    def _stop(self, why: str, outcome: Outcome, session: BrokerSession | None) -> None:
+        adoption = self._adoption
 
-        def its(claim: Claim) -> bool:
-            return plane in (None, self._plane if strays is None else strays.plane_of(claim))
+        def affected(claim: Claim) -> bool:
+            return session in (
+                None,
+                self._session if adoption is None else adoption.session_of(claim),
+            )
 
-        self.runner.release_waiting(why, its)
-        self.runner.interrupt_all(outcome, its)
+        self.runner.release_waiting(why, affected)
+        self.runner.interrupt_all(outcome, affected)
 
 
-def going(queue: Queue) -> Queue:
-    """What has to be served anew when it changes: all but whether it is paused."""
+def without_pause(queue: Queue) -> Queue:
+    """The queue without its paused state: a change of anything else needs a new queue worker."""
     return replace(queue, paused=False, resume_at=None)

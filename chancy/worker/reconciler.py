@@ -1,8 +1,8 @@
-"""Jobs that a store says run on this worker, and that do not.
+"""Release of jobs that a store assigns to this worker but that do not run here.
 
-A server that took over, or that crashed before it had written everything, may know of a claim and
-not of its end. The answer to a claim may be lost, and its queue be deleted before anybody asks
-again. Nobody runs such a job, and nobody rescues it, since its worker lives.
+After a failover, or a crash that lost recent writes, a server may have a claim but not its
+completion. Or the reply to a claim is lost, and its queue is deleted before the next claim. No
+worker runs such a job, and it is not rescued, since its worker is alive.
 """
 
 from __future__ import annotations
@@ -20,45 +20,46 @@ from chancy.worker.settler import Settler
 
 logger = logging.getLogger("chancy.worker")
 
-#: Seconds between two looks. What two of them find is lost: an answer that was late has come by
-#: then, as a claim that takes as long counts as one without an answer.
+#: Seconds between two checks. A claim that two checks in a row find is lost: a late reply has
+#: arrived by then, since a claim that takes longer counts as failed.
 EVERY_S = 10.0
 
 
 class ClaimReconciler:
-    """Compares what one broker says that the worker runs with what it does, and gives back the
-    difference, at no cost to the jobs."""
+    """Compares the claims that a broker has for this worker with the jobs that run here, and
+    releases the difference without counting an attempt."""
 
     def __init__(
-        self, broker: Broker, presence: Registration, settler: Settler, clock: Clock
+        self, broker: Broker, registration: Registration, settler: Settler, clock: Clock
     ) -> None:
         self._broker = broker
-        self._presence = presence
+        self._registration = registration
         self._settler = settler
         self._clock = clock
-        #: What the last look has found, with its leases.
-        self._before: Mapping[UUID, UUID] = {}
+        #: Leases of the jobs that the last check found, by job id.
+        self._previous: Mapping[UUID, UUID] = {}
 
     async def serve(self, held: Callable[[], set[UUID]]) -> None:
-        """Look again and again until cancelled.
+        """Check at an interval until cancelled.
 
-        :param held: the jobs that run or wait to run here, of every broker.
-        :raises BrokerError: the store is away.
+        :param held: returns the ids of jobs that run or wait to run here, of every broker.
+        :raises BrokerError: the store is unavailable.
         """
         while True:
             await self._clock.sleep(EVERY_S)
-            await self._look(held())
+            await self._check(held())
 
-    async def _look(self, held: set[UUID]) -> None:
+    async def _check(self, held: set[UUID]) -> None:
         besides = held | self._settler.ids
-        found = await self._broker.running(self._presence.worker_id, besides=besides)
-        lost = {id: lease for id, lease in found.items() if self._before.get(id) == lease}
-        self._before = found
+        found = await self._broker.running(self._registration.worker_id, besides=besides)
+        lost = {id: lease for id, lease in found.items() if self._previous.get(id) == lease}
+        self._previous = found
         if not lost:
             return
         logger.warning(
-            "lost_claims_released jobs=%d first=%s: the store says that they run here, and they do "
-            "not, as their ends or the answers to their claims were lost; they run again",
+            "lost_claims_released jobs=%d first=%s: the store has claims of this worker for them, "
+            "but they do not run here: their completion or the reply to their claim was lost. They "
+            "run again",
             len(lost),
             next(iter(lost)),
         )

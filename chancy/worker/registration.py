@@ -1,4 +1,4 @@
-"""What others see of a worker: its row, its beats, and the queues that it says it serves."""
+"""Registration of a worker: its row, its heartbeats and the queues that it announces."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from chancy.worker.tags import host, worker_tags
 
 logger = logging.getLogger("chancy.worker")
 
-#: Seconds by which a look may be late on a busy machine.
+#: Seconds by which a check may be late on a busy machine.
 _HELD_UP_S = 0.2
 
 
 class Registration:
-    """Registers a worker, beats for it, and tells others and the supervisor what it serves.
+    """Registers a worker, sends its heartbeats, and announces its queues to the store and to the
+    supervisor.
 
-    :param line: the line to the supervisor, if there is one.
-    :param declared_dead: called in the loop when the store has forgotten the worker; `worker_id`
-        is a new one by then, and is to be registered.
+    :param link: link to the supervisor, if there is one.
+    :param declared_dead: called in the loop when the store has removed the worker. `worker_id` is a
+        new one by then, which has to be registered.
     """
 
     def __init__(
@@ -37,15 +38,15 @@ class Registration:
         *,
         tags: Iterable[str],
         heartbeat_s: float,
-        line: SupervisorLink | None,
+        link: SupervisorLink | None,
         declared_dead: Callable[[], None],
     ) -> None:
         self.worker_id = uuid.uuid4()
         self._broker = broker
         self._extra_tags = tuple(tags)
         self._heartbeat_s = heartbeat_s
-        self._line = line
-        self._tell_death = declared_dead
+        self._link = link
+        self._on_declared_dead = declared_dead
         self._heartbeat: HeartbeatThread | None = None
         self._announced: tuple[tuple[str, ...], dict[str, str]] | None = None
 
@@ -54,7 +55,7 @@ class Registration:
         return worker_tags(self.worker_id, self._extra_tags)
 
     async def register(self) -> None:
-        """Add the row, and begin to beat."""
+        """Add the row, and start heartbeats."""
         await self._broker.register(
             WorkerRecord(
                 id=self.worker_id,
@@ -73,67 +74,68 @@ class Registration:
                 declared_dead=self._declared_dead,
             )
             self._heartbeat.start()
-        self._tell_supervisor()
+        self._notify_supervisor()
 
     async def announce(self, queues: tuple[str, ...], broken: Mapping[str, str]) -> None:
-        """Say what is served and what cannot be, and why, unless it is said already."""
-        said = queues, dict(broken)
+        """Announce the served queues, and the broken ones with the reason, if they have changed."""
+        announcement = queues, dict(broken)
         worker_id = self.worker_id
-        if self._announced == said or self._heartbeat is None:
+        if self._announced == announcement or self._heartbeat is None:
             return
         if await self._broker.announce(worker_id, queues, broken) and worker_id == self.worker_id:
-            self._announced = said
-            self._tell_supervisor()
+            self._announced = announcement
+            self._notify_supervisor()
 
     async def watch(self, timeout_s: float, cut_off: Callable[[str], None]) -> None:
-        """Look whether beats are answered, until cancelled.
+        """Check that heartbeats are answered, until cancelled.
 
-        :param timeout_s: seconds of silence after which others may take the worker for dead. The
-            clock of the database counts from when the last beat came, this one from when it was
-            sent, so what is stopped here has stopped when others begin it.
-        :param cut_off: called once in each silence that lasts so long, with what to tell the jobs.
+        :param timeout_s: seconds without a heartbeat after which other workers may presume this one
+            dead. The database counts from the arrival of the last heartbeat, this worker from when
+            it was sent: jobs stopped here have stopped before other workers start them.
+        :param cut_off: called once for each outage that lasts that long, with the reason for the
+            jobs.
         """
         every_s = min(0.5, timeout_s / 20)
-        told, looked = False, time.monotonic()
+        reported, checked_at = False, time.monotonic()
         while True:
             await asyncio.sleep(every_s)
-            before, looked = looked, time.monotonic()
-            unheard_s = self._heartbeat.unheard_s if self._heartbeat is not None else 0.0
-            if unheard_s < timeout_s - 2 * every_s:
-                told = False
-            # Who was held up itself has had no time yet to read an answer that is there.
-            elif not told and looked - before < 2 * every_s + _HELD_UP_S:
-                told = True
-                logger.error("worker_cut_off id=%s unheard_s=%.1f", self.worker_id, unheard_s)
-                cut_off("the worker does not reach the server, and others may have taken the job")
+            before, checked_at = checked_at, time.monotonic()
+            unanswered_s = self._heartbeat.unanswered_s if self._heartbeat is not None else 0.0
+            if unanswered_s < timeout_s - 2 * every_s:
+                reported = False
+            # A loop that was blocked has had no time yet to read an answer that has arrived.
+            elif not reported and checked_at - before < 2 * every_s + _HELD_UP_S:
+                reported = True
+                logger.error("worker_cut_off id=%s unheard_s=%.1f", self.worker_id, unanswered_s)
+                cut_off("the worker cannot reach the server, and another one may have the job")
 
     async def unregister(self) -> None:
-        """Take the row away. Registered again it is another worker: what this one still holds is
-        to be rescued."""
+        """Remove the row. A later registration gets a new id: jobs that this one still holds are
+        rescued."""
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.stop()
         try:
             await self._broker.unregister(self.worker_id)
-            if self._line is not None:
-                self._line.left()
+            if self._link is not None:
+                self._link.report_left()
         except BrokerError as error:
             logger.warning("unregister_failed id=%s error=%s", self.worker_id, error)
         finally:
             self.worker_id = uuid.uuid4()
         if heartbeat is not None:
-            await heartbeat.ended(5.0)
+            await heartbeat.wait_stopped(5.0)
 
     def _declared_dead(self) -> None:
         if self._heartbeat is None:
-            # A beat that met the row's end, which was our own doing.
+            # The worker has removed the row itself.
             return
-        logger.error("worker_declared_dead id=%s: it was silent for too long", self.worker_id)
+        logger.error("worker_declared_dead id=%s: it missed too many heartbeats", self.worker_id)
         self._heartbeat = None
         self.worker_id = uuid.uuid4()
-        self._tell_death()
+        self._on_declared_dead()
 
-    def _tell_supervisor(self) -> None:
-        if self._line is not None:
+    def _notify_supervisor(self) -> None:
+        if self._link is not None:
             queues, broken = self._announced or ((), {})
-            self._line.serves(self.worker_id, self._heartbeat_s, queues, broken)
+            self._link.report_serving(self.worker_id, self._heartbeat_s, queues, broken)

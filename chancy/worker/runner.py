@@ -1,4 +1,4 @@
-"""Running the claims of one queue."""
+"""Runs the claims of one queue."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from chancy.executors.base import Executor
 
 logger = logging.getLogger("chancy.worker")
 
-#: Jobs a consumer runs before it lets others have the loop, if none of them waits for anything.
+#: Jobs a consumer runs before it yields to the loop, if none of them waits for anything.
 _TURN = 64
-#: Ended jobs after which it is looked whether there is room, while others wait.
-_LOOK_EVERY = 16
-#: Seconds after which the pace is measured again; sooner for a runner that does not know it yet,
-#: which would otherwise claim little at a time for a sixth of a drain of 20,000 jobs.
+#: Ended jobs between two checks for room, while claims wait.
+_CHECK_EVERY = 16
+#: Seconds between two measurements of the pace. The first comes sooner: otherwise a runner would
+#: claim few jobs at a time for a sixth of a drain of 20,000 jobs.
 _PACE_EVERY_S = 0.05
 _FIRST_PACE_S = 0.005
-#: Claims are held ahead for so many seconds of work at the pace just seen.
+#: Claims are prefetched for this many seconds of work at the current pace.
 _AHEAD_S = 0.1
 _MOST_AHEAD = 1_000
-#: Claims that have waited so long without any job ending go back, for others to run.
+#: Seconds without any job ending after which waiting claims are released to other workers.
 _PATIENCE_S = 1.0
 
 
@@ -37,12 +37,12 @@ def _all(_: Claim) -> bool:
 
 
 class Runner:
-    """Hands claims to an executor by a fixed set of consumers, and judges the outcomes.
+    """Runs claims on an executor with a fixed set of consumers, and judges the outcomes.
 
     There is no task for each job: a consumer awaits one job after the other.
 
-    :param most_ahead: claims that it holds at most beside those that run; None: as many as are
-        worth it.
+    :param most_ahead: prefetch limit: claims to hold in addition to the running ones; None: depends
+        on the pace of the jobs.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Runner:
         self._settle = settle
         self._clock = clock
         self._waiting: deque[Claim] = deque()
-        # By identity: to hash the id of a job takes longer than all else that is done here.
+        # By identity: hashing the id of a job takes longer than everything else here.
         self._running: dict[int, Claim] = {}
         self._consumers: set[asyncio.Task[None]] = set()
         self._sleepers: deque[asyncio.Future[None]] = deque()
@@ -78,15 +78,15 @@ class Runner:
 
     @property
     def capacity(self) -> int:
-        """Claims this runner wants to hold: those it can run, and some ahead if they are quick."""
+        """Claims to hold: as many as can run, and a prefetch if the jobs are short."""
         return self._executor.slots + min(self._most_ahead, int(self._pace * _AHEAD_S))
 
     @property
     def room(self) -> int:
-        """How many more claims to take now.
+        """Number of claims to take now.
 
-        As long as claims wait here a statement for a few more is not worth it; once none does,
-        every free slot is.
+        While claims wait here, a statement for only a few more is not worth its cost. Once none
+        waits, a statement for a single free slot is.
         """
         self._measure()
         capacity = self.capacity
@@ -96,16 +96,16 @@ class Runner:
 
     @property
     def held(self) -> int:
-        """Claims in hand: waiting and running."""
+        """Number of claims that wait or run here."""
         return len(self._waiting) + len(self._running)
 
     @property
     def ids(self) -> set[UUID]:
-        """Of the jobs in hand."""
+        """Ids of the jobs that wait or run here."""
         return {claim.id for claim in (*self._waiting, *self._running.values())}
 
     def give(self, claims: Sequence[Claim]) -> None:
-        """Take claims to run."""
+        """Queue claims to run."""
         if not claims:
             return
         if not self._waiting:
@@ -116,50 +116,47 @@ class Runner:
             self._wake_one()
 
     def ask_to_stop(self, job_id: UUID, outcome: Outcome) -> bool:
-        """Stop a job that runs here, or take it out if it still waits to.
-
-        False if none of this id does.
-        """
+        """Stop a job that runs here, or remove it if it waits; False if it does neither."""
         for claim in self._running.values():
             if claim.id == job_id:
                 self._executor.interrupt(claim, outcome)
                 return True
-        for at, claim in enumerate(self._waiting):
+        for index, claim in enumerate(self._waiting):
             if claim.id == job_id:
-                del self._waiting[at]
+                del self._waiting[index]
                 self._conclude(claim, outcome)
-                self._note_state()
+                self._update_state()
                 return True
         return False
 
     def release_waiting(self, why: str, only: Callable[[Claim], bool] = _all) -> int:
-        """Give back what has not started."""
-        claims = [claim for claim in self._waiting if only(claim)]
+        """Release claims that have not started; returns how many."""
+        released = [claim for claim in self._waiting if only(claim)]
         kept = [claim for claim in self._waiting if not only(claim)]
         self._waiting.clear()
         self._waiting.extend(kept)
-        for claim in claims:
+        for claim in released:
             self._conclude(claim, Released(why))
-        self._note_state()
-        return len(claims)
+        self._update_state()
+        return len(released)
 
     def release_stuck(self) -> None:
-        """Give back claims held ahead when the jobs before them turned out to be slow."""
+        """Release prefetched claims when the jobs before them turn out to be slow."""
         late = self._clock.monotonic() - self._progress_at > _PATIENCE_S
         if late and self._waiting and len(self._running) >= self._executor.slots:
             self._pace = 0.0
-            released = self.release_waiting("the jobs before it take long")
+            released = self.release_waiting("the jobs before it take too long")
             logger.info("claims_released jobs=%d", released)
 
     def interrupt_all(self, outcome: Outcome, only: Callable[[Claim], bool] = _all) -> int:
-        """Stop everything that runs."""
+        """Stop running jobs; returns how many jobs run."""
         for claim in list(self._running.values()):
             if only(claim):
                 self._executor.interrupt(claim, outcome)
         return len(self._running)
 
     async def close(self) -> None:
-        """End the consumers. Called when nothing waits or runs, or to abandon what does."""
+        """Stop the consumers. Called when nothing waits or runs, or to abandon the rest."""
         for task in self._consumers:
             task.cancel()
         if self._consumers:
@@ -174,8 +171,8 @@ class Runner:
             self._paced_at, self._paced_finished = now, self._finished
 
     def _wake_one(self) -> None:
-        """Let one more consumer look for work. It wakes the next one when it has found some, so
-        that jobs which never wait are all run by the first."""
+        """Wake one more consumer. It wakes the next one when it has found work, so the first
+        consumer runs all jobs that never wait."""
         while self._sleepers:
             sleeper = self._sleepers.popleft()
             if not sleeper.done():
@@ -216,7 +213,7 @@ class Runner:
             finally:
                 self._running.pop(id(claim), None)
             self._conclude(claim, outcome)
-            self._note_state()
+            self._update_state()
             turn += 1
             if turn >= _TURN:
                 turn = 0
@@ -229,10 +226,10 @@ class Runner:
         self._finished += 1
         self._progress_at = self._clock.monotonic()
 
-    def _note_state(self) -> None:
+    def _update_state(self) -> None:
         if not self._waiting and not self._running:
             self.idle.set()
-        # While claims wait nobody is short of work, and every look at the room costs 0.6 µs.
-        look = not self._waiting or self._finished % _LOOK_EVERY == 0
-        if look and not self.roomy.is_set() and self.room > 0:
+        # While claims wait, no consumer is short of work, and every check for room costs 0.6 µs.
+        check = not self._waiting or self._finished % _CHECK_EVERY == 0
+        if check and not self.roomy.is_set() and self.room > 0:
             self.roomy.set()

@@ -1,4 +1,4 @@
-"""Loops that must go on: each has an owner that restarts it and reports it."""
+"""Long-running loops of a worker, restarted when they fail."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ Loop = Callable[[], Awaitable[None]]
 
 #: The longest pause after a failure.
 _LONGEST_S = 10.0
-#: A loop that went on for so long has recovered: its next failure starts the back-off anew.
+#: A loop that has run for this many seconds has recovered: its next failure resets the back-off.
 _RECOVERED_AFTER_S = _LONGEST_S
 
 
 class ServiceLoops:
-    """Runs loops beside each other until they are stopped.
+    """Runs loops concurrently until they are stopped.
 
-    A loop that raises is started again after a back-off. One that returns is done.
+    A loop that raises is restarted after a back-off. A loop that returns is finished.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: How often each loop has failed since it was started.
+        #: Number of failures of each loop since it was started.
         self.failures: dict[str, int] = {}
 
     def start(self, name: str, loop: Loop) -> None:
         if name in self._tasks:
-            raise RuntimeError(f"the service {name!r} runs already")
+            raise RuntimeError(f"the service {name!r} is already running")
         self.failures[name] = 0
-        self._tasks[name] = asyncio.create_task(self._keep(name, loop), name=f"chancy {name}")
+        self._tasks[name] = asyncio.create_task(self._run(name, loop), name=f"chancy {name}")
 
     async def stop(self, *names: str) -> None:
-        """Cancel loops, one after the other, and wait for their ends. Unknown names are fine."""
+        """Cancel loops in order, and wait until they have ended. Unknown names are ignored."""
         await tear_down(*(functools.partial(self._stop, name) for name in names))
 
     async def stop_all(self) -> None:
-        """Stop every loop, the last one started first."""
+        """Stop every loop, most recently started first."""
         await self.stop(*reversed(self._tasks))
 
     async def _stop(self, name: str) -> None:
@@ -55,7 +55,7 @@ class ServiceLoops:
         await asyncio.wait([task])
         self.failures.pop(name, None)
 
-    async def _keep(self, name: str, loop: Loop) -> None:
+    async def _run(self, name: str, loop: Loop) -> None:
         backoff = Backoff(base_s=0.2, cap_s=_LONGEST_S)
         while True:
             began = self._clock.monotonic()
@@ -65,14 +65,14 @@ class ServiceLoops:
                 if isinstance(error, asyncio.CancelledError) and told_to_end():
                     raise
                 if name not in self._tasks:
-                    # It was being stopped, and failed at that: it must not begin anew.
+                    # It failed while it was being stopped: do not restart it.
                     logger.warning("worker_loop_stop_failed name=%s error=%s", name, error)
                     return
                 if self._clock.monotonic() - began > _RECOVERED_AFTER_S:
                     backoff.reset()
                 self.failures[name] = self.failures.get(name, 0) + 1
                 pause = backoff.next_s()
-                # An outage is nothing to print a trace for; anything else is.
+                # Log no trace for an outage.
                 trace = not isinstance(error, BrokerUnavailable)
                 logger.error(
                     "worker_loop_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",

@@ -1,4 +1,4 @@
-"""Settling in batches, behind the runners."""
+"""Writes settlements to a broker in batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chancy.errors import BrokerError
 
 logger = logging.getLogger("chancy.worker")
 
-#: Writes settlements; gives the ids of the stale ones.
+#: Writes settlements; returns the job ids of the stale ones.
 Settle = Callable[[Sequence[Settlement]], Awaitable[frozenset[UUID]]]
 
 #: Settlements of one call of the broker, at most.
@@ -23,13 +23,14 @@ MOST_WAITING = 5_000
 
 
 class Settler:
-    """Writes settlements as fast as the store takes them: what comes in during one write goes out
-    with the next, so that batches grow with the load and a lone settlement does not wait.
+    """Writes settlements as fast as the store accepts them: settlements that arrive during one
+    write go out with the next. Batches grow with the load, and a single settlement does not wait.
 
-    It never gives a settlement up: while the store is away it holds them, and claiming stops.
+    No settlement is dropped: while the store is unavailable they stay in memory, and claiming
+    stops.
 
-    :param on_stale: is told the ids whose lease was gone.
-    :param prepare: makes of a batch what is written.
+    :param on_stale: called with the job ids whose lease was lost.
+    :param prepare: turns a batch into the settlements to write.
     """
 
     def __init__(
@@ -47,13 +48,13 @@ class Settler:
         self._waiting: list[Settlement] = []
         self._writing: list[Settlement] = []
         self._wake = asyncio.Event()
-        #: Set while more may be claimed: the store takes settlements, and few are waiting.
+        #: Set while more may be claimed: the store accepts settlements, and few are waiting.
         self.open = asyncio.Event()
         self.open.set()
         #: Set while nothing waits and nothing is being written.
         self.empty = asyncio.Event()
         self.empty.set()
-        #: How many settlements the store has taken.
+        #: Number of settlements that the store has accepted.
         self.settled = 0
 
     def __len__(self) -> int:
@@ -61,11 +62,11 @@ class Settler:
 
     @property
     def ids(self) -> set[UUID]:
-        """Of the jobs whose end the store has not confirmed."""
-        return {one.id for one in (*self._waiting, *self._writing)}
+        """Ids of the jobs whose settlement the store has not confirmed."""
+        return {settlement.id for settlement in (*self._waiting, *self._writing)}
 
     def add(self, settlement: Settlement) -> None:
-        """Take a settlement; it is written soon."""
+        """Queue a settlement; it is written soon."""
         self._waiting.append(settlement)
         if not self._wake.is_set():
             self._wake.set()
@@ -74,7 +75,7 @@ class Settler:
             self.open.clear()
 
     async def serve(self) -> None:
-        """Write settlements until cancelled. What was being written is kept for the next run."""
+        """Write settlements until cancelled. An interrupted batch is kept for the next run."""
         while True:
             if not self._writing:
                 await self._wake.wait()
@@ -89,9 +90,10 @@ class Settler:
                 self.empty.set()
 
     async def flush(self, timeout_s: float) -> None:
-        """Wait until nothing waits, at most so long; the rest is given up, which is logged."""
+        """Wait until all settlements are written, at most ``timeout_s`` seconds. The rest is
+        abandoned and logged."""
         if not await self._clock.wait(self.empty, timeout_s):
-            logger.error("settlements_abandoned count=%d: the jobs will be run again", len(self))
+            logger.error("settlements_abandoned count=%d: the jobs will run again", len(self))
 
     async def _write(self) -> None:
         backoff = Backoff(base_s=0.1, cap_s=5.0)

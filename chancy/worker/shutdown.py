@@ -1,4 +1,4 @@
-"""Ends of several steps, all of which are taken whatever one of them raises."""
+"""Shutdown in several steps, none of which is skipped when another raises."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Step = Callable[[], Awaitable[None]]
 
 
 async def tear_down(*steps: Step) -> None:
-    """Take the steps in order, each also after one that failed or was cancelled.
+    """Run the steps in order. A step that fails or is cancelled does not skip the later ones.
 
-    :raises BaseException: what the first one raised that raised, once all are taken; a
-        cancellation goes before it. What is not raised is logged.
+    :raises BaseException: the first error, after all steps have run; a cancellation takes
+        precedence. Errors that are not raised are logged.
     """
     errors: list[Exception] = []
     cancelled: asyncio.CancelledError | None = None

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: once to end in good order, twice to end now."""
+"""SIGTERM and SIGINT: the first signal shuts down gracefully, the second at once."""
 
 from __future__ import annotations
 
@@ -16,84 +16,85 @@ logger = logging.getLogger("chancy.worker")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
-_BY_ITSELF: Mapping[int, _Handler] = {
+_DEFAULTS: Mapping[int, _Handler] = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGINT: signal.default_int_handler,
 }
 
 
 class Signals:
-    """Calls back for signals. Only the main thread can receive them.
+    """Signal handlers of a worker. Only the main thread can receive signals.
 
-    These are not the handlers of an event loop: a copy of the process that a job makes by forking
-    would hand its own signals to this one, whose descriptors it shares.
+    They are not installed with the event loop: a job that forks shares the loop's descriptors, and
+    signals to the copy would reach this process.
 
-    :param asked: called in the event loop, with True from the second signal on.
-    :param stop: ends what is to end, and calls `remove`.
+    :param on_signal: called in the event loop, with True from the second signal on.
+    :param stop: stops the worker, and calls `remove`.
     """
 
     def __init__(
-        self, asked: Callable[[bool], None], stop: Callable[[], Coroutine[Any, Any, None]]
+        self, on_signal: Callable[[bool], None], stop: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        self._asked = asked
+        self._on_signal = on_signal
         self._stop = stop
-        self._end: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
         self._count = 0
-        self._before: dict[int, _Handler] = {}
+        self._previous: dict[int, _Handler] = {}
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Whether somebody waits for signals, or will. If not, they are only held up.
+        # Whether the application waits for signals. Otherwise SIGTERM is only deferred.
         self._awaited = False
-        #: Set when what is to end has begun.
-        self.begun = asyncio.Event()
+        #: Set when the worker has started.
+        self.started = asyncio.Event()
 
-    def hold_up(self) -> None:
-        """Catch SIGTERM where it would kill the process, which it does after `remove` instead."""
+    def defer(self) -> None:
+        """Handle SIGTERM if it would kill the process; it then kills it after `remove` instead."""
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             self._catch(signal.SIGTERM)
 
     def install(self) -> None:
-        """Catch them for somebody who waits."""
+        """Handle both signals for an application that waits for them."""
         self._awaited = True
         for number in _SIGNALS:
             self._catch(number)
 
     def remove(self) -> None:
-        """Let handle them who did before; and let the process end that a held up one would have."""
-        for number, before in self._before.items():
+        """Restore the previous handlers, and raise a deferred SIGTERM again."""
+        for number, previous in self._previous.items():
             if signal.getsignal(number) == self._handle:
-                signal.signal(number, signal.SIG_DFL if before is None else before)
-        held_up = self._count > 0 and not self._awaited
-        self._before.clear()
-        self.begun.clear()
-        self._end = None
+                signal.signal(number, signal.SIG_DFL if previous is None else previous)
+        deferred = self._count > 0 and not self._awaited
+        self._previous.clear()
+        self.started.clear()
+        self._stop_task = None
         self._count, self._awaited = 0, False
-        if held_up:
+        if deferred:
             signal.raise_signal(signal.SIGTERM)
 
     def _catch(self, number: signal.Signals) -> None:
-        if number in self._before or threading.current_thread() is not threading.main_thread():
+        if number in self._previous or threading.current_thread() is not threading.main_thread():
             return
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
-        self._before[number] = signal.signal(number, self._handle)
+        self._previous[number] = signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._loop is None or self._loop.is_closed() or self._pid != os.getpid():
-            # A loop that was left with its worker running, or a copy of the process.
-            signal.signal(number, _BY_ITSELF[number])
+            # The loop was closed while its worker ran, or this is a forked copy of the process.
+            signal.signal(number, _DEFAULTS[number])
             signal.raise_signal(number)
         else:
             self._count += 1
             self._loop.call_soon_threadsafe(self._received, number, self._count)
 
     def _received(self, number: int, count: int) -> None:
-        if self._before:
+        if self._previous:
             logger.info("signal_received signal=%s count=%d", signal.Signals(number).name, count)
-            self._asked(count > 1)
-            if not self._awaited and self._end is None:
-                self._end = asyncio.create_task(self._end_unasked(), name="chancy end by a signal")
+            self._on_signal(count > 1)
+            if not self._awaited and self._stop_task is None:
+                task = asyncio.create_task(self._stop_unawaited(), name="chancy end by a signal")
+                self._stop_task = task
 
-    async def _end_unasked(self) -> None:
-        """End what nobody ends who waits for the signal: that is about to kill the process."""
-        await self.begun.wait()
+    async def _stop_unawaited(self) -> None:
+        """Stop the worker of an application that does not wait for the signal."""
+        await self.started.wait()
         await self._stop()

@@ -1,4 +1,4 @@
-"""What running jobs wait to have stored: their finished steps."""
+"""Stores the finished steps of running jobs, which wait for the write."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _Key = tuple[UUID, UUID]
 
 
 class _PendingMeta:
-    """The last meta of one attempt, and who waits for it to be stored."""
+    """The latest meta of one attempt, and the futures of the steps that wait for it."""
 
-    __slots__ = ("ends", "meta")
+    __slots__ = ("meta", "waiters")
 
     def __init__(self) -> None:
         self.meta = ""
-        self.ends: list[asyncio.Future[None]] = []
+        self.waiters: list[asyncio.Future[None]] = []
 
     def settle(self, error: BaseException | None) -> None:
-        for end in self.ends:
-            if not end.done() and error is None:
-                end.set_result(None)
-            elif not end.done() and error is not None:
-                end.set_exception(error)
+        for waiter in self.waiters:
+            if not waiter.done() and error is None:
+                waiter.set_result(None)
+            elif not waiter.done() and error is not None:
+                waiter.set_exception(error)
 
 
 class StepWriter:
-    """Stores what comes in during one write together with the next, as the settler does.
+    """Writes steps in batches: steps that arrive during one write go out with the next.
 
-    While the store is away those who wait go on waiting. Of each attempt the last meta is stored
-    alone: it holds all that the ones before it held.
+    Jobs keep waiting while the store is unavailable. Only the latest meta of an attempt is written:
+    it contains all earlier steps.
     """
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
@@ -46,26 +46,26 @@ class StepWriter:
         self._clock = clock
         self._waiting: dict[_Key, _PendingMeta] = {}
         self._wake = asyncio.Event()
-        self._ended = False
+        self._closed = False
 
-    async def keep(self, claim: Claim, meta: str) -> None:
-        """Put keys over the meta of a running job; returns when that is stored.
+    async def store(self, claim: Claim, meta: str) -> None:
+        """Merge keys into the meta of a running job; returns when they are stored.
 
-        :param meta: JSON text.
-        :raises LeaseLost: the attempt does not count any more.
-        :raises BrokerUnavailable: the worker has ended.
+        :param meta: JSON string.
+        :raises LeaseLost: the attempt has lost its lease.
+        :raises BrokerUnavailable: the worker has stopped.
         """
-        if self._ended:
-            raise _ended()
-        waiting = self._waiting.setdefault((claim.id, claim.lease), _PendingMeta())
-        waiting.meta = meta
-        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.ends.append(end)
+        if self._closed:
+            raise _stopped()
+        pending = self._waiting.setdefault((claim.id, claim.lease), _PendingMeta())
+        pending.meta = meta
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pending.waiters.append(waiter)
         self._wake.set()
-        await end
+        await waiter
 
     async def serve(self) -> None:
-        """Store until cancelled; who waits then is told so by `close`."""
+        """Write steps until cancelled; `close` then fails those that still wait."""
         backoff = Backoff(base_s=0.1, cap_s=5.0)
         while True:
             await self._wake.wait()
@@ -85,33 +85,33 @@ class StepWriter:
                 self._wake.set()
 
     def close(self) -> None:
-        """Tell those who still wait that nothing will be stored any more."""
-        self._ended = True
+        """Fail all waiting steps and refuse new ones."""
+        self._closed = True
         waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
-            one.settle(_ended())
+        for pending in waiting.values():
+            pending.settle(_stopped())
 
     async def _write(self) -> None:
         writing = self._take()
-        notes = [Note(id, lease, one.meta) for (id, lease), one in writing.items()]
+        notes = [Note(id, lease, pending.meta) for (id, lease), pending in writing.items()]
         try:
             stale = await self._broker.update_meta(notes)
         except BaseException:
-            self._put_back(writing)
+            self._restore(writing)
             raise
-        for (id, _), one in writing.items():
+        for (id, _), pending in writing.items():
             if id in stale:
                 logger.warning("lease_lost job=%s: its step is not stored", id)
                 error = LeaseLost(
-                    f"job {id} has lost its lease: this worker was taken for dead, and another one "
-                    "has the job, or it has ended"
+                    f"job {id} has lost its lease: this worker was presumed dead, and another one "
+                    "runs the job, or the job has ended"
                 )
-                one.settle(error)
+                pending.settle(error)
             else:
-                one.settle(None)
+                pending.settle(None)
 
     def _take(self) -> dict[_Key, _PendingMeta]:
-        """What waits, of each job one attempt: an answer tells only the job's id."""
+        """Take one waiting attempt of each job: the reply of the store has only the job's id."""
         ids: set[UUID] = set()
         taken: dict[_Key, _PendingMeta] = {}
         for key in list(self._waiting):
@@ -122,12 +122,13 @@ class StepWriter:
                 taken[key] = self._waiting.pop(key)
         return taken
 
-    def _put_back(self, writing: dict[_Key, _PendingMeta]) -> None:
-        for key, one in writing.items():
-            later = self._waiting.setdefault(key, one)
-            if later is not one:
-                later.ends += one.ends
+    def _restore(self, writing: dict[_Key, _PendingMeta]) -> None:
+        """Queue a failed write again."""
+        for key, pending in writing.items():
+            later = self._waiting.setdefault(key, pending)
+            if later is not pending:
+                later.waiters += pending.waiters
 
 
-def _ended() -> BrokerUnavailable:
-    return BrokerUnavailable("the worker stops: the step may not have been stored")
+def _stopped() -> BrokerUnavailable:
+    return BrokerUnavailable("the worker is stopping: the step may not have been stored")

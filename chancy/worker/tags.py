@@ -1,4 +1,4 @@
-"""What every worker can be told apart by."""
+"""Tags that every worker has."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from uuid import UUID
 
 
 def host() -> str:
-    """The name of this machine or container."""
+    """Host name of this machine or container."""
     return socket.gethostname()
 
 
 def worker_tags(worker_id: UUID, extra: Iterable[str]) -> frozenset[str]:
-    """The tags of a worker: the given ones, ``*``, and what it runs on."""
+    """The tags of a worker: ``extra``, ``*``, its id, and its host and platform."""
     return frozenset(
         {
             "*",

@@ -1,4 +1,4 @@
-"""How much one worker takes on."""
+"""Limits that one worker sets for each of its queues."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chancy.text import shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLimits:
-    """Of each queue that the worker serves.
+    """Limits for each queue that a worker serves.
 
-    :param concurrency: jobs that it runs at a time; None: as the queue says.
-    :param most_ahead: claims that it holds at most beside those that run; None: as many as are
-        worth it.
-    :raises ConfigurationError: one of them cannot be.
+    :param concurrency: jobs to run at a time; None: the queue's setting.
+    :param most_ahead: prefetch limit: claims to hold in addition to the running ones; None: depends
+        on the pace of the jobs.
+    :raises ConfigurationError: a value is invalid.
     """
 
     concurrency: int | None = None
@@ -25,8 +25,8 @@ class WorkerLimits:
     def __post_init__(self) -> None:
         if self.concurrency is not None:
             check_concurrency(self.concurrency, "this worker")
-        ahead: object = self.most_ahead
-        if ahead is not None and (type(ahead) is not int or ahead < 0):
+        most_ahead: object = self.most_ahead
+        if most_ahead is not None and (type(most_ahead) is not int or most_ahead < 0):
             raise ConfigurationError(
-                f"this worker: most_ahead={shown(ahead)} must be a whole number, 0 or more"
+                f"this worker: most_ahead={shown(most_ahead)} must be a whole number, 0 or more"
             )

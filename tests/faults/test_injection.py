@@ -47,7 +47,7 @@ _FIRST = 3
 def no_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was rescued runs here like the rest: the books of a history are in this process, and
     to start children for each of hundreds takes minutes. test_poison has the quarantine."""
-    monkeypatch.setattr(serving, "Quarantine", _undivided)
+    monkeypatch.setattr(serving, "QuarantineExecutor", _undivided)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def many_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings, "EVERY_S", 0.1)
 
 
-def _undivided(executor: Executor, make_lane: Callable[[], Executor]) -> Executor:
+def _undivided(executor: Executor, make_isolated: Callable[[], Executor]) -> Executor:
     return executor
 
 

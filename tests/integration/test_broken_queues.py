@@ -87,7 +87,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> list[Stub]:
         made.append(Stub())
         return made[-1]
 
-    monkeypatch.setattr(serving, "executor", make)
+    monkeypatch.setattr(serving, "make_executor", make)
     return made
 
 

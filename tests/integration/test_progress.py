@@ -83,7 +83,7 @@ async def test_a_job_whose_lease_is_lost_is_told(
             # Another worker has it now.
             connection.execute("update chancy.jobs set lease = gen_random_uuid()")
         await eventually(path.exists)
-        await eventually(lambda: "its lease is lost" in path.read_text())
+        await eventually(lambda: "lost its lease" in path.read_text())
         await eventually(lambda: worker.stale == 1)
         assert caplog.text.count("lease_lost") == 1
         found = await reference.get()

@@ -51,9 +51,9 @@ def app(**given: Any) -> Chancy:
         (lambda: Queue(name="mail", resume_at="now"), "resume_at='now' must be an aware datetime"),  # type: ignore[arg-type]
         (lambda: Queue(name="mail", keep_finished="no"), "keep_finished='no' must be True or Fal"),  # type: ignore[arg-type]
         (lambda: Queue(name="mail", paused=1), "paused=1 must be True or False"),  # type: ignore[arg-type]
-        (lambda: Worker("shop:app"), "'shop:app' is not a Chancy: give the application"),  # type: ignore[arg-type]
-        (lambda: Worker(app(), queues=[MAIL]), "is not a str: give the names of queues"),
-        (lambda: Worker(app(), queues="mail"), "queues='mail' must be a list of str: give the"),
+        (lambda: Worker("shop:app"), "'shop:app' is not a Chancy: pass the application"),  # type: ignore[arg-type]
+        (lambda: Worker(app(), queues=[MAIL]), "is not a str: pass names of queues"),
+        (lambda: Worker(app(), queues="mail"), "queues='mail' must be a list of str: pass na"),
         (lambda: Worker(app(), tags="gpu"), "tags='gpu' must be a list of str"),
         (lambda: Worker(app(), tags=[1]), "tags: 1 is not a str"),  # type: ignore[list-item]
         (lambda: Worker(app(), heartbeat_s="5"), "heartbeat_s='5' must be a number"),  # type: ignore[arg-type]

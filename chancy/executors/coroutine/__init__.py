@@ -1,4 +1,4 @@
-"""The executor of coroutines."""
+"""The async executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches over an event loop: whoever blocks it is named in the log."""
+"""Watches an event loop, and logs the job that blocks it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from chancy.context.context import CURRENT, JobContext
 
 logger = logging.getLogger("chancy.executors")
 
-#: Seconds between two beats of the loop, and between two looks at them.
+#: Seconds between two ticks of the loop, and between two checks of the ticks.
 EVERY_S = 0.25
-#: Seconds without a beat after which the log says so; then after twice as many, and so on.
+#: Seconds without a tick after which the loop is reported as blocked; doubles with each report.
 BLOCKED_S = 1.0
-#: The innermost frames of the stack that the log shows.
+#: Number of innermost stack frames in the log.
 FRAMES = 20
 
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch] = WeakKeyDictionary()
 
 
 class LoopWatch:
-    """A thread that sees when a loop stands still, and what stands in its way.
+    """A thread that detects when a loop is blocked, and by which job.
 
-    A job pays nothing for it: the loop has a timer, and which job it is, is read from the stack.
+    It costs nothing per job: the loop has a timer, and the job is found in the stack.
     """
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> LoopWatch:
-        """The watch of a loop, shared by all who ask; each has to `leave` it. In that loop."""
+        """The shared watch of a loop; each caller must `leave` it. Called in that loop."""
         watch = _watches.get(loop)
         if watch is None:
             watch = _watches[loop] = cls(loop)
@@ -46,70 +46,70 @@ class LoopWatch:
         self._loop = loop
         self._users = 0
         self._watched = threading.get_ident()
-        self._beaten = monotonic()
-        #: What the log was told of the beat that it is waiting for.
-        self._told: tuple[float, str] | None = None
-        self._timer = loop.call_later(EVERY_S, self._beat)
-        self._ended = threading.Event()
+        self._ticked_at = monotonic()
+        #: The last tick before the reported block, and the reported job.
+        self._reported: tuple[float, str] | None = None
+        self._timer = loop.call_later(EVERY_S, self._tick)
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="chancy-loop-watch", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
-        """Watch no longer, if nobody else wants it."""
+        """Stop the watch when its last user leaves."""
         self._users -= 1
         if not self._users:
             _watches.pop(self._loop, None)
             self._timer.cancel()
-            self._ended.set()
+            self._stopped.set()
             self._thread.join(1.0)
 
-    def _beat(self) -> None:
+    def _tick(self) -> None:
         now = monotonic()
-        blocked_s = now - self._beaten
-        told, self._told = self._told, None
-        if told is not None and told[0] == self._beaten:
-            logger.info("loop_unblocked seconds=%.1f %s", blocked_s, told[1])
+        blocked_s = now - self._ticked_at
+        reported, self._reported = self._reported, None
+        if reported is not None and reported[0] == self._ticked_at:
+            logger.info("loop_unblocked seconds=%.1f %s", blocked_s, reported[1])
         elif blocked_s > EVERY_S + BLOCKED_S:
             logger.warning(
-                "loop_blocked seconds=%.1f job=- func=- (no thread ran: a call did not let go of "
-                "the interpreter, or the process was stopped)",
+                "loop_blocked seconds=%.1f job=- func=- (no thread ran: a call held the "
+                "interpreter's lock, or the process was stopped)",
                 blocked_s,
             )
-        self._beaten = now
-        self._timer = self._loop.call_later(EVERY_S, self._beat)
+        self._ticked_at = now
+        self._timer = self._loop.call_later(EVERY_S, self._tick)
 
     def _watch(self) -> None:
-        looked = frozen = monotonic()
-        beaten = self._beaten
+        checked_at = frozen_at = monotonic()
+        ticked_at = self._ticked_at
         after_s = BLOCKED_S
-        while not self._ended.wait(EVERY_S):
+        while not self._stopped.wait(EVERY_S):
             now = monotonic()
-            if now - looked > BLOCKED_S:
-                # This thread did not run either, and what the loop does now is not to blame.
-                frozen = now
-            looked = now
-            if self._beaten != beaten or not self._loop.is_running():
-                beaten = self._beaten
+            if now - checked_at > BLOCKED_S:
+                # This thread did not run either, so the job in the loop is not the cause.
+                frozen_at = now
+            checked_at = now
+            if self._ticked_at != ticked_at or not self._loop.is_running():
+                ticked_at = self._ticked_at
                 after_s = BLOCKED_S
                 if self._loop.is_closed():
                     return
-            elif now - max(beaten, frozen) - EVERY_S >= after_s:
+            elif now - max(ticked_at, frozen_at) - EVERY_S >= after_s:
                 after_s *= 2
-                self._tell(beaten, now - beaten)
+                self._report(ticked_at, now - ticked_at)
 
-    def _tell(self, beaten: float, blocked_s: float) -> None:
+    def _report(self, ticked_at: float, blocked_s: float) -> None:
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  there is no other way
         job = _job_of(frame)
-        who = "job=- func=-" if job is None else f"job={job.id} func={job.func}"
-        if self._beaten != beaten:
-            return  # it goes on meanwhile
-        self._told = beaten, who
+        fields = "job=- func=-" if job is None else f"job={job.id} func={job.func}"
+        if self._ticked_at != ticked_at:
+            return  # the loop is running again
+        self._reported = ticked_at, fields
         stack = "".join(traceback.format_stack(frame, FRAMES))
-        logger.warning("loop_blocked seconds=%.1f %s\n%s", blocked_s, who, stack)
+        logger.warning("loop_blocked seconds=%.1f %s\n%s", blocked_s, fields, stack)
 
 
 def _job_of(frame: FrameType | None) -> JobContext | None:
-    """The job that a stack belongs to, by the innermost context that it was entered with."""
+    """The job that a stack belongs to, found through its innermost context."""
     while frame is not None:
         for context in _contexts(frame):
             if CURRENT in context:
@@ -123,7 +123,7 @@ def _contexts(frame: FrameType) -> Iterator[Context]:
     if module.startswith(__package__):
         found = frame.f_locals.get("context")
     elif module == "asyncio.events" and frame.f_code.co_name == "_run":
-        # A task that a job has started inherits its context.
+        # A task that a job has started has inherited its context.
         found = getattr(frame.f_locals.get("self"), "_context", None)
     else:
         return

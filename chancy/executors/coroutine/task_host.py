@@ -1,4 +1,4 @@
-"""A task that a coroutine is given once it has to wait."""
+"""A task that continues a coroutine once it has to wait."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ from chancy.executors import forks
 
 
 class CoroutineHost:
-    """A task that waits for a coroutine which has made its first step, and runs it on.
+    """A task that waits for a coroutine that has made its first step, and then continues it.
 
-    The task is made of a coroutine that already stands inside its ``try``: a task that is
-    cancelled before its first step would otherwise never get there.
+    The task is created from a coroutine that has already entered its ``try``: a task that is
+    cancelled before its first step would otherwise never enter it.
     """
 
-    __slots__ = ("_awaits", "_context", "_job", "_wake", "end", "given", "task")
+    __slots__ = ("_awaits", "_context", "_job", "_wake", "interruption", "result", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._wake = loop.create_future()
         self._job: Coroutine[Any, Any, Any] | None = None
         self._context: Context | None = None
-        # What the coroutine yielded in its first step: a future, or None for a turn of the loop.
+        # Value that the first step yielded: a future, or None for one turn of the loop.
         self._awaits: Any = None
-        #: Result and error of the coroutine; set early if it is given up.
-        self.end: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-        #: What the attempt ends as once it was interrupted.
-        self.given: Outcome | None = None
+        #: Value and error of the coroutine; set early if the coroutine is abandoned.
+        self.result: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+        #: The outcome that the attempt was interrupted with.
+        self.interruption: Outcome | None = None
         body = self._body()
         body.send(None)
         self.task = loop.create_task(body, name="chancy-job")
 
     @property
-    def spoilt(self) -> bool:
-        """Whether somebody cancelled the task while it had no coroutine."""
+    def cancelled(self) -> bool:
+        """Whether the task was cancelled while it had no coroutine."""
         return self._wake.done() or self.task.cancelling() > 0
 
     def take_over(self, job: Coroutine[Any, Any, Any], context: Context, awaits: Any) -> None:
-        """Take a coroutine that has made its first step, with the host's task as the current one,
-        and waits for something."""
+        """Take over a coroutine that has made its first step with the host's task as the current
+        one, and now waits for ``awaits``."""
         self._job = job
         self._context = context
         self._awaits = awaits
 
     def wake(self) -> None:
-        """Let the task go on with its coroutine; without one it ends."""
+        """Let the task continue its coroutine; without one the task ends."""
         if not self._wake.done():
             self._wake.set_result(None)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """End the wait for the coroutine, which goes on."""
-        if not self.end.done():
-            self.end.set_result((None, None))
+        if not self.result.done():
+            self.result.set_result((None, None))
 
     async def _body(self) -> None:
         cancelled: asyncio.CancelledError | None = None
         try:
-            await _stand()
+            await _pause()
             await self._wake
         except asyncio.CancelledError as error:
             cancelled = error
         if self._job is None or self._context is None:
             return
         if cancelled is not None and _cancel(self._awaits, cancelled):
-            cancelled = None  # it comes out of what the coroutine waits for, as in any task
-        end = await _rest(self._job, self._awaits, self._context, cancelled)
-        if not self.end.done():
-            self.end.set_result(end)
+            cancelled = None  # raised by the awaited future, as in any task
+        result = await _continue(self._job, self._awaits, self._context, cancelled)
+        if not self.result.done():
+            self.result.set_result(result)
 
 
 @coroutine
-def _stand() -> Generator[None, None, None]:
+def _pause() -> Generator[None, None, None]:
     yield
 
 
@@ -83,15 +83,15 @@ def _cancel(awaited: Any, error: asyncio.CancelledError) -> bool:
 
 
 @coroutine
-def _rest(
+def _continue(
     job: Coroutine[Any, Any, Any],
     awaited: Any,
     context: Context,
     error: BaseException | None,
 ) -> Generator[Any, None, tuple[Any, BaseException | None]]:
-    """Run a coroutine to its end, each step in its own context. Gives its result and error."""
+    """Run a coroutine to its end, each step in its own context. Returns its value and error."""
     generation = forks.generation
-    turn_taken = awaited is None  # a bare yield asks for one turn of the loop: waking was it
+    turn_taken = awaited is None  # a bare yield asks for one turn of the loop, which has passed
     while True:
         if error is None and not turn_taken:
             try:

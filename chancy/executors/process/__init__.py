@@ -1,4 +1,4 @@
-"""The executor of child processes."""
+"""The process executor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ProcessExecutor"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when it is asked for: a child imports this package, and needs none of it.
+    # Loaded on first use: executor processes import this package, but not this class.
     if name == "ProcessExecutor":
         from chancy.executors.process.executor import ProcessExecutor
 

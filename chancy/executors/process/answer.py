@@ -1,4 +1,4 @@
-"""How attempts end, as a child answers it."""
+"""Encoding and decoding of the replies of an executor process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from chancy.errors import BrokerError, LeaseLost
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.call import ChildCall
 from chancy.executors.process.protocol import (
-    AGAIN,
     CANCELLED,
     MEMORY,
     RAISED,
+    RETRY,
     RETURNED,
     RETURNED_NONE,
     SNOOZED,
@@ -34,9 +34,9 @@ from chancy.executors.process.protocol import (
 
 
 def outcome_of(frame: Frame, attempt: ProcessAttempt) -> Outcome | None:
-    """The outcome that a frame gives an attempt; None if it is no answer.
+    """The outcome of an attempt from a reply frame; None if the frame is not a reply.
 
-    Raises KeyError, TypeError or ValueError for what no child of ours says.
+    :raises ValueError: the body is invalid; likewise KeyError or TypeError.
     """
     kind, _, elapsed_s, body = frame
     if kind == RETURNED:
@@ -45,15 +45,15 @@ def outcome_of(frame: Frame, attempt: ProcessAttempt) -> Outcome | None:
         return Returned(None, elapsed_s)
     if kind == RAISED:
         return Raised(Failure.from_json(json.loads(body)), elapsed_s)
-    if kind == AGAIN:
-        said = json.loads(body)
-        return Raised(Failure.from_json(said["failure"]), elapsed_s, _moment(said["at"]))
+    if kind == RETRY:
+        data = json.loads(body)
+        return Raised(Failure.from_json(data["failure"]), elapsed_s, _decode_time(data["at"]))
     if kind == SNOOZED:
-        return Snoozed(_moment(json.loads(body)), elapsed_s, asked=True)
+        return Snoozed(_decode_time(json.loads(body)), elapsed_s, asked=True)
     if kind == CANCELLED:
         return Cancelled(body.decode(), elapsed_s)
     if kind == STOPPED:
-        return attempt.given or Cancelled(body.decode(), elapsed_s)
+        return attempt.interruption or Cancelled(body.decode(), elapsed_s)
     if kind == TIMED_OUT:
         return TimedOut(attempt.limits.time_s or 0.0, elapsed_s)
     if kind == MEMORY:
@@ -62,22 +62,22 @@ def outcome_of(frame: Frame, attempt: ProcessAttempt) -> Outcome | None:
 
 
 def answer(call: ChildCall, outcome: Outcome) -> bytes:
-    """The frame that answers a call which has ended by itself."""
+    """The reply to a call that was not stopped."""
     match outcome:
         case Returned(None, elapsed_s):
             return packed(RETURNED_NONE, call.number, elapsed_s)
         case Returned(result, elapsed_s):
             return packed(RETURNED, call.number, elapsed_s, (result or "").encode())
         case Raised(failure, elapsed_s, None):
-            # Refused memory is a matter of its limit, if it has one.
+            # A MemoryError of a job with a memory limit counts as exceeding the limit.
             if call.memory_bytes and failure.is_a("builtins.MemoryError"):
                 return packed(MEMORY, call.number, elapsed_s)
             return packed(RAISED, call.number, elapsed_s, json.dumps(failure.as_json()).encode())
         case Raised(failure, elapsed_s, datetime() | timedelta() as again):
-            said = {"failure": failure.as_json(), "at": _number(again)}
-            return packed(AGAIN, call.number, elapsed_s, json.dumps(said).encode())
+            data = {"failure": failure.as_json(), "at": _encode_time(again)}
+            return packed(RETRY, call.number, elapsed_s, json.dumps(data).encode())
         case Snoozed(until, elapsed_s):
-            return packed(SNOOZED, call.number, elapsed_s, json.dumps(_number(until)).encode())
+            return packed(SNOOZED, call.number, elapsed_s, json.dumps(_encode_time(until)).encode())
         case Cancelled(why, elapsed_s):
             return packed(CANCELLED, call.number, elapsed_s, why.encode())
         case _:
@@ -85,35 +85,35 @@ def answer(call: ChildCall, outcome: Outcome) -> bytes:
 
 
 def stopped(call: ChildCall, elapsed_s: float, why: str, at_limit: bool) -> bytes:
-    """The frame that answers a call which was stopped."""
+    """The reply to a call that was stopped."""
     kind = TIMED_OUT if at_limit else STOPPED
     return packed(kind, call.number, elapsed_s, why.encode(errors="replace"))
 
 
-def unkept(error: BaseException | None) -> bytes:
-    """Why something was not stored, for `error_of`; empty if it was."""
+def encode_error(error: BaseException | None) -> bytes:
+    """Encode why a step was not stored; empty if it was. Decoded by `decode_error`."""
     if error is None:
         return b""
     kind = b"L" if isinstance(error, LeaseLost) else b"B"
     return kind + str(error).encode(errors="replace")
 
 
-def error_of(body: bytes) -> BaseException | None:
-    """The error that `unkept` wrote down."""
+def decode_error(body: bytes) -> BaseException | None:
+    """Decode the result of `encode_error`."""
     if not body:
         return None
     text = body[1:].decode(errors="replace")
     return LeaseLost(text) if body.startswith(b"L") else BrokerError(text)
 
 
-def _number(moment: datetime | timedelta) -> float | str:
-    """Seconds of a delay, or the text of a moment."""
-    return moment.total_seconds() if isinstance(moment, timedelta) else moment.isoformat()
+def _encode_time(time: datetime | timedelta) -> float | str:
+    """Seconds of a delay, or a datetime in ISO format."""
+    return time.total_seconds() if isinstance(time, timedelta) else time.isoformat()
 
 
-def _moment(number: object) -> datetime | timedelta:
-    if isinstance(number, str):
-        return datetime.fromisoformat(number).astimezone(UTC)
-    if isinstance(number, int | float):
-        return timedelta(seconds=number)
-    raise ValueError(f"{number!r} is no moment")
+def _decode_time(value: object) -> datetime | timedelta:
+    if isinstance(value, str):
+        return datetime.fromisoformat(value).astimezone(UTC)
+    if isinstance(value, int | float):
+        return timedelta(seconds=value)
+    raise ValueError(f"{value!r} is not a time")

@@ -1,4 +1,4 @@
-"""A claim on its way through the process executor."""
+"""An attempt of the process executor."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ if TYPE_CHECKING:
 
 
 class AttemptHolder(Protocol):
-    """The child that holds an attempt, as far as the executor stops it there."""
+    """The executor process that holds an attempt."""
 
     def interrupt(self, attempt: ProcessAttempt, outcome: Outcome, now: float) -> None: ...
 
 
 class ProcessAttempt:
-    """A claim on its way through the executor.
+    """An attempt that waits for an executor process or is held by one.
 
-    ``child``: in whose hand it is.
-    ``began``: when it was given to a child that had nothing before it to do, or when that was done;
-    by the loop's clock.
-    ``given``: what it ends as once it was interrupted, unless it has ended by itself before.
-    ``kill_at``: when its child is killed unless it has ended, by the loop's clock.
+    ``child``: the executor process that holds it.
+    ``started_at``: when it became the next call of its executor process, by the loop's clock.
+    ``interruption``: the outcome that it was interrupted with; it may still end by itself.
+    ``kill_at``: when its executor process is killed unless it has ended, by the loop's clock.
     """
 
     __slots__ = (
-        "began",
         "body",
         "child",
         "claim",
         "future",
-        "given",
+        "interruption",
         "kill_at",
         "limits",
         "message",
         "number",
+        "started_at",
     )
 
     def __init__(
@@ -51,10 +50,10 @@ class ProcessAttempt:
         self.limits = limits
         self.future = future
         self.child: AttemptHolder | None = None
-        self.began = 0.0
-        self.given: Outcome | None = None
+        self.started_at = 0.0
+        self.interruption: Outcome | None = None
         self.kill_at: float | None = None
 
-    def end(self, outcome: Outcome) -> None:
+    def finish(self, outcome: Outcome) -> None:
         if not self.future.done():
             self.future.set_result(outcome)

@@ -1,7 +1,8 @@
-"""Calls as they cross to a child: what it must know of a claim, and no more.
+"""Encoding of calls to an executor process: the part of a claim that it needs.
 
-Arguments and meta cross as the JSON text they are stored as. What is short goes whole; of what is
-long only the head, and the child asks for the body on its line when it comes to it.
+Arguments and meta are sent as the JSON strings in which they are stored. A short call is sent
+whole. Of a long call only the head is sent, and the executor process fetches the body through its
+connection when it starts the call.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.job.limits import Limits
 
-#: Bytes of the longest call that goes whole. A few such fill the buffer of a socket (200 KB).
+#: Maximum size in bytes of a call that is sent whole. A few such calls fill the buffer of a socket
+#: (200 KB).
 MAX_WHOLE = 32 * 1024
-#: Bytes to be read for any call.
+#: Bytes to read for any call.
 MAX_CALL = 64 * 1024
 
-#: Number; time limit in seconds and memory limit in bytes, 0 for none; attempt, most attempts and
-#: crashes, as odd as a row may have them; id; lease; whether the body follows here; lengths of
+#: Number; time limit in seconds and memory limit in bytes, 0 for none; attempt, maximum attempts
+#: and crashes, unchecked from the row; id; lease; whether the body is included; lengths of
 #: function, queue and meta.
 _HEAD = struct.Struct("!QdQiii16s16s?HHI")
 HEAD_SIZE = _HEAD.size
@@ -28,14 +30,17 @@ _NUMBER = struct.Struct("!Q")
 
 
 class PackedCall(NamedTuple):
-    """A call on its way: what goes to the child at once, and what when it asks."""
+    """An encoded call: the message, and the body if it is sent only on request."""
 
     message: bytes
     body: bytes | None
 
 
 def pack(number: int, claim: Claim, limits: Limits) -> PackedCall:
-    """Pack a call. Raises UnicodeEncodeError for arguments that are not text."""
+    """Encode a call.
+
+    :raises UnicodeEncodeError: the arguments are not valid Unicode.
+    """
     function, queue, names = _names(claim.func, claim.queue)
     meta = claim.meta.encode() if claim.meta else b""
     body = meta + claim.arguments.encode() if claim.arguments else meta
@@ -66,13 +71,13 @@ def _names(function: str, queue: str) -> tuple[int, int, bytes]:
 
 
 def number_of(message: bytes) -> int:
-    """The number of a packed call, from its head."""
+    """The number of an encoded call, from its head."""
     number: int = _NUMBER.unpack_from(message)[0]
     return number
 
 
 class ChildCall:
-    """A call as a child has it. What few jobs ask for is decoded when they do."""
+    """A call in an executor process. Rarely used fields are decoded on demand."""
 
     __slots__ = (
         "_body",
@@ -111,13 +116,13 @@ class ChildCall:
         self._body = message[end + queue :]
 
     def complete(self, body: bytes) -> None:
-        """Add the body, if it did not come with the head."""
+        """Add the body, if it was not sent with the head."""
         self._body = body
         self.whole = True
 
     @property
     def arguments(self) -> str:
-        """JSON text; empty for none."""
+        """JSON string; empty for none."""
         return self._body[self._meta :].decode()
 
     @property

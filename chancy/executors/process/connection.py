@@ -1,4 +1,4 @@
-"""The parent's end of the line to a child: frames both ways over a stream socket."""
+"""The worker's end of the connection to an executor process: frames over a stream socket."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from collections.abc import Callable
 
 from chancy.executors.process.protocol import Frame, FrameReader
 
-#: Bytes taken from a line at a time, so that the loop gets round to the others.
+#: Bytes to read from a connection at a time, so that the loop can serve the others.
 _READ = 256 * 1024
 
 
 class ParentConnection:
-    """Reads in the loop as frames come, and writes without ever waiting.
+    """Reads frames in the loop, and writes without blocking.
 
-    :param received: takes the frames that came together. What it raises ends the line, as garbled
-        frames do.
-    :param ended: called once, when the line has ended by itself: with the reason if it was garbled.
+    :param received: called with the frames of each read. If it raises, the connection is closed, as
+        it is for invalid frames.
+    :param ended: called once when the connection was not closed from here; with the error if frames
+        were invalid.
     """
 
     def __init__(
@@ -31,15 +32,15 @@ class ParentConnection:
         self._socket = end
         self._received = received
         self._ended = ended
-        self._feed = FrameReader()
+        self._reader = FrameReader()
         self._unwritten = bytearray()
-        #: Whether more may come.
+        #: Whether the connection is open.
         self.open = True
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
 
-    def tell(self, frame: bytes) -> None:
-        """Say something to the child. It is kept here until the child's buffer has room."""
+    def send(self, frame: bytes) -> None:
+        """Send a frame. It is buffered here until the socket's buffer has room."""
         if not self.open:
             return
         if not self._unwritten:
@@ -50,13 +51,13 @@ class ParentConnection:
         self._unwritten += frame
 
     def read_out(self) -> None:
-        """Take everything that is there, now that the child has ended and no more will come."""
+        """Read the remaining data after the executor process has exited, and close."""
         while self.open and self._read():
             pass
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self.open:
             self.open = False
             self._loop.remove_reader(self._socket.fileno())
@@ -68,7 +69,7 @@ class ParentConnection:
         self._read()
 
     def _read(self) -> bool:
-        """Whether something was there."""
+        """Read once. Returns whether there was data."""
         try:
             data = self._socket.recv(_READ)
         except (BlockingIOError, InterruptedError):
@@ -79,7 +80,7 @@ class ParentConnection:
             self._end(None)
             return False
         try:
-            self._received(self._feed.frames(data))
+            self._received(self._reader.frames(data))
         except Exception as error:
             self._end(error)
         return True
@@ -94,7 +95,7 @@ class ParentConnection:
             try:
                 return self._socket.send(data)
             except (BrokenPipeError, ConnectionResetError):
-                # Its last words are still to be read.
+                # The last frames of the peer are still to be read.
                 return len(data)
         return 0
 

@@ -1,7 +1,7 @@
-"""Runs jobs in children of the worker.
+"""The process executor: runs jobs in separate processes.
 
-A job that holds the interpreter, leaks, crashes or never ends takes nothing but its own child
-with it, and can be stopped at any moment.
+A job that holds the interpreter's lock, leaks memory, crashes or never ends affects only its own
+executor process, and can be stopped at any time.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from chancy.queue.executor_options import ProcessOptions
 
 logger = logging.getLogger("chancy.executors.process")
 
-#: Attempts that no child has taken go back once no job has ended for so many seconds.
+#: Seconds without any job ending after which waiting attempts are released.
 _PATIENCE_S = 1.0
-#: Seconds that they wait for a child when there is none.
+#: The same while no executor process is running.
 _PATIENCE_BROKEN_S = 5.0
 
 
 class ProcessExecutor:
-    """Keeps ``concurrency`` children running. A child runs one job at a time, in its main thread;
-    coroutine functions run in a loop there.
+    """Keeps ``concurrency`` executor processes running. Each runs one job at a time, in its main
+    thread; coroutine functions run in an event loop there.
 
-    Calls are handed over ahead, as many as a child runs in 10 ms at the pace just seen, and
-    `slots` grows and shrinks with that. What a child has not begun is taken back once it has been
-    busy for 50 ms, and when it dies: nothing but what runs in it can be `Lost`.
+    Calls are prefetched: as many as an executor process runs in 10 ms at its current pace, and
+    `slots` grows and shrinks accordingly. Calls that it has not started are withdrawn once it has
+    been busy for 50 ms, or when it dies: only running jobs can be `Lost`.
 
-    With ``jobs_per_child`` above 1 a child runs so many coroutines at a time. A plain function
-    runs between their steps, and they wait for it, on their own time. Whose limit makes it
-    necessary to kill such a child is the one at fault, and those beside it are released; if it
-    dies by itself, all that run in it are `Lost`, and each runs without company the next time.
+    With ``jobs_per_child`` above 1, an executor process runs that many coroutines at a time. A
+    plain function runs between their steps; they wait for it, and their time limits keep running.
+    If such a process has to be killed because of one job's limit, the other jobs in it are
+    released. If it dies by itself, all jobs in it are `Lost`, and each runs alone the next time.
 
-    :param max_payload: bytes that an encoded result may have.
-    :param sys_path: where children look for modules; None takes ``sys.path`` as it is at start.
-    :param limits: of claims that have none of their own.
-    :param ties: who takes what running jobs say.
+    :param max_payload: maximum size of an encoded result in bytes.
+    :param sys_path: module search path of the executor processes; None takes ``sys.path`` at start.
+    :param limits: limits of claims that have none of their own.
+    :param callbacks: called for reports of running jobs.
     """
 
     def __init__(
@@ -68,31 +68,31 @@ class ProcessExecutor:
         sys_path: Sequence[str] | None = None,
         options: ProcessOptions | None = None,
         limits: Limits = NO_LIMITS,
-        ties: AttemptCallbacks = NO_CALLBACKS,
+        callbacks: AttemptCallbacks = NO_CALLBACKS,
     ) -> None:
         self._find = find
         self._known: set[str] = set()
         self._options = options or ProcessOptions()
         self._limits = limits
-        self._ties = ties
-        self._echo = LogRelay()
-        self._crew = ChildPool(
+        self._callbacks = callbacks
+        self._log_relay = LogRelay()
+        self._pool = ChildPool(
             concurrency,
             lambda number: ChildProcess(number, self, self._options),
-            self._crew_changed,
-            start=lambda child, path: child.start(max_payload, path, ties.completion),
+            self._pool_changed,
+            start=lambda child, path: child.start(max_payload, path, callbacks.completion),
             sys_path=sys_path,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._numbers = itertools.count(1)
         self._slots = 0
-        # By identity of the claim, which the attempt holds: its id is slow to hash.
+        # By identity of the claim, which the attempt references: its id is slow to hash.
         self._attempts: dict[int, ProcessAttempt] = {}
         self._waiting: deque[ProcessAttempt] = deque()
-        self._handing_out = False
-        self._moved_at = 0.0
+        self._dispatch_scheduled = False
+        self._progress_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._keeping: set[asyncio.Task[None]] = set()
+        self._storing: set[asyncio.Task[None]] = set()
 
     @property
     def slots(self) -> int:
@@ -100,18 +100,18 @@ class ProcessExecutor:
 
     @property
     def broken(self) -> str | None:
-        return self._crew.broken
+        return self._pool.broken
 
     async def start(self) -> None:
-        """Start the children side by side; returns once each is ready, or has failed once."""
+        """Start the executor processes; returns once each is ready or has failed once."""
         self._loop = asyncio.get_running_loop()
         if not memory.keeps_limits:
             logger.warning("memory_limits_unkept platform=%s", sys.platform)
-        await self._crew.start()
+        await self._pool.start()
 
     async def stop(self) -> None:
-        """End the children: idle ones by themselves, others by force after a grace."""
-        await self._crew.stop()
+        """Stop the executor processes: they exit when idle, and are killed after a grace period."""
+        await self._pool.stop()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -130,14 +130,14 @@ class ProcessExecutor:
             return raised(error, perf_counter())
         self._attempts[id(claim)] = attempt
         if not self._waiting:
-            self._moved_at = loop.time()
+            self._progress_at = loop.time()
         self._waiting.append(attempt)
-        if not self._handing_out:
-            self._hand_out_soon(loop)
+        if not self._dispatch_scheduled:
+            self._dispatch_soon(loop)
         try:
             return await attempt.future
         except asyncio.CancelledError:
-            self._interrupt(attempt, Released("its consumer was torn down"))
+            self._interrupt(attempt, Released("its consumer was stopped"))
             raise
         finally:
             del self._attempts[id(claim)]
@@ -151,27 +151,27 @@ class ProcessExecutor:
 
     def _interrupt(self, attempt: ProcessAttempt, outcome: Outcome) -> None:
         if attempt.child is None:
-            attempt.end(outcome)
+            attempt.finish(outcome)
         else:
             attempt.child.interrupt(attempt, outcome, self._now())
             self._watch(self._now() + self._options.grace_s)
 
-    # Handing out
+    # Dispatch
 
-    def _hand_out_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Once for all the consumers that have found work in this turn of the loop.
-        self._handing_out = True
-        loop.call_soon(self._hand_out)
+    def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        # One dispatch serves all consumers that have found work in this turn of the loop.
+        self._dispatch_scheduled = True
+        loop.call_soon(self._dispatch)
 
-    def _hand_out(self) -> None:
-        """Give the children what they have room for, in order."""
-        self._handing_out = False
+    def _dispatch(self) -> None:
+        """Give waiting attempts to executor processes with room, in order."""
+        self._dispatch_scheduled = False
         waiting = self._waiting
         if not waiting:
             return
         now = self._now()
         while waiting:
-            free = [child for child in self._crew.ready if child.room > 0]
+            free = [child for child in self._pool.ready if child.room > 0]
             if not free:
                 break
             free.sort(key=lambda child: (child.missed, child.held))
@@ -196,87 +196,87 @@ class ProcessExecutor:
         return self._loop.time()
 
     def _watch(self, at: float) -> None:
-        """See to it that the children are looked at then, or sooner."""
+        """Check the executor processes at this time, or sooner."""
         if self._loop is None or (self._timer is not None and self._timer.when() <= at):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._look)
+        self._timer = self._loop.call_at(at, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now = self._now()
-        due = min((child.look(now) for child in self._crew.ready), default=math.inf)
+        due = min((child.check(now) for child in self._pool.ready), default=math.inf)
         if self._waiting:
-            due = min(due, self._lose_patience(now))
+            due = min(due, self._release_stuck(now))
         self._count_slots()
         if due < math.inf:
             self._watch(max(due, now + 0.001))
 
-    def _lose_patience(self, now: float) -> float:
-        """Give back what no child takes, for others to run. Returns when to look again."""
-        patience_s = _PATIENCE_S if self._crew.ready else _PATIENCE_BROKEN_S
-        if now < self._moved_at + patience_s:
-            return self._moved_at + patience_s
+    def _release_stuck(self, now: float) -> float:
+        """Release attempts that no executor process accepts. Returns when to check again."""
+        patience_s = _PATIENCE_S if self._pool.ready else _PATIENCE_BROKEN_S
+        if now < self._progress_at + patience_s:
+            return self._progress_at + patience_s
         waiting = [attempt for attempt in self._waiting if not attempt.future.done()]
         self._waiting.clear()
         for attempt in waiting:
-            attempt.end(Released("the jobs before it take long"))
+            attempt.finish(Released("the jobs before it take too long"))
         if waiting:
             logger.info("attempts_released jobs=%d", len(waiting))
         return math.inf
 
     def _count_slots(self) -> None:
-        self._slots = self._crew.count_slots()
+        self._slots = self._pool.count_slots()
 
-    # For the children
+    # Callbacks of the executor processes
 
     def changed(self, child: ChildProcess) -> None:
-        self._moved_at = self._now()
+        self._progress_at = self._now()
         if child.depth != child.counted:
             self._count_slots()
-        self._hand_out()
+        self._dispatch()
 
-    def bounced(self, attempts: Sequence[ProcessAttempt]) -> None:
+    def withdrawn(self, attempts: Sequence[ProcessAttempt]) -> None:
         for attempt in reversed(attempts):
             attempt.child = None
             if not attempt.future.done():
                 self._waiting.appendleft(attempt)
-        if self._waiting and not self._handing_out and self._loop is not None:
-            self._hand_out_soon(self._loop)
+        if self._waiting and not self._dispatch_scheduled and self._loop is not None:
+            self._dispatch_soon(self._loop)
 
-    def heard(self, attempt: ProcessAttempt | None, frame: Frame) -> None:
+    def reported(self, attempt: ProcessAttempt | None, frame: Frame) -> None:
         kind, _, number, body = frame
         claim = None if attempt is None else attempt.claim
         try:
             if kind == frames.LOG:
-                self._echo.say(claim, int(number), body)
+                self._log_relay.relay(claim, int(number), body)
             elif claim is not None and kind == frames.COMPLETING:
-                self._ties.completing(claim)
+                self._callbacks.completing(claim)
             elif claim is not None:
-                self._ties.report(claim, Progress(number, body.decode(errors="replace")))
+                self._callbacks.report(claim, Progress(number, body.decode(errors="replace")))
         except Exception:
             logger.exception("report_failed job=%s", claim.id if claim else None)
 
-    def asked_to_keep(
+    def store_requested(
         self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
     ) -> None:
         assert self._loop is not None
-        task = self._loop.create_task(self._keep(child, attempt, number, meta), name="chancy step")
-        self._keeping.add(task)
-        task.add_done_callback(self._keeping.discard)
+        task = self._loop.create_task(self._store(child, attempt, number, meta), name="chancy step")
+        self._storing.add(task)
+        task.add_done_callback(self._storing.discard)
 
-    async def _keep(
+    async def _store(
         self, child: ChildProcess, attempt: ProcessAttempt, number: float, meta: str
     ) -> None:
         error: BaseException | None = None
         try:
-            await self._ties.keep(attempt.claim, meta)
+            await self._callbacks.store(attempt.claim, meta)
         except Exception as raised:
             error = raised
-        child.kept(attempt.number, number, error)
+        child.stored(attempt.number, number, error)
 
-    def uninitialized(self, child: ChildProcess, failure: Failure) -> None:
+    def initializer_failed(self, child: ChildProcess, failure: Failure) -> None:
         logger.error(
             "child_initializer_failed %s initializer=%s error=%s: %s\n%s",
             child,
@@ -286,7 +286,7 @@ class ProcessExecutor:
             failure.trace,
         )
 
-    def _crew_changed(self) -> None:
+    def _pool_changed(self) -> None:
         self._count_slots()
-        if self._waiting and not self._handing_out and self._loop is not None:
-            self._hand_out_soon(self._loop)
+        if self._waiting and not self._dispatch_scheduled and self._loop is not None:
+            self._dispatch_soon(self._loop)

@@ -1,7 +1,7 @@
-"""What jobs log in a child, said again in the worker.
+"""Relay of log records from executor processes to the worker.
 
-It crosses as data: name of the logger, level, text. Whatever a job logs, and however much, the
-child and the worker stay well: a record is cut, and a job has so many of them and no more.
+A record is sent as data: name of the logger, level, text. Records are cut and their number per job
+is limited, so no job can overload its executor process or the worker with its log.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from collections.abc import Callable
 from chancy.attempt.claim import Claim
 from chancy.text import storable
 
-#: Of each record so many characters cross.
+#: Maximum length of a relayed record, in characters.
 MAX_RECORD = 16_000
-#: Of each job so many records, and characters of them, cross. How many did not is said at its end.
+#: Maximum number of relayed records, and of their characters, for each job. The number of dropped
+#: records is logged at its end.
 MAX_RECORDS = 1_000
 MAX_CHARACTERS = 1_000_000
-#: Names of loggers that are kept: a logger is never given up again, so a job must not make more.
+#: Maximum number of logger names. Loggers are never freed, so jobs must not create more.
 MAX_NAMES = 1_000
 
 _fallback = logging.getLogger("chancy.job")
 
 
 class ChildLogHandler(logging.Handler):
-    """The handler of a child's root logger.
+    """The handler of the root logger in an executor process.
 
-    :param say: sends a level and a body to the parent; False if that cannot be done, and what is
-        recorded goes to stderr.
+    :param send: sends a level and a body to the worker; returns False if that is not possible, and
+        the record then goes to stderr.
     """
 
-    def __init__(self, say: Callable[[int, bytes], bool]) -> None:
+    def __init__(self, send: Callable[[int, bytes], bool]) -> None:
         super().__init__()
-        self._say = say
+        self._send = send
         self._records = 0
         self._characters = 0
         self._dropped = 0
         self._formatter = logging.Formatter()
 
-    def createLock(self) -> None:  # noqa: N802  the name it has in logging
-        """None: `say` has one, and a signal may interrupt a job that holds it."""
+    def createLock(self) -> None:  # noqa: N802  its name in logging
+        """Create no lock: `send` has one, and a signal may interrupt a job that holds it."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -53,18 +54,18 @@ class ChildLogHandler(logging.Handler):
             return
         self._records += 1
         self._characters += len(text)
-        if not self._say(record.levelno, _body(record.name, text)) and logging.lastResort:
+        if not self._send(record.levelno, _body(record.name, text)) and logging.lastResort:
             logging.lastResort.handle(record)
 
     def end(self) -> None:
-        """A job has ended: say how much of its log was dropped, and start counting anew."""
+        """Log how many records of the ended job were dropped, and reset the counters."""
         if not self._records:
             return
         dropped, self._dropped = self._dropped, 0
         self._records = self._characters = 0
         if dropped:
             text = f"{dropped:,} more records of this job were dropped"
-            self._say(logging.WARNING, _body(_fallback.name, text))
+            self._send(logging.WARNING, _body(_fallback.name, text))
 
 
 def _body(name: str, text: str) -> bytes:
@@ -72,13 +73,13 @@ def _body(name: str, text: str) -> bytes:
 
 
 class LogRelay:
-    """Logs in the worker what a child has recorded."""
+    """Logs records of executor processes in the worker."""
 
     def __init__(self) -> None:
         self._loggers: dict[str, logging.Logger] = {}
 
-    def say(self, claim: Claim | None, level: int, body: bytes) -> None:
-        """Log a record under the name it had. Never raises."""
+    def relay(self, claim: Claim | None, level: int, body: bytes) -> None:
+        """Log a record under its original logger name. Never raises."""
         name, _, text = body.decode(errors="replace").partition("\0")
         logger = self._loggers.get(name)
         if logger is None:

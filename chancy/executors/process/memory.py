@@ -1,8 +1,8 @@
-"""How much memory a process holds, and the wall behind a job's memory limit.
+"""Memory use of a process, and enforcement of a job's memory limit.
 
-The parent reads what a child holds and kills it over the limit; that takes up to 50 ms to be
-noticed. A job that takes memory faster meets RLIMIT_DATA in its own process first, as a
-MemoryError. Both need Linux: elsewhere memory limits are not kept, which `keeps_limits` says.
+The worker reads the memory of an executor process and kills it above the limit, within up to 50 ms.
+A job that allocates faster first reaches RLIMIT_DATA in its own process, and gets a MemoryError.
+Both need Linux: elsewhere memory limits are not enforced, and `keeps_limits` is False.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if sys.platform != "win32":
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 #: Fields of statm: resident, and data with stack, in pages.
 _RESIDENT, _DATA = 1, 5
-#: Bytes by which the wall stands behind the limit: the arenas and stacks of threads count there
-#: although nothing is in them.
+#: Bytes by which RLIMIT_DATA exceeds the limit, since it counts the unused arenas and stacks of
+#: threads.
 _SLACK = 64 * 2**20
 
 keeps_limits = sys.platform == "linux"
 
 
 def resident(pid: int) -> int | None:
-    """Bytes of memory that a process holds; None if that cannot be seen."""
+    """Resident memory of a process in bytes; None if it cannot be read."""
     return _statm(str(pid), _RESIDENT)
 
 
@@ -38,34 +38,34 @@ def _statm(pid: str, field: int) -> int | None:
 
 
 class MemoryLimit:
-    """Limits the data of this process, a little above the memory limit of the job that runs."""
+    """RLIMIT_DATA of this process, a little above the memory limit of the running job."""
 
     def __init__(self) -> None:
         self._limit = 0
         self._before: tuple[int, int] | None = None
 
     def set(self, limit: int) -> None:
-        """Build it for a job with this limit in bytes; 0 takes it away.
+        """Apply the memory limit of a job in bytes; 0 removes it.
 
-        It stays from job to job as long as the limit is the same.
+        Successive jobs with the same limit reuse it.
         """
         if limit == self._limit:
             return
-        self._take_away()
+        self._remove()
         self._limit = limit
         held, data = _statm("self", _RESIDENT), _statm("self", _DATA)
         if not limit or held is None or data is None:
             return
         before = resource.getrlimit(resource.RLIMIT_DATA)
-        wall = data + max(0, limit - held) + limit // 4 + _SLACK
+        target = data + max(0, limit - held) + limit // 4 + _SLACK
         for most in before:
             if most != resource.RLIM_INFINITY:
-                wall = min(wall, most)
+                target = min(target, most)
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_DATA, (wall, before[1]))
+            resource.setrlimit(resource.RLIMIT_DATA, (target, before[1]))
             self._before = before
 
-    def _take_away(self) -> None:
+    def _remove(self) -> None:
         if self._before is not None:
             resource.setrlimit(resource.RLIMIT_DATA, self._before)
             self._before = None

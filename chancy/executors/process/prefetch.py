@@ -1,9 +1,10 @@
-"""How calls get from the process executor into a child, and back if the child does not take them.
+"""Prefetch of calls by an executor process, and their withdrawal if it does not receive them.
 
-A channel keeps messages apart, and the parent holds a second descriptor of the child's end. So it
-can take a call out again which the child has not received: the kernel decides who gets a message,
-whatever the child is doing. What a child has received and not answered is what it runs, and
-nothing else is to blame if it dies.
+A channel preserves message boundaries, and the worker holds a second descriptor of the executor
+process's end. So the worker can withdraw a call that the executor process has not received: the
+kernel gives each message to exactly one of the two, whatever the executor process is doing. The
+calls that it has received and not answered are those that it runs, and only they can be lost if it
+dies.
 """
 
 from __future__ import annotations
@@ -17,18 +18,57 @@ from collections.abc import Iterator
 from chancy.attempt.outcome import Outcome
 from chancy.executors.process.attempt import ProcessAttempt
 from chancy.executors.process.call import HEAD_SIZE, number_of
-from chancy.executors.process.pace import Pace
 
-#: Seconds that a child may be busy with one call, or leave one unread, before it loses the others.
+#: Seconds that an executor process may be busy with one call, or leave one unread, before the other
+#: calls are withdrawn.
 LATE_S = 0.05
+#: Calls are prefetched for this many seconds of work at the current pace.
+_AHEAD_S = 0.01
+#: Maximum number of calls that an executor process holds. Two of them on two cores run 60,000
+#: no-ops a second with 32, 75,000 with 64, and no more with 128.
+MAX_DEPTH = 64
+#: Calls to measure before the depth is computed.
+_FIRST = 4
+
+
+class Pace:
+    """Measures the duration of calls: longer calls count at once, shorter ones gradually.
+
+    ``depth``: number of calls to hold, including the running one. It is 1 while calls take 10 ms or
+    more, and before enough calls were measured.
+    """
+
+    __slots__ = ("_seen", "_typical_s", "depth")
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._typical_s = 0.0
+        self.depth = 1
+
+    def record(self, elapsed_s: float) -> None:
+        """Record the duration of a call."""
+        typical_s = self._typical_s
+        if elapsed_s > typical_s:
+            self._typical_s = elapsed_s
+        else:
+            self._typical_s = typical_s + (elapsed_s - typical_s) / 8
+        if self._seen < _FIRST:
+            self._seen += 1
+
+    def update(self) -> None:
+        """Compute the depth; once for a batch of recorded calls."""
+        if self._seen < _FIRST:
+            return
+        depth = int(_AHEAD_S / self._typical_s) if self._typical_s > 0 else MAX_DEPTH
+        self.depth = min(MAX_DEPTH, max(1, depth))
 
 
 class Channel:
-    """The parent's side of the way that calls take to one child."""
+    """The worker's side of the channel that carries calls to one executor process."""
 
     def __init__(self) -> None:
-        # Without SOCK_SEQPACKET (macOS) datagrams do the same, but for the end of the channel,
-        # which the child then learns from its line.
+        # Without SOCK_SEQPACKET (macOS) datagrams serve the same purpose, except that the executor
+        # process then detects the end of the channel by its connection.
         kind = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_DGRAM)
         try:
             self._near, self._far = socket.socketpair(socket.AF_UNIX, kind)
@@ -40,40 +80,43 @@ class Channel:
 
     @property
     def far(self) -> int:
-        """The descriptor that the child is to have."""
+        """The descriptor for the executor process."""
         return self._far.fileno()
 
     def send(self, message: bytes) -> bool:
-        """Put a call in; False if there is no room. Raises OSError if the child broke it."""
+        """Send a call; False if there is no room.
+
+        :raises OSError: the executor process has broken the channel.
+        """
         try:
             self._near.send(message)
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno == errno.ENOBUFS:  # how macOS says it
+            if error.errno == errno.ENOBUFS:  # macOS: no room
                 return False
             raise
         return True
 
-    def take_back(self) -> Iterator[int]:
-        """Take out what the child has not received: the numbers of the calls, in order."""
+    def withdraw(self) -> Iterator[int]:
+        """Withdraw the unreceived calls; yields their numbers in order."""
         with contextlib.suppress(OSError):  # empty, or closed
-            # Not by the socket's own mode, which is the child's, too.
+            # A flag, since the socket's own mode is shared with the executor process.
             while head := self._far.recv(HEAD_SIZE, socket.MSG_DONTWAIT):
                 yield number_of(head)
 
     def close(self) -> None:
-        """The child finds what it has not received yet, and then the end."""
+        """Close the channel. The executor process still receives the calls sent before."""
         self._near.close()
         self._far.close()
 
 
 class Prefetch:
-    """What one child has been given and has not answered.
+    """The calls that one executor process holds: sent to it, and not answered yet.
 
-    :param jobs: coroutine jobs that the child runs at a time; 1: it runs calls one by one, in
+    :param jobs: number of coroutine jobs that it runs at a time; 1: it runs calls one by one, in
         order.
-    :param most: calls that it may be given in its life.
+    :param most: maximum number of calls in its lifetime; None: no limit.
     """
 
     def __init__(self, jobs: int, most: int | None) -> None:
@@ -81,11 +124,11 @@ class Prefetch:
         self._most = math.inf if most is None else most
         self._pace = Pace()
         self._channel = Channel()
-        #: By number, in order.
+        #: Attempts by number, in order.
         self.attempts: dict[int, ProcessAttempt] = {}
-        #: Calls given in all, without those taken back.
+        #: Number of calls sent in all, without withdrawn ones.
         self.given = 0
-        #: Times in a row that the child did not even receive a call in time.
+        #: Times in a row that the executor process did not receive a call in time.
         self.missed = 0
         self._given_at = 0.0
         self._unread = False
@@ -94,19 +137,19 @@ class Prefetch:
 
     @property
     def far(self) -> int:
-        """The descriptor that the child is to have."""
+        """The descriptor for the executor process."""
         return self._channel.far
 
     @property
     def depth(self) -> int:
-        """How many calls it may hold."""
+        """Maximum number of calls to hold."""
         if self._jobs > 1:
             return self._jobs
         return 1 if self._late else self._pace.depth
 
     @property
     def room(self) -> int:
-        """How many more calls it may be given now."""
+        """Number of calls that may be sent now."""
         if self._full or self._late:
             return 0
         room = self.depth - len(self.attempts)
@@ -114,19 +157,19 @@ class Prefetch:
 
     @property
     def exhausted(self) -> bool:
-        """Whether it has had all the calls that it may be given."""
+        """Whether it has received the maximum number of calls."""
         return self.given >= self._most
 
     def give(self, attempt: ProcessAttempt, now: float) -> bool:
-        """Hand a call over; False if there is no room in the channel.
+        """Send a call; False if there is no room in the channel.
 
-        :raises OSError: the child has broken the channel.
+        :raises OSError: the executor process has broken the channel.
         """
         if not self._channel.send(attempt.message):
             self._full = True
             return False
         if self._jobs > 1 or not self.attempts:
-            attempt.began = now
+            attempt.started_at = now
         self.attempts[attempt.number] = attempt
         self.given += 1
         self._given_at = now
@@ -134,50 +177,54 @@ class Prefetch:
         return True
 
     def answer(self, number: int, outcome: Outcome) -> None:
-        """One call has been answered. Raises KeyError if it was not given, or was taken back."""
-        self.attempts.pop(number).end(outcome)
-        self._pace.saw(outcome.elapsed_s)
+        """Finish a call that was answered.
 
-    def go_on(self, now: float) -> None:
-        """After answers: the next call has begun."""
-        self._pace.set()
+        :raises KeyError: the call was not sent, or was withdrawn.
+        """
+        self.attempts.pop(number).finish(outcome)
+        self._pace.record(outcome.elapsed_s)
+
+    def advance(self, now: float) -> None:
+        """Record, after answers, that the next call has started."""
+        self._pace.update()
         self._full = self._late = False
         self.missed = 0
         if self._jobs == 1 and self.attempts:
-            next(iter(self.attempts.values())).began = now
+            next(iter(self.attempts.values())).started_at = now
 
-    def begun(self) -> list[ProcessAttempt]:
-        """What runs, as far as is known here."""
+    def running(self) -> list[ProcessAttempt]:
+        """The attempts that run, as far as the worker can tell."""
         if self._jobs > 1:
             return list(self.attempts.values())
         return [*self.attempts.values()][:1]
 
     def late_at(self) -> float:
-        """When it is to lose what it has not received; infinity if there is nothing."""
+        """Time at which unreceived calls are withdrawn; infinity if there are none."""
         if not self._unread or not self.attempts:
             return math.inf
         if self._jobs > 1:
             return self._given_at + LATE_S
-        return next(iter(self.attempts.values())).began + LATE_S
+        return next(iter(self.attempts.values())).started_at + LATE_S
 
-    def fall_behind(self) -> list[ProcessAttempt]:
-        """Take back what a late child has not received."""
-        back = self.take_back()
+    def withdraw_late(self) -> list[ProcessAttempt]:
+        """Withdraw the unreceived calls of an executor process that is late."""
+        withdrawn = self.withdraw()
         self._late = bool(self.attempts) and self._jobs == 1
-        self.missed += bool(back) and not self.attempts
-        return back
+        self.missed += bool(withdrawn) and not self.attempts
+        return withdrawn
 
-    def take_back(self) -> list[ProcessAttempt]:
-        """Take out what the child has not received, in order."""
+    def withdraw(self) -> list[ProcessAttempt]:
+        """Withdraw the unreceived calls, in order."""
         self._unread = False
         self._full = False
-        back = [self.attempts.pop(number) for number in self._channel.take_back()]
-        self.given -= len(back)
-        return back
+        withdrawn = [self.attempts.pop(number) for number in self._channel.withdraw()]
+        self.given -= len(withdrawn)
+        return withdrawn
 
-    def part(self) -> tuple[list[ProcessAttempt], list[ProcessAttempt]]:
-        """The child is gone: what ran in it, and what it had not begun."""
-        unread = self.take_back()
+    def dissolve(self) -> tuple[list[ProcessAttempt], list[ProcessAttempt]]:
+        """Close the channel of an executor process that has exited. Returns the attempts that ran
+        in it, and those that it had not started."""
+        unread = self.withdraw()
         left = list(self.attempts.values())
         self.attempts.clear()
         self.close()
@@ -186,5 +233,5 @@ class Prefetch:
         return left[:1], left[1:] + unread
 
     def close(self) -> None:
-        """The child finds the end of the channel."""
+        """Close the channel."""
         self._channel.close()

@@ -1,9 +1,9 @@
-"""What the process executor and its children say to each other over a stream socket, the line.
+"""The protocol between the process executor and its processes, over a stream socket.
 
-A frame is a kind, the number of a call, a number that belongs to the kind, and bytes; their length
-stands in front, so anything may be in them. Nothing is pickled, and results cross as the JSON text
-they are stored as. What a child prints goes elsewhere and cannot disturb it. The calls themselves
-go by a channel of their own: see `hand_over`.
+A frame is a kind, the number of a call, a number whose meaning depends on the kind, and bytes with
+their length in front. Nothing is pickled, and results are sent as the JSON strings in which they
+are stored. The output of jobs goes elsewhere and cannot corrupt frames. Calls are sent through a
+channel of their own: see `prefetch`.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ import struct
 
 from chancy.errors import ChancyError
 
-# Child to parent.
+# Executor process to worker.
 READY = b"+"
 #: The initializer failed. bytes: JSON of the `Failure`.
 UNREADY = b"-"
-# Answers. The number is the seconds that the call took, by the child's clock.
-#: bytes: JSON text of the result.
+# Replies. The number is the duration of the call in seconds, by the executor process's clock.
+#: bytes: JSON string of the result.
 RETURNED = b"R"
 #: The function returned None.
 RETURNED_NONE = b"N"
 #: bytes: JSON of the `Failure`.
 RAISED = b"F"
-#: It raised, and said when the next attempt is to begin. bytes: JSON of that and the `Failure`.
-AGAIN = b"A"
-#: It put itself off. bytes: JSON of until when.
+#: It raised a `Retry` with the time of the next attempt. bytes: JSON of that and the `Failure`.
+RETRY = b"A"
+#: It snoozed itself. bytes: JSON of the time.
 SNOOZED = b"Z"
-#: It cancelled itself. bytes: why.
+#: It cancelled itself. bytes: the reason.
 CANCELLED = b"C"
-#: It was told to stop, and has ended.
+#: It was asked to stop, and has ended.
 STOPPED = b"S"
 #: It was stopped at its time limit.
 TIMED_OUT = b"T"
-#: It was refused memory over its limit.
+#: It exceeded its memory limit.
 MEMORY = b"M"
-#: The child asks for the body of a call, which was too large for the channel.
-WANT = b"W"
-#: The number is the fraction. bytes: the text.
+#: Request for the body of a call, which was too large for the channel.
+FETCH = b"W"
+#: Progress. The number is the fraction. bytes: the text.
 PROGRESS = b"P"
-#: A step has ended. The number is that of the request. bytes: JSON of the meta to be kept.
-KEEP = b"K"
-#: The job is completed in a transaction of its own, if that will be committed.
+#: Request to store a finished step. The number identifies the request. bytes: JSON of the meta.
+STORE = b"K"
+#: The job is about to be completed in a transaction of its own.
 COMPLETING = b"E"
-#: The number is the level. bytes: name of the logger, NUL, message. Call 0: of no job.
+#: Log record. The number is the level. bytes: name of the logger, NUL, message. Call 0: no job.
 LOG = b"L"
-# Parent to child.
+# Worker to executor process.
 #: bytes: the body of a call.
 BODY = b"B"
-#: What was to be kept is stored, or not. The number is that of the request. bytes: empty, or the
-#: kind of the error and its text.
-KEPT = b"H"
-#: The job is to stop. bytes: why.
+#: Reply to `STORE`. The number is that of the request. bytes: empty if it is stored, otherwise the
+#: kind of the error and its message.
+STORED = b"H"
+#: Request to stop the job. bytes: the reason.
 STOP = b"X"
 
 #: Kind, number of the call, number of the kind, length of the bytes.
@@ -59,43 +59,46 @@ _HEADER = struct.Struct("!cQdI")
 _SIZE = _HEADER.size
 _KINDS = frozenset(
     {READY, UNREADY, RETURNED, RETURNED_NONE, RAISED, STOPPED, TIMED_OUT, MEMORY}
-    | {AGAIN, SNOOZED, CANCELLED, WANT, PROGRESS, KEEP, COMPLETING, LOG, BODY, KEPT, STOP}
+    | {RETRY, SNOOZED, CANCELLED, FETCH, PROGRESS, STORE, COMPLETING, LOG, BODY, STORED, STOP}
 )
-#: The most bytes in a frame. A length above it is nonsense on the line.
+#: Maximum number of bytes in a frame. A greater length means that the data is not a frame.
 MAX_BODY = 1 << 30
 
-#: Kind, number of the call, number of the kind, bytes. A bare tuple: there is one for each job,
-#: and a named one takes three times as long to make.
+#: Kind, number of the call, number of the kind, bytes. A plain tuple, since there is one for each
+#: job: creating a named tuple takes three times as long.
 Frame = tuple[bytes, int, float, bytes]
 
 
 class GarbledFrame(ChancyError):
-    """What came over the line is not a frame."""
+    """Received data that is not a frame."""
 
 
 def packed(kind: bytes, call: int = 0, number: float = 0.0, body: bytes = b"") -> bytes:
-    """A frame as it goes over the line."""
+    """Encode a frame."""
     return _HEADER.pack(kind, call, number, len(body)) + body
 
 
 class FrameReader:
-    """Puts frames together from the pieces in which a stream delivers them."""
+    """Assembles frames from the chunks of a stream."""
 
     def __init__(self) -> None:
         self._rest = b""
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._missing = 0
 
     def frames(self, data: bytes) -> list[Frame]:
-        """Take a piece in; give the frames that are whole now. Raises `GarbledFrame`."""
+        """Add a chunk; returns the frames that are complete now.
+
+        :raises GarbledFrame: the data is not a frame.
+        """
         if self._missing > len(data):
-            # In the middle of a large frame: joined once, when it is whole.
-            self._pieces.append(data)
+            # Part of a large frame: the chunks are joined once, when it is complete.
+            self._chunks.append(data)
             self._missing -= len(data)
             return []
-        if self._rest or self._pieces:
-            data = b"".join((self._rest, *self._pieces, data))
-            self._pieces.clear()
+        if self._rest or self._chunks:
+            data = b"".join((self._rest, *self._chunks, data))
+            self._chunks.clear()
         found: list[Frame] = []
         start, end = 0, len(data)
         self._missing = 0

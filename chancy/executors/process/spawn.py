@@ -1,4 +1,4 @@
-"""The program of a child: started, listened to, and watched until it is gone."""
+"""Start and supervision of the process behind an executor process handle."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from dataclasses import asdict
 
 from chancy.executors.process.connection import ParentConnection
 from chancy.executors.process.protocol import Frame
-from chancy.executors.process.terms import ChildSettings
+from chancy.executors.process.settings import ChildSettings
 
-#: Seconds between the end of the line and the end of the process, before it is killed.
-_PARTING_S = 0.2
-_LOOK_S = 0.005
+#: Seconds that the process has to exit after its connection is closed, before it is killed.
+_EXIT_S = 0.2
+_POLL_S = 0.005
 
-#: The path is set before anything of ours is imported, so a child finds what the parent finds,
-#: however that was started. There is no main script, so nothing can import it again.
+#: The path is set before any chancy module is imported, so an executor process finds the modules of
+#: the worker, however that was started. There is no main script that could be imported again.
 _BOOTSTRAP = (
-    "import sys; line, parent, terms, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
-    "from chancy.executors.process.child.main import main; main(int(line), int(parent), terms)"
+    "import sys; fd, parent, settings, *sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
+    "from chancy.executors.process.child.main import main; main(int(fd), int(parent), settings)"
 )
 
 
 class ChildSpawn:
-    """The process of a child, and the line to it.
+    """An operating system process, and the connection to it.
 
-    :param received: takes the frames that came together.
-    :param ended: called once it is gone and everything that it said has been received: with how
-        it ended.
+    :param received: called with the frames of each read.
+    :param ended: called once the process has exited and all of its frames have been received, with
+        a description of how it ended.
     """
 
     def __init__(
@@ -44,105 +44,108 @@ class ChildSpawn:
         self._received = received
         self._ended = ended
         self._how: str | None = None
-        self._line_ended_at: float | None = None
-        self._parting_s = _PARTING_S
-        self._over = False
-        #: Whether it can be given anything: nobody has ended it, and it has not ended its line.
+        self._closed_at: float | None = None
+        self._exit_s = _EXIT_S
+        self._reaped = False
+        #: Whether it accepts calls: it has not been killed, and its connection is open.
         self.able = False
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def start(self, terms: ChildSettings, sys_path: Sequence[str]) -> None:
-        """Start it. Raises OSError if the system has no room for it."""
+    def start(self, settings: ChildSettings, sys_path: Sequence[str]) -> None:
+        """Start the process.
+
+        :raises OSError: the system cannot start it.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._process = _spawn(theirs.fileno(), terms, sys_path)
+                self._process = _spawn(theirs.fileno(), settings, sys_path)
             except BaseException:
                 ours.close()
                 raise
         self.able = True
-        self._line = ParentConnection(ours, self._received, self._line_ended)
+        self._connection = ParentConnection(ours, self._received, self._connection_ended)
         self._sentinel = _sentinel(self._process.pid)
         if self._sentinel is not None:
             self._loop.add_reader(self._sentinel, self._process_ended)
 
-    def tell(self, frame: bytes) -> None:
-        """Say something to it."""
-        self._line.tell(frame)
+    def send(self, frame: bytes) -> None:
+        """Send a frame to the process."""
+        self._connection.send(frame)
 
     def signal(self, signum: signal.Signals) -> None:
         if self._process.returncode is None:
             self._process.send_signal(signum)
 
     def kill(self, how: str | None = None) -> None:
-        """End it at once. ``how`` is reported instead of the signal."""
+        """Kill the process. ``how`` is reported instead of the signal."""
         self.able = False
         if self._process.returncode is None:
             self._how = self._how or how
             self._process.kill()
 
-    def hang_up(self, grace_s: float, how: str | None = None) -> None:
-        """Ask it to end, now that it is idle; it is killed if it takes longer than this."""
-        self._parting_s = grace_s
+    def close(self, grace_s: float, how: str | None = None) -> None:
+        """Ask an idle process to exit; it is killed if it takes longer than ``grace_s``."""
+        self._exit_s = grace_s
         self._how = self._how or how
-        self._line.close()
-        self._line_ended(None)
+        self._connection.close()
+        self._connection_ended(None)
 
-    def _line_ended(self, error: Exception | None) -> None:
+    def _connection_ended(self, error: Exception | None) -> None:
         self.able = False
-        if self._line_ended_at is None:
-            self._line_ended_at = self._loop.time()
+        if self._closed_at is None:
+            self._closed_at = self._loop.time()
             if error is not None:
-                self.kill(f"was killed because its line was written to: {error}")
-            self._look()
+                self.kill(f"was killed because its connection was corrupted: {error}")
+            self._check()
 
     def _process_ended(self) -> None:
         if self._process.poll() is not None:
             self.able = False
-            # Not to the end of the line: a process that it forked may hold that open.
-            self._line.read_out()
-            self._part()
+            # Does not wait for the end of the connection: a forked process may keep it open.
+            self._connection.read_out()
+            self._finish()
 
-    def _look(self) -> None:
-        """See to it, after the line has ended, that the process ends and is reaped."""
-        if self._over or self._line_ended_at is None:
+    def _check(self) -> None:
+        """Make sure that the process exits and is reaped after its connection has ended."""
+        if self._reaped or self._closed_at is None:
             return
         if self._process.poll() is not None:
-            self._part()
+            self._finish()
             return
-        if self._loop.time() > self._line_ended_at + self._parting_s:
-            self.kill("closed its line")
-        self._loop.call_later(_LOOK_S, self._look)
+        if self._loop.time() > self._closed_at + self._exit_s:
+            self.kill("closed its connection")
+        self._loop.call_later(_POLL_S, self._check)
 
-    def _part(self) -> None:
-        if self._over:
+    def _finish(self) -> None:
+        if self._reaped:
             return
-        self._over = True
+        self._reaped = True
         if self._sentinel is not None:
             self._loop.remove_reader(self._sentinel)
             os.close(self._sentinel)
-        self._ended(self._how or _ending(self._process.returncode))
+        self._ended(self._how or _describe_exit(self._process.returncode))
 
 
-def _spawn(line: int, terms: ChildSettings, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start the program, with SIGINT and SIGTERM blocked until it can handle them."""
-    arguments = [str(line), str(os.getpid()), json.dumps(asdict(terms)), *sys_path]
+def _spawn(fd: int, settings: ChildSettings, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start the process, with SIGINT and SIGTERM blocked until it can handle them."""
+    arguments = [str(fd), str(os.getpid()), json.dumps(asdict(settings)), *sys_path]
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         return subprocess.Popen(
             [sys.executable, *_flags(), "-c", _BOOTSTRAP, *arguments],
             stdin=subprocess.DEVNULL,
-            pass_fds=(line, terms.calls),
+            pass_fds=(fd, settings.calls),
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _flags() -> list[str]:
-    """Options of the interpreter that a child shares with this process."""
+    """Interpreter options that an executor process shares with this process."""
     flags = [f"-W{option}" for option in sys.warnoptions]
     if sys.flags.optimize:
         flags.append("-" + "O" * sys.flags.optimize)
@@ -156,9 +159,9 @@ def _flags() -> list[str]:
 
 
 def _sentinel(pid: int) -> int | None:
-    """A descriptor that says at once when a process ends; None where the system has none.
+    """A descriptor that becomes readable when a process exits; None if the system has none.
 
-    The line says it, too, unless a process that the job has forked keeps it open.
+    The connection ends at that time, too, unless a process that the job has forked keeps it open.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # an old kernel, or a sandbox
@@ -166,7 +169,7 @@ def _sentinel(pid: int) -> int | None:
     return None
 
 
-def _ending(returncode: int | None) -> str:
+def _describe_exit(returncode: int | None) -> str:
     """How a process ended, in words."""
     if returncode is None or returncode >= 0:
         return f"exited with status {returncode}"

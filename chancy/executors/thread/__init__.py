@@ -1,4 +1,4 @@
-"""The executor of threads."""
+"""The thread executor."""
 
 from __future__ import annotations
 

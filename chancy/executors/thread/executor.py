@@ -1,4 +1,4 @@
-"""Runs jobs in threads of the worker."""
+"""The thread executor: runs jobs in threads of the worker."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _Run = tuple[UUID, UUID]
 
 
 class ThreadExecutor:
-    """Plain functions run in a thread, coroutine functions in a loop of that thread.
+    """Runs plain functions in a thread, and coroutine functions in an event loop of that thread.
 
-    The loop is kept from job to job, so that clients tied to it stay usable. Tasks that a
-    coroutine leaves behind rest until the next coroutine. Each job has a copy of the consumer's
-    context.
+    A thread keeps its loop from job to job, so clients bound to the loop stay usable. Tasks that a
+    coroutine leaves behind are suspended until the next coroutine runs. Each job has a copy of the
+    consumer's context.
 
-    :param max_payload: bytes that an encoded result may have.
-    :param limits: of claims that have none of their own.
-    :param ties: who takes what running jobs say.
+    :param max_payload: maximum size of an encoded result in bytes.
+    :param limits: limits of claims that have none of their own.
+    :param callbacks: called for reports of running jobs.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ThreadExecutor:
         max_payload: int,
         options: ThreadOptions | None = None,
         limits: Limits = NO_LIMITS,
-        ties: AttemptCallbacks = NO_CALLBACKS,
+        callbacks: AttemptCallbacks = NO_CALLBACKS,
     ) -> None:
         self._concurrency = concurrency
         self._find = find
@@ -65,7 +65,7 @@ class ThreadExecutor:
         self._options = options or ThreadOptions()
         self._limits = limits
         self._limited = limits != NO_LIMITS
-        self._reporter = Reporter(ties, max_payload)
+        self._reporter = Reporter(callbacks, max_payload)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callees: dict[str, Callee] = {}
         self._runs: dict[_Run, ThreadRun] = {}
@@ -75,7 +75,7 @@ class ThreadExecutor:
 
     @property
     def slots(self) -> int:
-        """Threads less those that are taken by interrupted jobs until these return."""
+        """Number of threads, without those still occupied by interrupted jobs."""
         return self._concurrency - self._stuck
 
     @property
@@ -83,7 +83,7 @@ class ThreadExecutor:
         return None
 
     async def start(self) -> None:
-        """Threads are started when they are needed."""
+        """Do nothing: threads are started on demand."""
 
     async def run(self, claim: Claim) -> Outcome:
         loop = self._loop
@@ -125,7 +125,7 @@ class ThreadExecutor:
         limit_s: float | None,
         loop: asyncio.AbstractEventLoop,
     ) -> Outcome:
-        """Make one call, in a thread."""
+        """Call the function, in a thread."""
         began = perf_counter()
         if limit_s is not None:
             run.job.deadline = monotonic() + limit_s
@@ -154,12 +154,12 @@ class ThreadExecutor:
         try:
             return runner.run(work, context=context)
         except (SystemExit, KeyboardInterrupt):
-            # Such an exception breaks the loop off in the middle of its other tasks.
+            # Such an exception stops the loop while its other tasks are running.
             self._close_runner()
             raise
 
     def _close_runner(self) -> None:
-        """Cancel what is left on this thread's loop, and close it."""
+        """Cancel the remaining tasks of this thread's loop, and close it."""
         runner: asyncio.Runner | None = getattr(self._local, "runner", None)
         if runner is not None:
             self._local.runner = None
@@ -171,11 +171,11 @@ class ThreadExecutor:
 
     def _left(self, run: ThreadRun, ends_soon: bool) -> None:
         self._stuck += 1
-        run.errand.late = self._unstuck
+        run.call.late = self._unstuck
         if not ends_soon:
             logger.warning(
-                "job %s (%s) runs in a thread, which cannot be stopped: its slot is taken until "
-                "it returns (%d of %d are), and what it returns is dropped",
+                "job %s (%s) runs in a thread, which cannot be stopped: it occupies its slot until "
+                "it returns (%d of %d are occupied), and its result is dropped",
                 run.claim.id,
                 run.claim.func,
                 self._stuck,
@@ -186,5 +186,5 @@ class ThreadExecutor:
         self._stuck -= 1
 
     async def stop(self) -> None:
-        """End the threads. One that is stuck is left behind and keeps nothing from exiting."""
+        """Stop the threads. A stuck thread is left behind and does not block the exit."""
         await self._threads.stop()

@@ -1,4 +1,4 @@
-"""Threads behind `asyncio.to_thread` of jobs, which keep neither a worker nor its exit waiting."""
+"""Threads for `asyncio.to_thread` in jobs, which never block the exit of a worker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import ParamSpec, TypeVar
 
 logger = logging.getLogger("chancy.executors")
 
-#: Seconds that calls which still run get at the end.
+#: Seconds that running calls get at shutdown.
 PARTING_S = 2.0
-#: As many threads as a loop has by itself.
+#: Number of threads, as in the default executor of a loop.
 _MOST = min(32, (os.cpu_count() or 1) + 4)
 
 P = ParamSpec("P")
@@ -25,11 +25,11 @@ T = TypeVar("T")
 class LoopThreads(ThreadPoolExecutor):
     """The default executor of a loop in which jobs run.
 
-    The threads of its parent class are joined by the interpreter when it exits, and by `shutdown`,
-    both without limit: a call that hangs in one would keep a worker from ever ending. These are
-    daemon threads. It has the public face of its parent, since a loop takes nothing else.
+    The interpreter joins the threads of the parent class at exit, and so does `shutdown`, both
+    without a time limit: a call that hangs would keep a worker from ever exiting. The threads here
+    are daemon threads. A loop accepts only subclasses of `ThreadPoolExecutor`.
 
-    :param name: how the threads' names begin.
+    :param name: prefix of the threads' names.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,7 +42,7 @@ class LoopThreads(ThreadPoolExecutor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a thread make a call, in the order of submission."""
+        """Run a call in a thread, in the order of submission."""
         future: Future[T] = Future()
 
         def call() -> None:
@@ -57,7 +57,7 @@ class LoopThreads(ThreadPoolExecutor):
 
         with self._lock:
             if self._closed:
-                raise RuntimeError("the loop of this thread has ended: no call can begin")
+                raise RuntimeError("the event loop of this thread has ended: it accepts no calls")
             self._unfinished += 1
             if self._unfinished > len(self._started) < _MOST:
                 self._started.append(self._start())
@@ -73,14 +73,14 @@ class LoopThreads(ThreadPoolExecutor):
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-            del call  # kept alive otherwise until the next one comes
+            del call  # otherwise kept alive until the next one
             with self._lock:
                 self._unfinished -= 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Begin no more calls. Waits at most 2 seconds: what still runs then is left behind.
+        """Accept no more calls. Waits at most 2 seconds; threads that still run are left behind.
 
-        :param cancel_futures: changes nothing; the calls that have been submitted are made.
+        :param cancel_futures: ignored; submitted calls are made.
         """
         with self._lock:
             if not self._closed:
@@ -95,8 +95,8 @@ class LoopThreads(ThreadPoolExecutor):
         stuck = [thread.name for thread in self._started if thread.is_alive()]
         if stuck:
             logger.warning(
-                "threads in which jobs called `to_thread` did not end within %g s, and are left "
-                "behind: %s",
+                "threads of `to_thread` calls of jobs did not end within %g s and are left behind: "
+                "%s",
                 PARTING_S,
                 ", ".join(stuck),
             )

@@ -1,8 +1,7 @@
-"""Threads that run errands for one event loop.
+"""A pool of threads that make calls for one event loop.
 
-They are daemon threads of our own, not a `concurrent.futures.ThreadPoolExecutor`: the interpreter
-joins every thread of such a pool when it exits, so one job that hangs would keep a worker from
-ever ending.
+It uses daemon threads, not a `concurrent.futures.ThreadPoolExecutor`: the interpreter joins every
+thread of such an executor at exit, so a job that hangs would keep a worker from ever exiting.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from chancy.executors import forks
 
 logger = logging.getLogger("chancy.executors")
 
-#: Seconds that threads without an errand get to end, their farewell included.
+#: Seconds that idle threads get to end, including their `on_exit` callback.
 PARTING_S = 5.0
 
 Result = TypeVar("Result")
@@ -29,7 +28,7 @@ Result = TypeVar("Result")
 class ThreadCall(Generic[Result]):
     """A call to be made by a thread, and the future of the loop that gets its result.
 
-    ``late`` is called in the loop when the call ends although nobody waits for it any more.
+    ``late`` is called in the loop if the call ends after its future is done.
     """
 
     __slots__ = ("_call", "_started", "future", "late")
@@ -41,20 +40,21 @@ class ThreadCall(Generic[Result]):
         self.late: Callable[[], None] | None = None
 
     def withdraw(self) -> bool:
-        """Take the errand back. False if a thread has begun it; it then goes on to its end."""
+        """Withdraw the call; False if a thread has started it, which then runs it to its end."""
         return self._started.acquire(blocking=False)
 
-    def begin(self) -> bool:
+    def start(self) -> bool:
+        """Claim the call for a thread; False if it was withdrawn."""
         return self._started.acquire(blocking=False)
 
-    def call(self) -> Result | BaseException:
+    def run(self) -> Result | BaseException:
         try:
             return self._call()
         except BaseException as error:
             return error
 
     def finish(self, result: Result | BaseException) -> None:
-        """Hand the result over, in the loop. One that comes late is dropped."""
+        """Set the result, in the loop. A late result is dropped."""
         if self.future.done():
             if inspect.iscoroutine(result):
                 result.close()
@@ -70,29 +70,29 @@ class ThreadCall(Generic[Result]):
 
 
 class ThreadPool:
-    """At most ``size`` daemon threads, started when they are needed. Used from one loop.
+    """At most ``size`` daemon threads, started on demand. Used from one loop.
 
-    :param name: how the threads' names begin.
-    :param farewell: called by each thread when it ends.
+    :param name: prefix of the threads' names.
+    :param on_exit: called by each thread when it ends.
     """
 
-    def __init__(self, size: int, name: str, farewell: Callable[[], None] | None = None) -> None:
+    def __init__(self, size: int, name: str, on_exit: Callable[[], None] | None = None) -> None:
         self._size = size
         self._name = name
-        self._farewell = farewell
-        self._errands: SimpleQueue[ThreadCall[object] | None] = SimpleQueue()
+        self._on_exit = on_exit
+        self._calls: SimpleQueue[ThreadCall[object] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
 
     def submit(self, call: Callable[[], Result]) -> ThreadCall[Result]:
-        """Have a thread make a call, in the order of submission."""
+        """Run a call in a thread, in the order of submission."""
         loop = asyncio.get_running_loop()
-        errand: ThreadCall[Result] = ThreadCall(call, loop.create_future())
+        thread_call: ThreadCall[Result] = ThreadCall(call, loop.create_future())
         self._unfinished += 1
         if self._unfinished > len(self._threads) < self._size:
             self._threads.append(self._start(loop))
-        self._errands.put(errand)  # type: ignore[arg-type]
-        return errand
+        self._calls.put(thread_call)  # type: ignore[arg-type]
+        return thread_call
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> threading.Thread:
         name = f"{self._name}-{len(self._threads) + 1}"
@@ -103,34 +103,36 @@ class ThreadPool:
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         generation = forks.generation
         try:
-            while (errand := self._errands.get()) is not None:
-                result = errand.call() if errand.begin() else None
+            while (call := self._calls.get()) is not None:
+                result = call.run() if call.start() else None
                 if forks.generation != generation:
                     forks.end_copy()
-                loop.call_soon_threadsafe(self._finish, errand, result)
-                del errand, result  # kept alive otherwise until the next one comes
-            if self._farewell is not None:
-                self._farewell()
+                loop.call_soon_threadsafe(self._finish, call, result)
+                del call, result  # otherwise kept alive until the next one
+            if self._on_exit is not None:
+                self._on_exit()
         except RuntimeError:
             if not loop.is_closed():
                 raise
 
-    def _finish(self, errand: ThreadCall[object], result: object) -> None:
+    def _finish(self, call: ThreadCall[object], result: object) -> None:
         self._unfinished -= 1
-        errand.finish(result)
+        call.finish(result)
 
     async def stop(self) -> None:
-        """End the threads that are idle. One that is stuck is left behind, after a while also one
-        that is stuck in its farewell."""
+        """Stop the idle threads.
+
+        A thread that is stuck in a call is left behind, as is one that takes over 5 s to end.
+        """
         for _ in self._threads:
-            self._errands.put(None)
+            self._calls.put(None)
         until = monotonic() + PARTING_S
-        # They end without a word. As many as have errands unfinished are stuck in those.
-        while len(alive := [one for one in self._threads if one.is_alive()]) > self._unfinished:
+        # Threads end without a notification. As many as there are unfinished calls are stuck.
+        while len(alive := [each for each in self._threads if each.is_alive()]) > self._unfinished:
             if monotonic() > until:
                 names = ", ".join(thread.name for thread in alive)
                 logger.warning(
-                    "threads did not end within %g s, and are left behind: %s", PARTING_S, names
+                    "threads did not end within %g s and are left behind: %s", PARTING_S, names
                 )
                 break
             await asyncio.sleep(0.002)

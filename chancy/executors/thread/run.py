@@ -1,4 +1,4 @@
-"""An attempt that a thread runs."""
+"""An attempt that runs in a thread."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from chancy.executors.thread.pool import ThreadCall
 
 logger = logging.getLogger("chancy.executors")
 
-#: What a job raises because it was asked to stop.
+#: Errors that a job raises because it was asked to stop.
 _EXPECTED = ("chancy.errors.Interrupted", "asyncio.exceptions.CancelledError")
 
 
 class ThreadRun:
-    """An attempt in a thread. A plain function can only be asked to stop; a coroutine that the
-    thread's own loop runs is cancelled.
+    """An attempt in a thread.
 
-    Used in the worker's loop, except for what is marked.
+    A plain function can only be asked to stop. A coroutine, which runs in the thread's own loop, is
+    cancelled.
 
-    :param left: called when the attempt ends although its thread goes on with it; the flag says
-        whether its end is near, since it is a coroutine that was cancelled.
+    Used in the worker's loop, except for the methods that are marked.
+
+    :param left: called when the attempt ends although its thread still runs it. The flag is True
+        for a coroutine that was cancelled and is expected to end soon.
     """
 
-    errand: ThreadCall[Outcome | Awaitable[Any]]
+    call: ThreadCall[Outcome | Awaitable[Any]]
 
     def __init__(
         self, claim: Claim, job: JobContext, left: Callable[[ThreadRun, bool], None]
@@ -39,31 +41,29 @@ class ThreadRun:
         self.claim = claim
         self.job = job
         self._left = left
-        self._given: Outcome | None = None
+        self._interruption: Outcome | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # What belongs to the coroutine, under the lock: two loops look at it.
+        # State of the coroutine, guarded by the lock, since two loops use it.
         self._lock = threading.Lock()
         self._task: asyncio.Task[Any] | None = None
         self._task_loop: asyncio.AbstractEventLoop | None = None
         self._asked = False
         self._cancelled = False
 
-    async def result(
-        self, errand: ThreadCall[Outcome | Awaitable[Any]]
-    ) -> Outcome | Awaitable[Any]:
-        """What the errand gives, or what it was interrupted with."""
-        self.errand = errand
+    async def result(self, call: ThreadCall[Outcome | Awaitable[Any]]) -> Outcome | Awaitable[Any]:
+        """The result of the call, or the outcome that it was interrupted with."""
+        self.call = call
         try:
-            value = await errand.future
+            value = await call.future
         except asyncio.CancelledError:
             # The consumer is being torn down.
-            if not errand.withdraw():
-                self._left(self, self._ask("the worker let go of it"))
+            if not call.withdraw():
+                self._left(self, self._ask_to_stop("the worker abandoned the job"))
             raise
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-        if self._given is None or value is self._given:
+        if self._interruption is None or value is self._interruption:
             return value
         if isinstance(value, Raised):
             if not any(value.failure.is_a(name) for name in _EXPECTED):
@@ -73,38 +73,38 @@ class ThreadRun:
                     self.claim.func,
                     value.failure.trace or value.failure.message,
                 )
-            return self._given
+            return self._interruption
         if isinstance(value, Awaitable):
             if iscoroutine(value):
                 value.close()
-            return self._given
-        return self._given if self._cancelled or self.job.heeded else value
+            return self._interruption
+        return self._interruption if self._cancelled or self.job.heeded else value
 
     def interrupt(self, outcome: Outcome) -> bool:
-        """Have it end as this outcome, if it heeds it. Whether it can be stopped."""
-        future = self.errand.future
+        """Ask the attempt to stop with this outcome. Returns whether it can be stopped."""
+        future = self.call.future
         if future.done():
             return False
-        # A second one does not change how it ends, but may bring the end about.
-        self._given = self._given or outcome
-        if self.errand.withdraw():
-            future.set_result(self._given)
+        # A second interrupt does not change the outcome, but may force the end.
+        self._interruption = self._interruption or outcome
+        if self.call.withdraw():
+            future.set_result(self._interruption)
             return True
-        stoppable = self._ask(reason_of(outcome))
+        stoppable = self._ask_to_stop(reason_of(outcome))
         if isinstance(outcome, Released):
-            future.set_result(self._given)
+            future.set_result(self._interruption)
             self._left(self, stoppable)
         return stoppable
 
     def limit(self, limit_s: float) -> None:
-        """Interrupt it at its deadline. Called when it has begun."""
+        """Interrupt the attempt at its deadline. Called when it has started."""
         left_s = self.job.seconds_left
-        if left_s is not None and not self.errand.future.done():
+        if left_s is not None and not self.call.future.done():
             loop = asyncio.get_running_loop()
             timed_out = TimedOut(limit_s, limit_s)
             self._timer = loop.call_later(left_s, self.interrupt, timed_out)
 
-    def _ask(self, reason: str) -> bool:
+    def _ask_to_stop(self, reason: str) -> bool:
         self.job.ask_to_stop(reason)
         with self._lock:
             self._asked = True
@@ -112,18 +112,18 @@ class ThreadRun:
                 return False
             try:
                 self._task_loop.call_soon_threadsafe(self._cancel)
-            except RuntimeError:  # its loop has broken off
+            except RuntimeError:  # its loop is closed
                 return False
             return True
 
     def _cancel(self) -> None:
-        """In the loop of the thread."""
+        """Cancel the coroutine. In the loop of the thread."""
         with self._lock:
             if self._task is not None and not self._cancelled and self._task.cancel():
                 self._cancelled = True
 
     async def stoppable(self, work: Awaitable[Any]) -> Any:
-        """Await what the function gave, and let it be cancelled. In the loop of the thread."""
+        """Await the result of the function, cancellably. In the loop of the thread."""
         with self._lock:
             self._task = asyncio.current_task()
             self._task_loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Plain functions of an async queue: they run in threads beside its loop."""
+"""Runs plain functions of an async queue, in threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("chancy.executors")
 class PlainFunctions:
     """Calls plain functions in at most ``threads`` threads.
 
-    :param max_payload: bytes that an encoded result may have.
+    :param max_payload: maximum size of an encoded result in bytes.
     """
 
     def __init__(self, threads: int, max_payload: int) -> None:
@@ -39,7 +39,7 @@ class PlainFunctions:
         job: JobContext,
         context: Context,
     ) -> Outcome | Awaitable[Any]:
-        """Call one. An awaitable that it gives is for the loop."""
+        """Call a function. If it returns an awaitable, the caller awaits that in the loop."""
         began = perf_counter()
         run = self._runs[claim.id, claim.lease] = ThreadRun(claim, job, _left)
         call = partial(self._call, called, arguments, context)
@@ -63,19 +63,19 @@ class PlainFunctions:
         return returned(called, value, self._max_payload, began)
 
     def interrupt(self, run: tuple[UUID, UUID], outcome: Outcome) -> bool:
-        """Whether the function can be stopped: only one that has not begun."""
-        threaded = self._runs.get(run)
-        return threaded is not None and threaded.interrupt(outcome)
+        """Interrupt a function. Returns whether it can be stopped: only before it has started."""
+        thread_run = self._runs.get(run)
+        return thread_run is not None and thread_run.interrupt(outcome)
 
     async def stop(self) -> None:
-        """End the threads. One that is stuck is left behind."""
+        """Stop the threads. A stuck thread is left behind."""
         await self._threads.stop()
 
 
 def _left(run: ThreadRun, ends_soon: bool) -> None:
     logger.warning(
-        "job %s (%s) is a plain function in a thread, which cannot be stopped: its thread is "
-        "taken until it returns, and what it returns is dropped",
+        "job %s (%s) is a plain function in a thread, which cannot be stopped: it occupies its "
+        "thread until it returns, and its result is dropped",
         run.claim.id,
         run.claim.func,
     )

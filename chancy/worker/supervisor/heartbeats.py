@@ -1,4 +1,4 @@
-"""Beating for the workers of a supervisor, from a thread that no job can hold up."""
+"""Heartbeats for the workers of a supervisor, sent from a thread that no job can block."""
 
 from __future__ import annotations
 
@@ -14,93 +14,95 @@ from chancy.clock import Backoff
 from chancy.errors import ChancyError
 from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.statements import Statements
-from chancy.worker.supervisor import liveness as vitals
+from chancy.worker.supervisor import liveness
 from chancy.worker.supervisor.link import WorkerReport
 from chancy.worker.supervisor.liveness import Liveness, LivenessStatus
 
 logger = logging.getLogger("chancy.supervisor")
 
-#: Seconds between two lines about a worker that is busy and says nothing.
+#: Seconds between two log lines about a worker that is busy and sends no reports.
 _REMIND_EVERY_S = 60.0
-#: Dead workers that wait to be forgotten while the database is away. Others are rescued when
-#: they have been silent for long enough.
+#: Dead workers that wait to be removed while the database is unavailable. Jobs of any others are
+#: rescued after the heartbeat timeout.
 _MOST_DEAD = 1_000
 _IDLE_S = 1.0
 
 
 @dataclass(slots=True)
 class _WatchedWorker:
-    """A worker that is beaten for, from its first word to its death."""
+    """A worker that gets heartbeats, from its first report until it dies."""
 
     number: int
     pid: int
-    word: WorkerReport
-    heard_at: float
+    report: WorkerReport
+    reported_at: float
     due_at: float
-    vitals: Liveness | None
-    looked_at: float
-    finding: LivenessStatus = LivenessStatus.WORKS
-    told_at: float = 0.0
-    #: The id under which the store does not know it any more.
+    liveness: Liveness | None
+    checked_at: float
+    status: LivenessStatus = LivenessStatus.WORKS
+    logged_at: float = 0.0
+    #: The id that the store has removed.
     refused: UUID | None = None
 
 
 class SupervisorHeartbeats:
-    """Beats for each worker that works, and has those forgotten that died.
+    """Sends heartbeats for each live worker, and removes workers that have died.
 
-    All workers are beaten for on one connection for each database.
+    Uses one connection for each database.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._patients: dict[int, _WatchedWorker] = {}
+        self._workers: dict[int, _WatchedWorker] = {}
         self._dead: deque[WorkerReport] = deque(maxlen=_MOST_DEAD)
         self._registers: dict[tuple[str, str], Register] = {}
         self._backoff = Backoff(base_s=0.2, cap_s=5.0)
         self._wake = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="chancy pacemaker", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="chancy supervisor heartbeats", daemon=True
+        )
 
     def start(self) -> None:
         if not os.path.exists("/proc/self/stat"):
             logger.warning(
-                "liveness_unknown this system has no /proc, so a worker that says nothing because "
-                "a job holds the interpreter's lock is taken for dead"
+                "liveness_unknown this system has no /proc, so a worker that cannot report because "
+                "a job holds the interpreter's lock is presumed dead"
             )
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread, having said which workers died."""
+        """Remove the workers that have died, and stop the thread."""
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout_s)
 
-    def hear(self, number: int, pid: int, word: WorkerReport) -> None:
-        """A worker process has spoken."""
+    def receive(self, number: int, pid: int, report: WorkerReport) -> None:
+        """Record a report of a worker process."""
         now = time.monotonic()
         with self._lock:
-            patient = self._patients.get(number)
-            if patient is not None and patient.pid == pid:
-                patient.word, patient.heard_at = word, now
+            worker = self._workers.get(number)
+            if worker is not None and worker.pid == pid:
+                worker.report, worker.reported_at = report, now
                 return
-            due_at = now + word.heartbeat_s
-            seen = vitals.read(pid)
-            self._patients[number] = _WatchedWorker(number, pid, word, now, due_at, seen, now)
+            due_at = now + report.heartbeat_s
+            seen = liveness.read(pid)
+            self._workers[number] = _WatchedWorker(number, pid, report, now, due_at, seen, now)
         self._wake.set()
 
-    def lose(self, number: int, word: WorkerReport) -> None:
-        """A worker process has died; ``word`` was its last one."""
+    def worker_died(self, number: int, report: WorkerReport) -> None:
+        """Record the death of a worker process; ``report`` was its last one."""
         with self._lock:
-            self._patients.pop(number, None)
-            if word.worker is not None:
-                self._dead.append(word)
+            self._workers.pop(number, None)
+            if report.worker is not None:
+                self._dead.append(report)
         self._wake.set()
 
-    def finding(self, number: int) -> LivenessStatus:
-        """How a worker process was when it was looked at last."""
+    def status(self, number: int) -> LivenessStatus:
+        """Status of a worker process at its last check."""
         with self._lock:
-            patient = self._patients.get(number)
-        return LivenessStatus.WORKS if patient is None else patient.finding
+            worker = self._workers.get(number)
+        return LivenessStatus.WORKS if worker is None else worker.status
 
     def _run(self) -> None:
         pause = _IDLE_S
@@ -109,8 +111,8 @@ class SupervisorHeartbeats:
             self._wake.clear()
             stopping = self._stopping
             try:
-                self._forget()
-                pause = self._tend()
+                self._remove_dead()
+                pause = self._beat_due()
                 self._backoff.reset()
             except ChancyError as error:
                 pause = self._backoff.next_s()
@@ -123,66 +125,66 @@ class SupervisorHeartbeats:
         for register in self._registers.values():
             register.close()
 
-    def _forget(self) -> None:
+    def _remove_dead(self) -> None:
         while self._dead:
-            word = self._dead[0]
-            register = self._register(word)
-            if register is not None and word.worker is not None and register.forget(word.worker):
-                logger.info("worker_forgotten id=%s: its jobs can be rescued", word.worker)
+            report = self._dead[0]
+            register = self._register(report)
+            if register and report.worker is not None and register.forget(report.worker):
+                logger.info("worker_forgotten id=%s: its jobs can be rescued", report.worker)
             self._dead.popleft()
 
-    def _tend(self) -> float:
-        """Beat for those whose time it is. Returns the seconds until the next one."""
+    def _beat_due(self) -> float:
+        """Send the heartbeats that are due. Returns the seconds until the next one."""
         with self._lock:
-            patients = list(self._patients.values())
-        for patient in patients:
-            if patient.due_at <= time.monotonic():
-                self._look(patient)
-                if patient.finding.lives:
-                    self._beat(patient)
-                patient.due_at = time.monotonic() + (patient.word.heartbeat_s or _IDLE_S)
-        due_at = min((patient.due_at for patient in patients), default=0.0)
-        return max(0.01, due_at - time.monotonic()) if patients else _IDLE_S
+            workers = list(self._workers.values())
+        for worker in workers:
+            if worker.due_at <= time.monotonic():
+                self._check(worker)
+                if worker.status.lives:
+                    self._beat(worker)
+                worker.due_at = time.monotonic() + (worker.report.heartbeat_s or _IDLE_S)
+        due_at = min((worker.due_at for worker in workers), default=0.0)
+        return max(0.01, due_at - time.monotonic()) if workers else _IDLE_S
 
-    def _look(self, patient: _WatchedWorker) -> None:
-        now, seen = time.monotonic(), vitals.read(patient.pid)
-        finding = vitals.find(
+    def _check(self, worker: _WatchedWorker) -> None:
+        now, seen, report = time.monotonic(), liveness.read(worker.pid), worker.report
+        status = liveness.judge(
             seen,
-            patient.vitals,
-            passed_s=now - patient.looked_at,
-            silent=now - patient.heard_at > max(patient.word.heartbeat_s, 2 * patient.word.every_s),
+            worker.liveness,
+            passed_s=now - worker.checked_at,
+            silent=now - worker.reported_at > max(report.heartbeat_s, 2 * report.every_s),
         )
-        if finding is None:
+        if status is None:
             return
-        patient.vitals, patient.looked_at = seen, now
-        before, patient.finding = patient.finding, finding
-        reminded = finding is LivenessStatus.BUSY and now - patient.told_at > _REMIND_EVERY_S
-        if finding is before and not reminded:
+        worker.liveness, worker.checked_at = seen, now
+        before, worker.status = worker.status, status
+        reminder_due = status is LivenessStatus.BUSY and now - worker.logged_at > _REMIND_EVERY_S
+        if status is before and not reminder_due:
             return
-        patient.told_at = now
-        who = patient.number, patient.pid, finding
-        if finding is LivenessStatus.WORKS:
-            logger.info("child_heard number=%d pid=%d finding=%s", *who)
+        worker.logged_at = now
+        fields = worker.number, worker.pid, status
+        if status is LivenessStatus.WORKS:
+            logger.info("child_heard number=%d pid=%d finding=%s", *fields)
             return
-        then = "a job holds the interpreter's lock, so this process beats for it"
-        if not finding.lives:
-            then = "it gets no more beats, so that its jobs are rescued"
-        logger.warning("child_silent number=%d pid=%d finding=%s: %s", *who, then)
+        consequence = "a job holds the interpreter's lock; the supervisor sends its heartbeats"
+        if not status.lives:
+            consequence = "it gets no more heartbeats, so its jobs are rescued"
+        logger.warning("child_silent number=%d pid=%d finding=%s: %s", *fields, consequence)
 
-    def _beat(self, patient: _WatchedWorker) -> None:
-        worker = patient.word.worker
-        register = self._register(patient.word)
-        if worker is None or register is None or worker == patient.refused:
+    def _beat(self, worker: _WatchedWorker) -> None:
+        worker_id = worker.report.worker
+        register = self._register(worker.report)
+        if worker_id is None or register is None or worker_id == worker.refused:
             return
-        if not register.beat(worker):
-            # It has left, or it was declared dead: then it will say its new id.
-            patient.refused = worker
+        if not register.beat(worker_id):
+            # It has unregistered, or was declared dead and will report a new id.
+            worker.refused = worker_id
 
-    def _register(self, word: WorkerReport) -> Register | None:
-        if word.dsn is None:
+    def _register(self, report: WorkerReport) -> Register | None:
+        if report.dsn is None:
             return None
-        found = self._registers.get((word.dsn, word.schema))
-        if found is None:
-            found = Register(word.dsn, Statements(word.schema))
-            self._registers[word.dsn, word.schema] = found
-        return found
+        register = self._registers.get((report.dsn, report.schema))
+        if register is None:
+            register = Register(report.dsn, Statements(report.schema))
+            self._registers[report.dsn, report.schema] = register
+        return register

@@ -1,9 +1,9 @@
-"""The line between a worker process and its supervisor, as the worker has it.
+"""The link between a worker process and its supervisor, from the side of the worker.
 
-Two things go over it. The worker says who it is and what it serves, again and again, which shows
-that its interpreter runs. And the kernel closes the line when either end dies, even by
-``kill -9``: a worker whose supervisor is gone ends in good order. PR_SET_PDEATHSIG would need
-Linux and is cleared by a change of user.
+It has two uses. The worker repeatedly reports its id and its queues, which shows that its
+interpreter runs. And the kernel closes the link when either end dies, even by ``kill -9``: a worker
+whose supervisor is gone shuts down gracefully. PR_SET_PDEATHSIG would need Linux, and a change of
+user clears it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-#: The variable that holds the number of the line's descriptor.
-LINE = "CHANCY_SUPERVISOR_LINE"
-#: The longest time between two words, in seconds.
-WORD_EVERY_S = 1.0
-#: Bytes of one word, at most. More than 10,000 queues do not fit.
-MAX_WORD = 2**20
+#: Environment variable with the number of the link's descriptor.
+LINK_VARIABLE = "CHANCY_SUPERVISOR_LINE"
+#: Maximum time between two reports, in seconds.
+REPORT_EVERY_S = 1.0
+#: Maximum size of a report in bytes. More than 10,000 queues do not fit.
+MAX_REPORT = 2**20
 
 
 class WorkerReport(NamedTuple):
-    """What a worker says of itself. It holds the DSN, and is not to be logged.
+    """A worker's report on itself. It contains the DSN, so do not log it.
 
-    :param worker: its id; None before it has registered and after it has left.
-    :param dsn: where it is registered, so that somebody else can beat for it; None if nobody can.
-    :param heartbeat_s: seconds between its beats.
+    :param worker: its id; None before it has registered and after it has unregistered.
+    :param dsn: database in which it is registered, for the heartbeats of the supervisor; None if
+        the supervisor cannot send any.
+    :param heartbeat_s: seconds between its heartbeats.
     """
 
     worker: UUID | None = None
@@ -44,8 +45,8 @@ class WorkerReport(NamedTuple):
 
     @property
     def every_s(self) -> float:
-        """Seconds between two words."""
-        return min(WORD_EVERY_S, self.heartbeat_s / 2) or WORD_EVERY_S
+        """Seconds between two reports."""
+        return min(REPORT_EVERY_S, self.heartbeat_s / 2) or REPORT_EVERY_S
 
     def encode(self) -> bytes:
         data = self._asdict()
@@ -54,7 +55,10 @@ class WorkerReport(NamedTuple):
 
     @classmethod
     def decode(cls, line: bytes) -> WorkerReport:
-        """Raises ValueError, TypeError or KeyError for what is no word."""
+        """Decode a report.
+
+        :raises ValueError: the line is not a report; likewise TypeError or KeyError.
+        """
         data: dict[str, Any] = json.loads(line)
         return cls(
             worker=None if data["worker"] is None else UUID(data["worker"]),
@@ -67,68 +71,69 @@ class WorkerReport(NamedTuple):
 
 
 class SupervisorLink:
-    """A worker's end of the line. A thread speaks, and listens for the supervisor's end.
+    """A worker's end of the link. A thread sends reports, and shuts this process down when the
+    supervisor is gone.
 
-    :param grace_s: seconds that this process has to end once the supervisor is gone.
-    :param dsn: with ``schema``, where the supervisor is to beat for this worker.
+    :param grace_s: seconds that this process has to exit once the supervisor is gone.
+    :param dsn: with ``schema``, the database for the supervisor's heartbeats.
     """
 
     def __init__(
-        self, line: socket.socket, *, grace_s: float, dsn: str | None = None, schema: str = ""
+        self, connection: socket.socket, *, grace_s: float, dsn: str | None = None, schema: str = ""
     ) -> None:
-        line.setblocking(False)
-        self._line = line
+        connection.setblocking(False)
+        self._socket = connection
         self._grace_s = grace_s
-        self._word = WorkerReport(None, dsn, schema)
+        self._report = WorkerReport(None, dsn, schema)
         self._unsent = b""
-        self._speaking = threading.Lock()
-        threading.Thread(target=self._run, name="chancy supervisor line", daemon=True).start()
+        self._send_lock = threading.Lock()
+        threading.Thread(target=self._run, name="chancy supervisor link", daemon=True).start()
 
     @classmethod
     def take(cls, *, grace_s: float, dsn: str | None = None, schema: str = "") -> Self | None:
-        """The line that this process was started with; None if nobody supervises it."""
-        number = os.environ.pop(LINE, "")
+        """The link that this process was started with; None if it has no supervisor."""
+        number = os.environ.pop(LINK_VARIABLE, "")
         if not number.isdigit():
             return None
         os.set_inheritable(int(number), False)
         return cls(socket.socket(fileno=int(number)), grace_s=grace_s, dsn=dsn, schema=schema)
 
-    def serves(
+    def report_serving(
         self, worker: UUID, heartbeat_s: float, queues: tuple[str, ...], broken: Mapping[str, str]
     ) -> None:
-        """Tell the supervisor who this worker is now, and what it serves."""
-        self._word = self._word._replace(
+        """Report the worker's current id and its queues."""
+        self._report = self._report._replace(
             worker=worker, heartbeat_s=heartbeat_s, queues=queues, broken=broken
         )
-        self._speak()
+        self._send()
 
-    def left(self) -> None:
-        """Tell the supervisor that this worker has gone in good order."""
-        self._word = self._word._replace(worker=None, queues=(), broken={})
-        self._speak()
+    def report_left(self) -> None:
+        """Report that this worker has unregistered."""
+        self._report = self._report._replace(worker=None, queues=(), broken={})
+        self._send()
 
-    def _speak(self) -> None:
-        """Say the word. A supervisor that does not listen (stopped, say) misses some."""
-        with self._speaking:
-            word = self._word.encode()
-            if not self._unsent and len(word) <= MAX_WORD:
-                self._unsent = word
+    def _send(self) -> None:
+        """Send the report. A supervisor that does not read, such as a stopped one, misses some."""
+        with self._send_lock:
+            report = self._report.encode()
+            if not self._unsent and len(report) <= MAX_REPORT:
+                self._unsent = report
             try:
-                self._unsent = self._unsent[self._line.send(self._unsent) :]
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
             except BlockingIOError:
                 pass
             except OSError:
-                self._unsent = b""  # the end of the line is noticed by the thread
+                self._unsent = b""  # the thread notices that the link is closed
 
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._line.fileno(), select.POLLIN)
+        poll.register(self._socket.fileno(), select.POLLIN)
         while True:
-            if not poll.poll(self._word.every_s * 1000):
-                self._speak()
+            if not poll.poll(self._report.every_s * 1000):
+                self._send()
                 continue
             try:
-                if not self._line.recv(4096):
+                if not self._socket.recv(4096):
                     break
             except BlockingIOError:
                 continue

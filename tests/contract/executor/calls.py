@@ -15,7 +15,7 @@ from uuid import uuid4
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Returned
 from chancy.executors import executor
-from chancy.executors.base import AttemptCallbacks, Executor, Keep, Report, no_keep, no_report
+from chancy.executors.base import AttemptCallbacks, Executor, Report, StoreMeta, no_report, no_store
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.job.registry import Registry
 from chancy.queue.executor_options import ExecutorName, Options
@@ -65,7 +65,7 @@ async def started(
     options: Options | None = None,
     limits: Limits = NO_LIMITS,
     report: Report = no_report,
-    keep: Keep = no_keep,
+    keep: StoreMeta = no_store,
 ) -> AsyncGenerator[Executor]:
     made = executor(
         name,
@@ -74,7 +74,7 @@ async def started(
         max_payload=MAX_PAYLOAD,
         options=options,
         limits=limits,
-        ties=AttemptCallbacks(report=report, keep=keep),
+        callbacks=AttemptCallbacks(report=report, store=keep),
     )
     await made.start()
     try:

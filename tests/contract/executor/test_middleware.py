@@ -260,7 +260,7 @@ async def test_hooks_that_do_not_leave_are_left_behind(
         outcome = await run(it, "echo", value=1)
         assert isinstance(outcome, Raised)
         assert outcome.failure.is_a("builtins.TimeoutError")
-        assert "did not leave within 0.05 s" in outcome.failure.message
+        assert "did not exit within 0.05 s" in outcome.failure.message
         assert ("around_abandoned" in caplog.text) is swallowing
     finally:
         until.set()

@@ -116,7 +116,7 @@ async def test_process_loop_that_is_killed_for_one_releases_the_others(
     assert isinstance(outcome, TimedOut), outcome
     released = await end_of(neighbour)
     assert isinstance(released, Released), released
-    assert "to stop a job beside it" in released.why
+    assert "to stop another job in it" in released.why
     assert not psutil.pid_exists(pid)
     assert await result(child, "echo_later", value=1) == 1
 

@@ -26,7 +26,7 @@ def begin(guard: Interrupter, number: int) -> JobContext:
     claim = Claim(uuid4(), uuid4(), uuid4(), "default", "shop.pay", None, 1, 3, 0, 0, 0, None)
     call = ChildCall(pack(number, claim, NO_LIMITS).message)
     job = JobContext(call, DetachedHost())
-    guard.begin(call, job)
+    guard.job_started(call, job)
     return job
 
 
@@ -43,7 +43,7 @@ def test_stops_no_other_job(guard: Interrupter) -> None:
     assert guard.call(copy_context(), lambda: guard.stop(1, "late"), {}) is None
     assert guard.call(copy_context(), lambda: guard.stop(3, "early"), {}) is None
     assert not job.cancelled
-    guard.end()
+    guard.job_ended()
     begin(guard, 3)
     with pytest.raises(Interrupted, match="early"):
         guard.call(copy_context(), lambda: 1, {})
@@ -54,11 +54,11 @@ def test_stops_nothing_before_the_call_and_after_it(guard: Interrupter) -> None:
     guard.call(copy_context(), lambda: 1, {})
     guard.stop(1, "after the function has returned")
     assert not guard.stopped, "it ended by itself"
-    guard.end()
+    guard.job_ended()
     guard.stop(1, "after the job")
     begin(guard, 2)
     assert guard.call(copy_context(), lambda: 1, {}) == 1
-    guard.end()
+    guard.job_ended()
     begin(guard, 3)
     guard.stop(3, "before the function is called")
     with pytest.raises(Interrupted):
@@ -89,7 +89,7 @@ def test_puts_off_a_stop_in_the_middle_of_a_word(guard: Interrupter) -> None:
         guard.hold()
         guard.stop(1, "enough")
         said.append("whole")
-        guard.let_go()
+        guard.release()
 
     with pytest.raises(Interrupted):
         guard.call(copy_context(), work, {})

@@ -101,7 +101,7 @@ async def test_process_odd_records_are_harmless(
 def test_loggers_of_jobs_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     echo = LogRelay()
     for number in range(MAX_NAMES + 5):
-        echo.say(None, logging.WARNING, f"flood.{number}\0hello".encode())
+        echo.relay(None, logging.WARNING, f"flood.{number}\0hello".encode())
     assert len(caplog.records) == MAX_NAMES + 5
     assert [record.name for record in caplog.records[-5:]] == ["chancy.job"] * 5
 

@@ -14,7 +14,7 @@ import pytest
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Cancelled, Lost, Outcome, Released, Returned
 from chancy.executors.base import Executor
-from chancy.executors.process.pace import MAX_DEPTH, Pace
+from chancy.executors.process.prefetch import MAX_DEPTH, Pace
 from tests.contract.executor.calls import Place, claim_of, end_of, result, started
 from tests.support.waiting import eventually
 
@@ -175,7 +175,7 @@ async def test_process_slots_are_none_while_no_child_can_start(
             os.kill(await result(it, "pid"), signal.SIGKILL)
             await eventually(lambda: it.slots == 0)
             assert it.broken is not None
-            assert it.broken.startswith("child 1 could not be started")
+            assert it.broken.startswith("executor process 1 could not be started")
         await eventually(lambda: it.slots == 1 and it.broken is None)
         assert await result(it, "echo", value=1) == 1
 
@@ -183,19 +183,19 @@ async def test_process_slots_are_none_while_no_child_can_start(
 def test_pace() -> None:
     pace = Pace()
     for _ in range(3):
-        pace.saw(0.000_01)
-        pace.set()
+        pace.record(0.000_01)
+        pace.update()
         assert pace.depth == 1, "nothing is known yet"
-    pace.saw(0.000_01)
-    pace.set()
+    pace.record(0.000_01)
+    pace.update()
     assert pace.depth == MAX_DEPTH
-    pace.saw(0.006)
-    pace.set()
+    pace.record(0.006)
+    pace.update()
     assert pace.depth == 1, "a job of more than 5 ms: nothing ahead"
     for _ in range(40):
-        pace.saw(0.001)
-    pace.set()
+        pace.record(0.001)
+    pace.update()
     assert pace.depth in (9, 10)
-    pace.saw(0.0)
-    pace.set()
+    pace.record(0.0)
+    pace.update()
     assert pace.depth > 9

@@ -29,7 +29,7 @@ async def test_thread_slot_is_taken_until_an_interrupted_job_returns(
         assert it.interrupt(claim, Released("the worker stops")) is False
         assert await end_of(running) == Released("the worker stops")
         assert it.slots == 1
-        assert caplog.text.count("its slot is taken until it returns") == 1
+        assert caplog.text.count("it occupies its slot until it returns") == 1
         assert await result(it, "echo", value="beside it") == "beside it"
         place.until.touch()
         await eventually(lambda: it.slots == 2)
@@ -55,7 +55,7 @@ async def test_thread_whose_last_tasks_heed_nothing_is_left_behind(
         async with started("thread") as it:
             assert await result(it, "leave_stubborn_task", until=str(place.until)) == "ended"
         assert (
-            "threads did not end within 0.2 s, and are left behind: chancy-thread-1" in caplog.text
+            "threads did not end within 0.2 s and are left behind: chancy-thread-1" in caplog.text
         )
     finally:
         place.until.touch()

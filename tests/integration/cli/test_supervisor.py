@@ -162,7 +162,7 @@ def test_a_job_that_ends_its_process_says_nothing_of_the_worker(tmp_path: Path, 
     with started(line, cwd=tmp_path, env={"CHANCY_DSN": dsn}) as supervisor:
         done = inside("job", "wait", id, "--timeout=30", "--json", dsn=dsn).json
         assert done["state"] == "succeeded", supervisor.log
-        assert "exited with 3" in supervisor.log
+        assert "exited with status 3" in supervisor.log
         assert supervisor.log.count("child_died") == 1
         supervisor.process.send_signal(signal.SIGTERM)
         assert supervisor.process.wait(30) == 0
@@ -188,7 +188,7 @@ def test_a_child_that_keeps_dying_ends_the_supervisor(tmp_path: Path) -> None:
     with started(_supervising(program, processes=2), cwd=tmp_path) as supervisor:
         assert supervisor.process.wait(40) == 7
         assert supervisor.log.count("child_died") == 4
-        assert "exited with 7, for the 5th time within a minute" in supervisor.log
+        assert "exited with status 7, the 5th failure within a minute" in supervisor.log
         assert "child_ended" in supervisor.log  # the healthy one, which was stopped
         assert _gone(_pids(supervisor))
 

@@ -55,7 +55,7 @@ class _Broker:
 async def _listen(subscription: _Subscription) -> list[Notice]:
     told: list[Notice] = []
     broker = cast("Broker", _Broker(subscription))
-    listener = Listener(broker, SystemClock(), heed=told.append, resumed=lambda: None)
+    listener = Listener(broker, SystemClock(), on_notice=told.append, on_resumed=lambda: None)
     serving = asyncio.create_task(listener.serve())
     await subscription.done.wait()
     serving.cancel()

@@ -40,12 +40,12 @@ def test_findings(
 ) -> None:
     before = Liveness("S", {1: 100.0})
     now = Liveness(state, {thread: before.cpu_s.get(thread, 0) + s for thread, s in used.items()})
-    assert vitals.find(now, before, passed_s=passed_s, silent=silent) is finding
+    assert vitals.judge(now, before, passed_s=passed_s, silent=silent) is finding
 
 
 def test_without_proc_only_words_count() -> None:
-    assert vitals.find(None, None, passed_s=5, silent=False) is LivenessStatus.WORKS
-    assert vitals.find(None, None, passed_s=5, silent=True) is LivenessStatus.STUCK
+    assert vitals.judge(None, None, passed_s=5, silent=False) is LivenessStatus.WORKS
+    assert vitals.judge(None, None, passed_s=5, silent=True) is LivenessStatus.STUCK
 
 
 def test_what_lives_is_beaten_for() -> None:

@@ -34,7 +34,7 @@ class Store:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         self.calls.append(list(notes))
         await self.open.wait()
         if self.away:
@@ -75,11 +75,11 @@ async def test_the_last_word_of_each_is_written_with_those_of_the_others(
     kept: MetaWriter, store: Store
 ) -> None:
     one, other = claim(), claim()
-    kept.take(one, Progress(0.1), Interrupts())
+    kept.report(one, Progress(0.1), Interrupts())
     await eventually(lambda: len(store.calls) == 1)
     for n in range(100):
-        kept.take(one, Progress(n / 100), Interrupts())
-        kept.take(other, Progress(n / 200), Interrupts())
+        kept.report(one, Progress(n / 100), Interrupts())
+        kept.report(other, Progress(n / 200), Interrupts())
     await eventually(lambda: len(store.calls) == 2)
     assert [fractions(call) for call in store.calls] == [
         {one.id: 0.1},
@@ -92,13 +92,13 @@ async def test_while_the_store_is_away_the_last_word_is_kept(
 ) -> None:
     store.away = True
     one = claim()
-    kept.take(one, Progress(0.1), Interrupts())
+    kept.report(one, Progress(0.1), Interrupts())
     await eventually(lambda: len(store.calls) == 2)
-    kept.take(one, Progress(0.2), Interrupts())
+    kept.report(one, Progress(0.2), Interrupts())
     store.away = False
     await eventually(lambda: fractions(store.calls[-1]) == {one.id: 0.2})
     assert "meta_update_retried notes=1" in caplog.text
-    assert kept.joined([ended(one)]) == [ended(one)]
+    assert kept.with_progress([ended(one)]) == [ended(one)]
 
 
 async def test_a_word_that_may_not_be_written_goes_out_with_the_settlement(
@@ -106,15 +106,15 @@ async def test_a_word_that_may_not_be_written_goes_out_with_the_settlement(
 ) -> None:
     store.open.clear()
     early, late, quiet = claim(), claim(), claim()
-    kept.take(early, Progress(0.5), Interrupts())
+    kept.report(early, Progress(0.5), Interrupts())
     await eventually(lambda: len(store.calls) == 1)
-    kept.take(late, Progress(0.7), Interrupts())
+    kept.report(late, Progress(0.7), Interrupts())
     batch = [ended(early, '{"other": 1}'), ended(late), ended(quiet)]
-    joined = kept.joined(batch)
+    joined = kept.with_progress(batch)
     metas = [json.loads(one.meta or "{}") for one in joined]
     assert metas[0]["other"] == 1
     assert [meta.get("progress", {}).get("fraction") for meta in metas] == [0.5, 0.7, None]
-    assert kept.joined(batch) == batch, "said once"
+    assert kept.with_progress(batch) == batch, "said once"
 
 
 async def test_a_lost_lease_stops_the_job_unless_it_has_ended(
@@ -123,15 +123,15 @@ async def test_a_lost_lease_stops_the_job_unless_it_has_ended(
     store.open.clear()
     lost, done = claim(), claim()
     interrupts = Interrupts()
-    kept.take(lost, Progress(0.5), interrupts)
-    kept.take(done, Progress(0.5), interrupts)
+    kept.report(lost, Progress(0.5), interrupts)
+    kept.report(done, Progress(0.5), interrupts)
     await eventually(lambda: len(store.calls) == 1)
-    kept.joined([ended(done)])
+    kept.with_progress([ended(done)])
     store.stale = frozenset({lost.id, done.id})
     store.open.set()
     await eventually(lambda: interrupts)
     ((told, outcome),) = interrupts
     assert told is lost
     assert isinstance(outcome, Cancelled)
-    assert "lease is lost" in outcome.why
-    assert kept.joined([ended(lost)]) == [ended(lost)]
+    assert "lost its lease" in outcome.why
+    assert kept.with_progress([ended(lost)]) == [ended(lost)]

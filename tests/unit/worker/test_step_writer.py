@@ -36,7 +36,7 @@ async def keeper(store: Store) -> AsyncIterator[StepWriter]:
 
 
 def keep(keeper: StepWriter, one: Claim, number: int) -> asyncio.Task[None]:
-    return asyncio.ensure_future(keeper.keep(one, json.dumps({"steps": number})))
+    return asyncio.ensure_future(keeper.store(one, json.dumps({"steps": number})))
 
 
 def stored(notes: Sequence[Note]) -> dict[UUID, int]:
@@ -104,5 +104,5 @@ async def test_who_waits_at_the_end_is_told(store: Store) -> None:
     keeper.close()
     waiting.append(keep(keeper, claim(), 3))
     for one in waiting:
-        with pytest.raises(BrokerUnavailable, match="the worker stops"):
+        with pytest.raises(BrokerUnavailable, match="the worker is stopping"):
             await one

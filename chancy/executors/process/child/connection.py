@@ -1,4 +1,4 @@
-"""The child's end of the line to its parent."""
+"""The executor process's end of the connection to the worker."""
 
 from __future__ import annotations
 
@@ -11,70 +11,70 @@ from collections.abc import Callable
 from chancy.executors.process.child.interrupts import Interrupter
 from chancy.executors.process.protocol import Frame, FrameReader
 
-#: Milliseconds after which it is looked again, since a signal handler may have taken the answer.
-_LOOK_MS = 20
+#: Milliseconds between two checks for a reply, since a signal handler may have read it.
+_POLL_MS = 20
 
 
 class ChildConnection:
-    """Says frames, whole and one after the other, from any thread; hears those of the parent.
+    """Sends frames one after the other, from any thread; receives those of the worker.
 
-    A copy of the process that a job has made by forking has no line: what it says is dropped.
+    A copy of the process that a job has made by forking has no connection: its frames are dropped.
 
-    :param guard: puts off what would interrupt the job in the middle of a frame.
-    :param heed: takes what the parent says. In the main thread.
+    :param interrupter: defers the interruption of a job in the middle of a frame.
+    :param on_frame: called with each frame of the worker. In the main thread.
     """
 
     def __init__(
-        self, end: socket.socket, guard: Interrupter, heed: Callable[[Frame], None]
+        self, end: socket.socket, interrupter: Interrupter, on_frame: Callable[[Frame], None]
     ) -> None:
         self._socket = end
-        self._guard = guard
-        self._heed = heed
+        self._interrupter = interrupter
+        self._on_frame = on_frame
         self._lock = threading.Lock()
-        self._speaker = 0
-        self._feed = FrameReader()
-        self._hearing = False
+        self._sender = 0
+        self._reader = FrameReader()
+        self._receiving = False
         self._again = False
-        #: Whether this process is a copy.
-        self.cut = False
-        os.register_at_fork(after_in_child=self._cut)
+        #: Whether this process is a forked copy.
+        self.forked = False
+        os.register_at_fork(after_in_child=self._after_fork)
 
-    def say(self, frame: bytes) -> bool:
-        """Say something; False if it cannot be said: in a copy, or by a signal handler or
-        destructor which has broken in upon a frame of the same thread."""
+    def send(self, frame: bytes) -> bool:
+        """Send a frame. False if that is not possible: in a forked copy, or in a signal handler or
+        destructor that has interrupted a frame of the same thread."""
         thread = threading.get_ident()
-        if self.cut or self._speaker == thread:
+        if self.forked or self._sender == thread:
             return False
-        self._guard.hold()
+        self._interrupter.hold()
         try:
             with self._lock:
-                self._speaker = thread
+                self._sender = thread
                 try:
                     self._socket.sendall(frame)
                 finally:
-                    self._speaker = 0
+                    self._sender = 0
         except OSError:
-            # Closed by the job or by the parent's end; without a line there is nothing to do.
+            # Closed by the job, or because the worker is gone: there is nothing left to do.
             os._exit(1)
         finally:
-            self._guard.let_go()
+            self._interrupter.release()
         return True
 
-    def hear(self) -> None:
-        """Take what the parent has said by now. In the main thread, also in a signal handler."""
+    def receive(self) -> None:
+        """Handle all frames that have arrived. In the main thread, also in a signal handler."""
         self._again = True
-        if self._hearing or self.cut:
-            return  # a signal has broken in upon this very call, which looks once more
-        # What stops the job waits until all is taken, or frames would be lost.
-        self._guard.hold()
-        self._hearing = True
+        if self._receiving or self.forked:
+            return  # a signal has interrupted this method, which will read once more
+        # An interruption waits until all frames are handled, or some would be lost.
+        self._interrupter.hold()
+        self._receiving = True
         try:
             while self._again:
                 self._again = False
                 self._read()
         finally:
-            self._hearing = False
-            self._guard.let_go()
+            self._receiving = False
+            self._interrupter.release()
 
     def _read(self) -> None:
         while True:
@@ -84,27 +84,27 @@ class ChildConnection:
                 return
             if not data:
                 return
-            for frame in self._feed.frames(data):
-                self._heed(frame)
+            for frame in self._reader.frames(data):
+                self._on_frame(frame)
 
-    def hear_until(self, done: Callable[[], bool]) -> None:
-        """Take what the parent says until then. In the main thread.
+    def receive_until(self, done: Callable[[], bool]) -> None:
+        """Handle frames until ``done`` returns True. In the main thread.
 
-        :raises Interrupted: the job is stopped meanwhile.
+        :raises Interrupted: the job is stopped in the meantime.
         """
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         while not done():
-            if any(event & select.POLLHUP for _, event in poll.poll(_LOOK_MS)):
+            if any(event & select.POLLHUP for _, event in poll.poll(_POLL_MS)):
                 os._exit(1)
-            self.hear()
+            self.receive()
 
     def wait_for_end(self) -> None:
-        """Return when the parent has closed its end."""
+        """Wait until the worker has closed its end."""
         poll = select.poll()
-        poll.register(self._socket.fileno(), 0)  # a hang-up is reported without being asked for
+        poll.register(self._socket.fileno(), 0)  # a hang-up is always reported
         poll.poll()
 
-    def _cut(self) -> None:
-        self.cut = True
+    def _after_fork(self) -> None:
+        self.forked = True
         self._socket.close()

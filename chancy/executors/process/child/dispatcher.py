@@ -1,4 +1,4 @@
-"""Where the calls of a child are made, one at a time, and answered."""
+"""Runs the calls of an executor process, one at a time, and encodes the replies."""
 
 from __future__ import annotations
 
@@ -37,49 +37,48 @@ logger = logging.getLogger("chancy.job")
 
 
 class Dispatcher:
-    """Plain functions are called at once, coroutines run by a loop of this thread.
+    """Calls plain functions directly, and runs coroutines in an event loop of this thread.
 
-    The loop is kept from call to call, so that clients tied to it stay usable. Tasks that a
-    coroutine leaves behind rest until the next coroutine.
+    The loop is kept from call to call, so clients bound to it stay usable. Tasks that a coroutine
+    leaves behind are suspended until the next coroutine runs.
 
-    :param max_result: bytes that an encoded result may have.
-    :param guard: stops the job that runs.
-    :param outside: takes what the job that runs says.
+    :param max_result: maximum size of an encoded result in bytes.
+    :param interrupter: interrupts the running job.
+    :param host: host of the contexts of jobs.
     """
 
-    def __init__(self, max_result: int, guard: Interrupter, outside: AttemptHost) -> None:
+    def __init__(self, max_result: int, interrupter: Interrupter, host: AttemptHost) -> None:
         self._max_result = max_result
-        self._guard = guard
-        self._outside = outside
-        self._wall = MemoryLimit()
+        self._interrupter = interrupter
+        self._host = host
+        self._memory_limit = MemoryLimit()
         self._callees: dict[str, Callee] = {}
-        # The parent has checked against its own list that the row may name the function.
+        # The worker has already checked that the function is allowed.
         self._registry = Registry(allow=("*",))
         self._runner: asyncio.Runner | None = None
 
     def answer(self, call: ChildCall) -> bytes:
-        """Make a call; gives the answer, whatever the function does."""
-        guard = self._guard
+        """Make a call; returns the reply, whatever the function does."""
         deadline = time.monotonic() + call.time_s if call.time_s else None
-        job = JobContext(call, self._outside, deadline)
+        job = JobContext(call, self._host, deadline)
         CURRENT.set(job)
-        self._wall.set(call.memory_bytes)
-        guard.begin(call, job)
+        self._memory_limit.set(call.memory_bytes)
+        self._interrupter.job_started(call, job)
         try:
             outcome = self._run(call)
         finally:
-            guard.end()
+            self._interrupter.job_ended()
         if isinstance(outcome, Raised) and call.memory_bytes:
-            self._wall.set(0)  # whatever is still to be done shall not fail for it
+            self._memory_limit.set(0)  # encoding the reply must not fail because of the limit
         return self.packed(call, outcome)
 
     def call_path(self, path: str) -> Outcome:
-        """Call a function that is no job, without arguments."""
+        """Call a function that is not a job, without arguments."""
         try:
             called = callee(path, self.find)
         except BaseException as error:
             return raised(error, perf_counter())
-        return self._make(called, {}, perf_counter())
+        return self._call(called, {}, perf_counter())
 
     def _run(self, call: ChildCall) -> Outcome:
         began = perf_counter()
@@ -88,48 +87,51 @@ class Dispatcher:
             arguments = arguments_of(called, call.arguments)
         except BaseException as error:
             return raised(error, began)
-        return self._make(called, arguments, began)
+        return self._call(called, arguments, began)
 
     def callee(self, path: str) -> Callee:
-        """Look a function up. Raises what `callee` of `invocation` raises."""
+        """Look a function up. Raises the errors of `invocation.callee`."""
         called = self._callees.get(path)
         if called is None:
             called = self._callees[path] = callee(path, self.find)
         return called
 
     def find(self, path: str) -> Callable[..., Any]:
-        """The function of a path. Raises `UnknownFunction`."""
-        # Importing the module registers what is decorated in it, which the registry prefers.
+        """The function of a path.
+
+        :raises UnknownFunction: there is no such function.
+        """
+        # Importing the module registers its decorated functions, which the registry prefers.
         module_name = path.rpartition(".")[0]
         if path not in DECORATED and module_name and module_name not in sys.modules:
             with contextlib.suppress(Exception):  # reported by the registry, which tries again
                 importlib.import_module(module_name)
         return self._registry.find(path)
 
-    def _make(self, called: Callee, arguments: dict[str, Any], began: float) -> Outcome:
+    def _call(self, called: Callee, arguments: dict[str, Any], began: float) -> Outcome:
         context = copy_context()
         try:
-            value = self._guard.call(context, called.function, arguments)
+            value = self._interrupter.call(context, called.function, arguments)
         except BaseException as error:
-            self._note(error)
+            self._log_if_stopped(error)
             return raised(call_error(called, arguments, error), began)
         if value is not None and isinstance(value, Awaitable):
             try:
                 value = self._wait_for(value, context)
             except BaseException as error:
-                self._note(error)
+                self._log_if_stopped(error)
                 return raised(error, began)
         return returned(called, value, self._max_result, began)
 
-    def _note(self, error: BaseException) -> None:
-        if self._guard.stopped:
-            note_stray(CURRENT.get(), error)
+    def _log_if_stopped(self, error: BaseException) -> None:
+        if self._interrupter.stopped:
+            log_late_error(CURRENT.get(), error)
 
     @property
     def runner(self) -> asyncio.Runner:
-        """Has the loop of this thread."""
+        """The runner of this thread's event loop."""
         if self._runner is None:
-            import asyncio  # a third of what a child that has only plain functions needs to start
+            import asyncio  # a third of the start time of a process that runs only plain functions
 
             self._runner = asyncio.Runner()
         return self._runner
@@ -137,22 +139,24 @@ class Dispatcher:
     def _wait_for(self, value: Awaitable[Any], context: Context) -> Any:
         runner = self.runner
         try:
-            return runner.run(self._guard.awaiting(value), context=context)
+            return runner.run(self._interrupter.awaiting(value), context=context)
         except (SystemExit, KeyboardInterrupt):
-            # Such an exception breaks the loop off in the middle of its other tasks.
+            # Such an exception stops the loop while its other tasks are running.
             self._runner = None
             runner.close()
             raise
 
     def packed(self, call: ChildCall, outcome: Outcome) -> bytes:
-        """The answer to the call that was made last."""
-        if self._guard.stopped:
-            return stopped(call, outcome.elapsed_s, self._guard.why, self._guard.timed_out)
+        """The reply to the last call."""
+        if self._interrupter.stopped:
+            return stopped(
+                call, outcome.elapsed_s, self._interrupter.why, self._interrupter.timed_out
+            )
         return answer(call, outcome)
 
 
-def note_stray(job: JobContext, error: BaseException) -> None:
-    """Log what a job raised when it was stopped, unless that is how it ended as it was told."""
+def log_late_error(job: JobContext, error: BaseException) -> None:
+    """Log an error of a job that was being stopped, unless it is the interruption itself."""
     if isinstance(error, Exception):
         logger.warning(
             "job %s (%s) raised while it was being stopped", job.id, job.func, exc_info=error

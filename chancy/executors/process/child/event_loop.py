@@ -1,7 +1,7 @@
-"""A child of the process executor that runs several coroutine jobs at a time, in one loop.
+"""Runs several coroutine jobs at a time in the event loop of an executor process.
 
-A plain function runs in the main thread all the same, between the steps of the coroutines, which
-wait for it.
+A plain function runs in the main thread, too, between the steps of the coroutines, which wait for
+it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from chancy.context.context import CURRENT, JobContext
 from chancy.executors.invocation import Callee, arguments_of, call_error, raised, returned
 from chancy.executors.process import answer as answers
 from chancy.executors.process.call import MAX_CALL, ChildCall
-from chancy.executors.process.child.dispatcher import note_stray
+from chancy.executors.process.child.dispatcher import log_late_error
 from chancy.executors.process.child.job_loop import JobLoop
 
 _NUMBER: ContextVar[int] = ContextVar("chancy_call_number", default=0)
 
 
 class _RunningCoroutine:
-    """One coroutine on its way."""
+    """A running coroutine job."""
 
     def __init__(self, call: ChildCall, job: JobContext) -> None:
         self.call = call
@@ -47,29 +47,32 @@ class _RunningCoroutine:
             self.job.ask_to_stop(why)
             self.task.cancel(why)
 
-    def note(self, error: BaseException) -> None:
-        """Log what the job raised if it was stopped."""
+    def log_if_stopped(self, error: BaseException) -> None:
+        """Log an error of the job if it was being stopped."""
         if self.why is not None:
-            note_stray(self.job, error)
+            log_late_error(self.job, error)
 
 
 class ConcurrentJobLoop(JobLoop):
-    """The main loop of such a child. The memory limit of a job is kept by the parent alone, since
-    it cannot be said here which job took the memory."""
+    """The main loop of an executor process that runs several jobs at a time.
+
+    Only the worker enforces memory limits then, since the job that took the memory is not known
+    here.
+    """
 
     _loop: asyncio.AbstractEventLoop
 
     def serve(self) -> None:
-        """Answer calls until the parent closes the line."""
+        """Run calls until the worker closes the channel."""
         if not self.prepare():
             return
-        self._courses: dict[int, _RunningCoroutine] = {}
+        self._coroutines: dict[int, _RunningCoroutine] = {}
         self._reading = False
-        self._over = False
-        with self._desk.runner as runner:
+        self._closed = False
+        with self._dispatcher.runner as runner:
             self._loop = runner.get_loop()
-            self._read_on()
-            while not self._over:
+            self._resume_reading()
+            while not self._closed:
                 # Only a task that a job has left behind can raise these.
                 with contextlib.suppress(SystemExit, KeyboardInterrupt):
                     self._loop.run_forever()
@@ -78,19 +81,19 @@ class ConcurrentJobLoop(JobLoop):
         return _NUMBER.get()
 
     def _stop(self, number: int, why: str) -> None:
-        course = self._courses.get(number)
-        if course is None:
-            self._guard.stop(number, why)
+        running = self._coroutines.get(number)
+        if running is None:
+            self._interrupter.stop(number, why)
         else:
-            # In a signal handler: a task may be in the middle of a step.
-            self._loop.call_soon_threadsafe(course.stop, why)
+            # This runs in a signal handler: a task may be in the middle of a step.
+            self._loop.call_soon_threadsafe(running.stop, why)
 
-    def _read_on(self) -> None:
-        if not self._reading and len(self._courses) < self._terms.jobs:
+    def _resume_reading(self) -> None:
+        if not self._reading and len(self._coroutines) < self._settings.jobs:
             self._reading = True
-            self._loop.add_reader(self._calls.fileno(), self._take)
+            self._loop.add_reader(self._calls.fileno(), self._receive_call)
 
-    def _take(self) -> None:
+    def _receive_call(self) -> None:
         try:
             message = self._calls.recv(MAX_CALL, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -98,16 +101,16 @@ class ConcurrentJobLoop(JobLoop):
         except OSError:
             os._exit(1)
         if not message:
-            self._over = True
+            self._closed = True
             self._loop.remove_reader(self._calls.fileno())
             self._loop.stop()
             return
-        self._begin(ChildCall(message))
-        if len(self._courses) >= self._terms.jobs:
+        self._accept(ChildCall(message))
+        if len(self._coroutines) >= self._settings.jobs:
             self._reading = False
             self._loop.remove_reader(self._calls.fileno())
 
-    def _begin(self, call: ChildCall) -> None:
+    def _accept(self, call: ChildCall) -> None:
         self._busy = True
         if not call.whole:
             self._fetch(call)
@@ -115,82 +118,82 @@ class ConcurrentJobLoop(JobLoop):
         job = JobContext(call, self._requests, deadline)
         copy_context().run(self._start, _RunningCoroutine(call, job))
 
-    def _start(self, course: _RunningCoroutine) -> None:
-        """Begin a job, in a context of its own."""
-        call = course.call
-        CURRENT.set(course.job)
+    def _start(self, running: _RunningCoroutine) -> None:
+        """Start a job, in its own context."""
+        call = running.call
+        CURRENT.set(running.job)
         _NUMBER.set(call.number)
         try:
-            called = self._desk.callee(call.func)
+            called = self._dispatcher.callee(call.func)
             arguments = arguments_of(called, call.arguments)
         except BaseException as error:
-            self._end(course, raised(error, course.began))
+            self._end(running, raised(error, running.began))
             return
         try:
-            value = self._call(course, called, arguments)
+            value = self._call(running, called, arguments)
         except BaseException as error:
-            course.note(error)
-            self._end(course, raised(call_error(called, arguments, error), course.began))
+            running.log_if_stopped(error)
+            self._end(running, raised(call_error(called, arguments, error), running.began))
             return
         if isinstance(value, Awaitable):
-            self._follow(course, called, value)
+            self._follow(running, called, value)
         else:
-            self._end(course, returned(called, value, self._terms.max_payload, course.began))
+            self._end(running, returned(called, value, self._settings.max_payload, running.began))
 
-    def _call(self, course: _RunningCoroutine, called: Callee, arguments: dict[str, Any]) -> Any:
+    def _call(self, running: _RunningCoroutine, called: Callee, arguments: dict[str, Any]) -> Any:
         if called.coroutine:
             return called.function(**arguments)
-        guard = self._guard
-        guard.begin(course.call, course.job)
+        interrupter = self._interrupter
+        interrupter.job_started(running.call, running.job)
         try:
-            return guard.call(copy_context(), called.function, arguments)
+            return interrupter.call(copy_context(), called.function, arguments)
         finally:
-            guard.end()
-            if guard.stopped:
-                course.why, course.at_limit = guard.why, guard.timed_out
+            interrupter.job_ended()
+            if interrupter.stopped:
+                running.why, running.at_limit = interrupter.why, interrupter.timed_out
 
-    def _follow(self, course: _RunningCoroutine, called: Callee, value: Awaitable[Any]) -> None:
-        self._courses[course.call.number] = course
-        course.task = self._loop.create_task(self._run(course, called, value), name="chancy-job")
-        course.task.add_done_callback(partial(self._ended, course))
-        time_s = course.call.time_s
+    def _follow(self, running: _RunningCoroutine, called: Callee, value: Awaitable[Any]) -> None:
+        self._coroutines[running.call.number] = running
+        running.task = self._loop.create_task(self._run(running, called, value), name="chancy-job")
+        running.task.add_done_callback(partial(self._ended, running))
+        time_s = running.call.time_s
         if time_s:
-            left_s = course.began + time_s - perf_counter()
+            left_s = running.began + time_s - perf_counter()
             why = f"its time limit of {time_s:g} s has passed"
-            course.timer = self._loop.call_later(left_s, partial(course.stop, why, at_limit=True))
-        if (why_stopped := self._guard.asked(course.call.number)) is not None:
-            course.stop(why_stopped)
+            running.timer = self._loop.call_later(left_s, partial(running.stop, why, at_limit=True))
+        if (why_stopped := self._interrupter.take_request(running.call.number)) is not None:
+            running.stop(why_stopped)
 
     async def _run(
-        self, course: _RunningCoroutine, called: Callee, value: Awaitable[Any]
+        self, running: _RunningCoroutine, called: Callee, value: Awaitable[Any]
     ) -> Outcome:
         try:
             result = await value
         except BaseException as error:
-            course.note(error)
-            return raised(error, course.began)
-        return returned(called, result, self._terms.max_payload, course.began)
+            running.log_if_stopped(error)
+            return raised(error, running.began)
+        return returned(called, result, self._settings.max_payload, running.began)
 
-    def _ended(self, course: _RunningCoroutine, task: asyncio.Task[Outcome]) -> None:
-        if course.timer is not None:
-            course.timer.cancel()
-        del self._courses[course.call.number]
+    def _ended(self, running: _RunningCoroutine, task: asyncio.Task[Outcome]) -> None:
+        if running.timer is not None:
+            running.timer.cancel()
+        del self._coroutines[running.call.number]
         try:
             outcome = task.result()
         except BaseException as error:  # cancelled before its first step
-            outcome = raised(error, course.began)
-        self._end(course, outcome)
-        self._read_on()
+            outcome = raised(error, running.began)
+        self._end(running, outcome)
+        self._resume_reading()
 
-    def _end(self, course: _RunningCoroutine, outcome: Outcome) -> None:
-        call = course.call
-        if self._line.cut:
+    def _end(self, running: _RunningCoroutine, outcome: Outcome) -> None:
+        call = running.call
+        if self._connection.forked:
             os._exit(0)
-        if course.why is not None:
-            answer = answers.stopped(call, outcome.elapsed_s, course.why, course.at_limit)
+        if running.why is not None:
+            reply = answers.stopped(call, outcome.elapsed_s, running.why, running.at_limit)
         else:
-            answer = answers.answer(call, outcome)
-        self._says.end(call)
-        self._recorder.end()
-        self._busy = bool(self._courses)
-        self._line.say(answer)
+            reply = answers.answer(call, outcome)
+        self._progress.end(call)
+        self._log_handler.end()
+        self._busy = bool(self._coroutines)
+        self._connection.send(reply)

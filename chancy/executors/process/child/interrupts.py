@@ -1,9 +1,9 @@
-"""Stops the job that runs in a child, and nothing else in it.
+"""Interrupts the running job of an executor process, and nothing else in it.
 
-What stops it are signals: of the timer at its time limit, or of the parent, which wants it to end.
-Their handlers run in the main thread between any two of its steps. So a plain function gets
-`Interrupted` only between the moment it is called and the moment it has returned, only once, and
-not while it is in the middle of a word to the parent; a coroutine's task is cancelled.
+Signals trigger the interruption: of the timer at the time limit, or of the worker. Their handlers
+run in the main thread between any two of its steps. So a plain function gets `Interrupted` only
+between its call and its return, only once, and not while it sends a frame. A coroutine's task is
+cancelled.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class Interrupter:
-    """Of one job at a time. Used in the main thread."""
+    """Interrupts one job at a time. Used in the main thread."""
 
     def __init__(self) -> None:
         self._main = threading.get_ident()
         self._number = 0
         self._context: JobContext | None = None
         self._limit_s = 0.0
-        self._before: Any = None
+        self._previous: Any = None
         self._open = False
         self._held = 0
         self._pending = False
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked: dict[int, str] = {}
+        self._requests: dict[int, str] = {}
         self._why: str | None = None
         #: Whether the job was stopped, rather than ending by itself.
         self.stopped = False
@@ -46,38 +46,41 @@ class Interrupter:
 
     @property
     def why(self) -> str:
-        """Why the job was to stop."""
+        """Why the job was asked to stop."""
         return self._why or ""
 
-    def begin(self, call: ChildCall, context: JobContext) -> None:
-        """A job is about to run; from here on it can be stopped, and its time runs."""
+    def job_started(self, call: ChildCall, context: JobContext) -> None:
+        """Start the time limit of a job that is about to run; from now on it can be stopped."""
         self._why = None
         self.stopped = self.timed_out = self._pending = False
         self._context = context
         self._number = call.number
-        if self._asked:
-            self._asked = {one: why for one, why in self._asked.items() if one >= call.number}
-            if call.number in self._asked:
-                self._strike(self._asked[call.number], at_limit=False)
+        if self._requests:
+            requests = self._requests.items()
+            self._requests = {number: why for number, why in requests if number >= call.number}
+            if call.number in self._requests:
+                self._interrupt(self._requests[call.number], at_limit=False)
         if call.time_s:
             self._limit_s = call.time_s
-            self._before = signal.signal(signal.SIGALRM, self._alarm)
+            self._previous = signal.signal(signal.SIGALRM, self._alarm)
             signal.setitimer(signal.ITIMER_REAL, call.time_s)
 
-    def end(self) -> None:
-        """The job has ended, and cannot be stopped any more."""
+    def job_ended(self) -> None:
+        """Stop the time limit of a job that has ended; it cannot be stopped any more."""
         self._number = 0
         self._context = None
         if self._limit_s:
             self._limit_s = 0.0
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, self._previous or signal.SIG_DFL)
 
     def call(
         self, context: Context, function: Callable[..., Any], arguments: dict[str, Any]
     ) -> Any:
-        """Call a plain function. Raises `Interrupted` if it is stopped, also just before or after
-        it runs."""
+        """Call a plain function.
+
+        :raises Interrupted: the job is stopped, possibly just before or after the function runs.
+        """
         try:
             self._open = True
             if self._why is not None:
@@ -100,22 +103,23 @@ class Interrupter:
             self._task = None
 
     def stop(self, number: int, why: str) -> None:
-        """The parent wants a job to stop: that which runs, or one that is to run next."""
+        """Stop a job at the request of the worker: the running job, or a later one."""
         if number == self._number:
-            self._strike(why, at_limit=False)
+            self._interrupt(why, at_limit=False)
         elif not self._number or number > self._number:
-            self._asked[number] = why
+            self._requests[number] = why
 
-    def asked(self, number: int) -> str | None:
-        """Why the parent wants a job to stop that had not begun when it said so."""
-        return self._asked.pop(number, None)
+    def take_request(self, number: int) -> str | None:
+        """Take the reason of a stop request that arrived before its job started; None if there is
+        none."""
+        return self._requests.pop(number, None)
 
     def hold(self) -> None:
-        """Put a stop off until `let_go`: the job is in the middle of a word to the parent."""
+        """Defer interruptions until `release`, while a frame is sent or received."""
         if threading.get_ident() == self._main:
             self._held += 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         if threading.get_ident() == self._main:
             self._held -= 1
             if self._pending and not self._held:
@@ -123,9 +127,9 @@ class Interrupter:
                 self._deliver()
 
     def _alarm(self, signum: int, frame: FrameType | None) -> None:
-        self._strike(f"its time limit of {self._limit_s:g} s has passed", at_limit=True)
+        self._interrupt(f"its time limit of {self._limit_s:g} s has passed", at_limit=True)
 
-    def _strike(self, why: str, *, at_limit: bool) -> None:
+    def _interrupt(self, why: str, *, at_limit: bool) -> None:
         if not self._number or self._why is not None:
             return
         self._why = why
@@ -136,7 +140,7 @@ class Interrupter:
 
     def _deliver(self) -> None:
         if self._task is not None and self._loop is not None:
-            # Not from here: the task may be in the middle of a step.
+            # Not directly: the task may be in the middle of a step.
             self._loop.call_soon_threadsafe(self._cancel, self._task)
         elif self._held:
             self._pending = True

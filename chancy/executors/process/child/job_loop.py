@@ -1,9 +1,9 @@
-"""A child of the process executor: runs one job at a time and says how it ended.
+"""The main loop of an executor process: runs one job at a time and replies with its outcome.
 
-The main thread runs the jobs, since signals and some libraries ask for that one, and takes the
-calls itself: handing them over from another thread takes longer than a short job. What the parent
-says of a job that runs is heard by a signal handler. A second thread only waits for the line to
-close, which means that the parent is gone.
+The main thread runs the jobs, since signals and some libraries need it. It also receives the calls:
+passing them on from another thread takes longer than a short job. A signal handler receives frames
+about the running job. A second thread only waits for the connection to close, which means that the
+worker is gone.
 """
 
 from __future__ import annotations
@@ -29,51 +29,55 @@ from chancy.executors.process.child.progress import ProgressBuffer
 from chancy.executors.process.child.requests import Requests
 from chancy.executors.process.logs import ChildLogHandler
 from chancy.executors.process.protocol import Frame, packed
-from chancy.executors.process.terms import ChildSettings
+from chancy.executors.process.settings import ChildSettings
 
-#: Seconds that an idle child has for its exit handlers once the parent has closed the line.
+#: Seconds that exit handlers have after the worker has closed the connection of an idle process.
 EXIT_GRACE_S = 1.0
 
 
 class JobLoop:
-    """The main loop of a child.
+    """The main loop of an executor process.
 
-    :param line: the socket to the parent.
-    :param calls: the socket that the calls come by.
+    :param connection: the socket for frames.
+    :param calls: the socket of the channel of calls.
     """
 
-    def __init__(self, line: socket.socket, calls: socket.socket, terms: ChildSettings) -> None:
+    def __init__(
+        self, connection: socket.socket, calls: socket.socket, settings: ChildSettings
+    ) -> None:
         self._calls = calls
-        self._terms = terms
+        self._settings = settings
         self._busy = True
         self._number = 0
-        self._guard = Interrupter()
-        self._line = ChildConnection(line, self._guard, self._heed)
+        self._interrupter = Interrupter()
+        self._connection = ChildConnection(connection, self._interrupter, self._on_frame)
         os.register_at_fork(after_in_child=calls.close)
-        self._says = ProgressBuffer(self._report)
-        self._recorder = ChildLogHandler(self._record)
-        place = None if terms.completion is None else CompletionRef(*terms.completion)
-        self._requests = Requests(self._line, self._says, terms.max_payload, place)
+        self._progress = ProgressBuffer(self._report)
+        self._log_handler = ChildLogHandler(self._send_record)
+        completion = None if settings.completion is None else CompletionRef(*settings.completion)
+        self._requests = Requests(
+            self._connection, self._progress, settings.max_payload, completion
+        )
         self._fetching: ChildCall | None = None
-        self._desk = Dispatcher(terms.max_payload, self._guard, self._requests)
+        self._dispatcher = Dispatcher(settings.max_payload, self._interrupter, self._requests)
 
     def serve(self) -> None:
-        """Answer calls until the parent closes the line."""
+        """Run calls until the worker closes the channel."""
         if self.prepare():
             while message := self._receive():
                 self._answer(ChildCall(message))
 
     def prepare(self) -> bool:
-        """Make everything ready and say so; False if the initializer failed."""
-        threading.Thread(target=self._watch, name="chancy-line", daemon=True).start()
+        """Get ready and report it; False if the initializer failed."""
+        threading.Thread(target=self._watch, name="chancy-connection", daemon=True).start()
         root = logging.getLogger()
-        root.setLevel(self._terms.log_level)
-        root.addHandler(self._recorder)
-        signal.signal(signal.SIGURG, self._listen)
+        root.setLevel(self._settings.log_level)
+        root.addHandler(self._log_handler)
+        signal.signal(signal.SIGURG, self._on_signal)
         if not self._initialized():
             return False
         self._busy = False
-        self._line.say(packed(frames.READY))
+        self._connection.send(packed(frames.READY))
         return True
 
     def _receive(self) -> bytes:
@@ -83,13 +87,13 @@ class JobLoop:
             os._exit(1)  # a job has closed it
 
     def _initialized(self) -> bool:
-        if self._terms.initializer is None:
+        if self._settings.initializer is None:
             return True
-        outcome = self._desk.call_path(self._terms.initializer)
-        self._recorder.end()
+        outcome = self._dispatcher.call_path(self._settings.initializer)
+        self._log_handler.end()
         if isinstance(outcome, Raised):
             body = json.dumps(outcome.failure.as_json()).encode()
-            self._line.say(packed(frames.UNREADY, body=body))
+            self._connection.send(packed(frames.UNREADY, body=body))
             return False
         return True
 
@@ -98,26 +102,26 @@ class JobLoop:
         self._number = call.number
         if not call.whole:
             self._fetch(call)
-        answer = self._desk.answer(call)
-        if self._line.cut:
-            # The job forked and let the copy return from the function, too.
+        reply = self._dispatcher.answer(call)
+        if self._connection.forked:
+            # The job forked, and the copy returned from the function, too.
             os._exit(0)
-        self._says.end(call)
-        self._recorder.end()
+        self._progress.end(call)
+        self._log_handler.end()
         self._busy = False
-        self._line.say(answer)
+        self._connection.send(reply)
 
     def _fetch(self, call: ChildCall) -> None:
         self._fetching = call
-        self._line.say(packed(frames.WANT, call.number))
-        self._line.hear_until(lambda: call.whole)
+        self._connection.send(packed(frames.FETCH, call.number))
+        self._connection.receive_until(lambda: call.whole)
 
-    def _listen(self, signum: int, frame: object) -> None:
-        self._line.hear()
+    def _on_signal(self, signum: int, frame: object) -> None:
+        self._connection.receive()
 
-    def _heed(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         kind, number, request, body = frame
-        if kind == frames.KEPT:
+        if kind == frames.STORED:
             self._requests.answered(request, body)
         elif kind == frames.STOP:
             self._stop(number, body.decode(errors="replace"))
@@ -125,21 +129,21 @@ class JobLoop:
             self._fetching.complete(body)
 
     def _stop(self, number: int, why: str) -> None:
-        self._guard.stop(number, why)
+        self._interrupter.stop(number, why)
 
     def _call_number(self) -> int:
-        """The number of the call that runs; 0 for none."""
+        """The number of the running call; 0 for none."""
         return self._number if self._busy else 0
 
     def _report(self, call: ChildCall, progress: Progress) -> None:
         text = progress.text.encode()
-        self._line.say(packed(frames.PROGRESS, call.number, progress.fraction, text))
+        self._connection.send(packed(frames.PROGRESS, call.number, progress.fraction, text))
 
-    def _record(self, level: int, body: bytes) -> bool:
-        return self._line.say(packed(frames.LOG, self._call_number(), level, body))
+    def _send_record(self, level: int, body: bytes) -> bool:
+        return self._connection.send(packed(frames.LOG, self._call_number(), level, body))
 
     def _watch(self) -> None:
-        self._line.wait_for_end()
+        self._connection.wait_for_end()
         if not self._busy:
             with contextlib.suppress(OSError):
                 self._calls.shutdown(socket.SHUT_RD)

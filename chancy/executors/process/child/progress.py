@@ -1,4 +1,4 @@
-"""What jobs say of their progress in a child, on its way to the line."""
+"""Rate limit for the progress of jobs in an executor process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import cast
 from chancy.context.context import AttemptInfo, Progress
 from chancy.executors.process.call import ChildCall
 
-#: Of each job one word goes out in so many seconds.
+#: Minimum seconds between two progress frames of one job.
 INTERVAL_S = 0.05
-#: Jobs of which anything is kept. More are only those that threads speak of which outlived them.
+#: Maximum number of jobs to track. Only threads that outlive their jobs can report more.
 _MOST = 1_000
 
 
@@ -26,43 +26,43 @@ class _ProgressUpdate:
 
 
 class ProgressBuffer:
-    """Lets the first word of a job out at once, and then the last of every interval: what a job
-    says last always gets out.
+    """Sends the first progress of a job at once, and then the latest of every interval. The last
+    progress of a job is always sent.
 
-    :param report: sends a word to the parent. Called from any thread.
+    :param report: sends progress to the worker. Called from any thread.
     """
 
     def __init__(self, report: Callable[[ChildCall, Progress], None]) -> None:
         self._report = report
         self._lock = threading.RLock()
-        self._words: dict[int, _ProgressUpdate] = {}
+        self._updates: dict[int, _ProgressUpdate] = {}
         self._timer: threading.Timer | None = None
 
-    def say(self, attempt: AttemptInfo, progress: Progress) -> None:
-        """Take a word. From any thread."""
+    def report(self, attempt: AttemptInfo, progress: Progress) -> None:
+        """Report progress. From any thread."""
         call = cast("ChildCall", attempt)
         now = time.monotonic()
         with self._lock:
-            word = self._words.get(call.number)
-            if word is None:
-                if len(self._words) >= _MOST:
-                    self._words.clear()
-                word = self._words[call.number] = _ProgressUpdate(call)
-            if now < word.sent_at + INTERVAL_S:
-                word.last = progress
+            update = self._updates.get(call.number)
+            if update is None:
+                if len(self._updates) >= _MOST:
+                    self._updates.clear()
+                update = self._updates[call.number] = _ProgressUpdate(call)
+            if now < update.sent_at + INTERVAL_S:
+                update.last = progress
                 self._flush_later()
                 return
-            word.last, word.sent_at = None, now
+            update.last, update.sent_at = None, now
         self._report(call, progress)
 
     def end(self, call: ChildCall) -> None:
-        """A job has ended: let out what it said last."""
-        if not self._words:
+        """Send the last progress of a job that has ended."""
+        if not self._updates:
             return
         with self._lock:
-            word = self._words.pop(call.number, None)
-        if word is not None and word.last is not None:
-            self._report(call, word.last)
+            update = self._updates.pop(call.number, None)
+        if update is not None and update.last is not None:
+            self._report(call, update.last)
 
     def _flush_later(self) -> None:
         if self._timer is None or not self._timer.is_alive():
@@ -73,10 +73,10 @@ class ProgressBuffer:
     def _flush(self) -> None:
         with self._lock:
             self._timer = None
-            due = [word for word in self._words.values() if word.last is not None]
-            last = [(word.call, word.last) for word in due]
-            for word in due:
-                word.last, word.sent_at = None, time.monotonic()
+            due = [update for update in self._updates.values() if update.last is not None]
+            last = [(update.call, update.last) for update in due]
+            for update in due:
+                update.last, update.sent_at = None, time.monotonic()
         for call, progress in last:
             if progress is not None:
                 self._report(call, progress)

@@ -1,4 +1,4 @@
-"""What jobs in a child say to the worker, and what they wait for."""
+"""Requests of jobs in an executor process to the worker."""
 
 from __future__ import annotations
 
@@ -11,129 +11,134 @@ from chancy.context.context import AttemptInfo, Progress
 from chancy.context.host import CompletionRef
 from chancy.errors import LeaseLost
 from chancy.executors.process import protocol as frames
-from chancy.executors.process.answer import error_of
+from chancy.executors.process.answer import decode_error
 from chancy.executors.process.call import ChildCall
 from chancy.executors.process.child.progress import ProgressBuffer
 from chancy.executors.process.protocol import packed
 
-#: Seconds between looks of those who wait whether their answer has come all the same, or whether
-#: they are to end. As a rule a signal tells them at once.
-_LOOK_S = 0.5
+#: Seconds between checks of a waiting job whether its reply has arrived, or whether it should stop.
+#: Usually a signal wakes it at once.
+_CHECK_S = 0.5
 
 
 class RequestHost(Protocol):
-    """What the requests need of the child that they are made in."""
+    """The connection that requests use."""
 
-    def say(self, frame: bytes) -> bool: ...
-    def hear(self) -> None:
-        """Take what the parent has said by now. In the main thread."""
+    def send(self, frame: bytes) -> bool: ...
+    def receive(self) -> None:
+        """Handle all frames that have arrived. In the main thread."""
         ...
 
-    def hear_until(self, done: Callable[[], bool]) -> None:
-        """Take what the parent says until then. In the main thread."""
+    def receive_until(self, done: Callable[[], bool]) -> None:
+        """Handle frames until ``done`` returns True. In the main thread."""
         ...
 
 
 class Request:
-    """A request whose answer is waited for; see `PendingWrite`."""
+    """A request that waits for its reply; see `PendingWrite`."""
 
-    def __init__(self, line: RequestHost) -> None:
-        self._line = line
+    def __init__(self, connection: RequestHost) -> None:
+        self._connection = connection
         self._done = False
         self._error: BaseException | None = None
-        # Held until there is an answer. Not an event, whose own lock a signal handler must not
-        # wait for.
+        # Held until there is a reply. Not an event, since a signal handler must not wait for the
+        # lock inside an event.
         self._gate = threading.Lock()
         self._gate.acquire()
-        self._tell: Callable[[], object] | None = None
+        self._notify: Callable[[], object] | None = None
 
     def settle(self, error: BaseException | None) -> None:
-        """The answer has come. In the main thread, also in a signal handler."""
+        """Finish the request. In the main thread, also in a signal handler."""
         self._error = error
         self._done = True
         self._gate.release()
-        if self._tell is not None:
-            self._tell()
+        if self._notify is not None:
+            self._notify()
 
     def wait(self, check: Callable[[], None]) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._line.hear_until(lambda: self._done)
+            self._connection.receive_until(lambda: self._done)
         else:
-            while not self._gate.acquire(timeout=_LOOK_S):
+            while not self._gate.acquire(timeout=_CHECK_S):
                 check()
-        self._give()
+        self._raise_error()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        import asyncio  # it is there: somebody awaits this
+        import asyncio  # already loaded in a process that awaits
 
         loop = asyncio.get_running_loop()
-        told = asyncio.Event()
-        self._tell = lambda: loop.call_soon_threadsafe(told.set)
+        replied = asyncio.Event()
+        self._notify = lambda: loop.call_soon_threadsafe(replied.set)
         in_main = threading.current_thread() is threading.main_thread()
         while not self._done:
-            yield from _wait(told).__await__()
+            yield from _wait(replied).__await__()
             if in_main:
-                self._line.hear()
-        self._give()
+                self._connection.receive()
+        self._raise_error()
 
-    def _give(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
 
-async def _wait(told: Any) -> None:
+async def _wait(replied: Any) -> None:
     import asyncio
 
     try:
-        async with asyncio.timeout(_LOOK_S):
-            await told.wait()
+        async with asyncio.timeout(_CHECK_S):
+            await replied.wait()
     except TimeoutError:
         pass
 
 
 class Requests:
-    """The `AttemptHost` of the contexts of a child.
+    """The `AttemptHost` of the contexts in an executor process.
 
-    :param says: takes their progress.
-    :param max_payload: bytes that an encoded result, and all steps together, may have.
-    :param completion: completes jobs in transactions of their own.
+    :param progress: buffer for progress.
+    :param max_payload: maximum size in bytes of an encoded result, and of all steps together.
+    :param completion: reference to the class that completes jobs in their own transactions.
     """
 
     def __init__(
         self,
-        line: RequestHost,
-        says: ProgressBuffer,
+        connection: RequestHost,
+        progress: ProgressBuffer,
         max_payload: int,
         completion: CompletionRef | None,
     ) -> None:
-        self._line = line
-        self._says = says
+        self._connection = connection
+        self._progress = progress
         self.max_payload = max_payload
         self.completion = completion
         self._numbers = itertools.count(1)
-        # As many as wait, and each has an answer in the end.
+        # Waiting requests; each gets a reply.
         self._open: dict[float, Request] = {}
 
     def say(self, attempt: AttemptInfo, progress: Progress) -> None:
         """See `AttemptHost.say`."""
-        self._says.say(attempt, progress)
+        self._progress.report(attempt, progress)
 
     def keep(self, attempt: AttemptInfo, meta: str) -> Request:
         """See `AttemptHost.keep`."""
         number = float(next(self._numbers))
-        request = self._open[number] = Request(self._line)
+        request = self._open[number] = Request(self._connection)
         call = cast("ChildCall", attempt)
-        if not self._line.say(packed(frames.KEEP, call.number, number, meta.encode())):
-            self.answered(number, b"Lthe job goes on in a copy of its process, which keeps nothing")
+        if not self._connection.send(packed(frames.STORE, call.number, number, meta.encode())):
+            self.answered(
+                number, b"Lthe job runs in a forked copy of its process, which stores nothing"
+            )
         return request
 
     def answered(self, number: float, body: bytes) -> None:
-        """The parent has answered. In the main thread, also in a signal handler."""
+        """Handle a reply of the worker. In the main thread, also in a signal handler."""
         request = self._open.pop(number, None)
         if request is not None:
-            request.settle(error_of(body))
+            request.settle(decode_error(body))
 
     def completing(self, attempt: AttemptInfo) -> None:
         """See `AttemptHost.completing`."""
-        if not self._line.say(packed(frames.COMPLETING, cast("ChildCall", attempt).number)):
-            raise LeaseLost("the job goes on in a copy of its process, which cannot complete it")
+        call = cast("ChildCall", attempt)
+        if not self._connection.send(packed(frames.COMPLETING, call.number)):
+            raise LeaseLost(
+                "the job runs in a forked copy of its process, which cannot complete it"
+            )
