@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from chancy.checks import number, one, several
+from chancy.checks import check_instance, check_instances, check_number
 from chancy.job.unique import UniqueKey
 from chancy.states import State
 
@@ -113,19 +113,19 @@ class JobFilter:
 
     def __post_init__(self) -> None:
         allowed = ", ".join(f"State.{state.name}" for state in State)
-        states = several(self.states, State, "states", f"use any of {allowed}")
+        states = check_instances(self.states, State, "states", f"use any of {allowed}")
         object.__setattr__(self, "states", frozenset(states))
         for name in ("queue", "func"):
             if (given := getattr(self, name)) is not None:
-                one(given, str, name, "give its name, which is a text")
+                check_instance(given, str, name, "give its name, which is a text")
         if self.before is not None:
-            one(
+            check_instance(
                 self.before,
                 UUID,
                 "before",
                 "give the id of a job, UUID(text)",
             )
-        number(self.limit, "limit")
+        check_number(self.limit, "limit")
 
 
 class QueueCounts(NamedTuple):

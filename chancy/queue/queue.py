@@ -9,7 +9,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from chancy.checks import check_broker_name, check_queue_name, flag, one, several
+from chancy.checks import (
+    check_broker_name,
+    check_flag,
+    check_instance,
+    check_instances,
+    check_queue_name,
+)
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.limits import Limit, LimitType, check_limits
 from chancy.queue.executor_options import (
@@ -93,8 +99,8 @@ class Queue:
         for limit in self.limits:
             if why := unsupported(limit.type, self.executor, self.options):
                 raise ConfigurationError(f"{where}: {why}")
-        flag(self.keep_finished, f"{where}: keep_finished")
-        flag(self.paused, f"{where}: paused")
+        check_flag(self.keep_finished, f"{where}: keep_finished")
+        check_flag(self.paused, f"{where}: paused")
         check_resume_at(self.resume_at, self.name)
 
     def served_by(self, worker_tags: Iterable[str]) -> bool:
@@ -130,17 +136,17 @@ def unsupported(limit: LimitType, executor: ExecutorName, options: Options | Non
 
 def queues_of(given: object) -> tuple[Queue, ...]:
     """The queues of an application; raises `ConfigurationError` for what is none."""
-    return several(given, Queue, "queues", "give Queue(name=...), in a list")
+    return check_instances(given, Queue, "queues", "give Queue(name=...), in a list")
 
 
 def queue_of(given: object) -> Queue:
     """A queue to be declared; raises `ConfigurationError` for what is none."""
-    return one(given, Queue, "queue", "give Queue(name=...)")
+    return check_instance(given, Queue, "queue", "give Queue(name=...)")
 
 
 def name_of(given: object) -> str:
     """The name of a queue that somebody asks for, which there may be none of."""
-    return one(given, str, "name", "give the name of a queue, which is a text")
+    return check_instance(given, str, "name", "give the name of a queue, which is a text")
 
 
 def check_resume_at(value: object, name: str) -> datetime | None:

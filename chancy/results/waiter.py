@@ -11,7 +11,7 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.notices import Notice, NoticeKind, Subscription, Topic
-from chancy.clock import Backoff, Clock, told_to_end
+from chancy.clock import Backoff, Clock, is_being_cancelled
 from chancy.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -277,7 +277,7 @@ class CompletionWaiter:
                     await subscription.close()
             except (Exception, asyncio.CancelledError) as error:
                 heard, self._hears = self._hears, False
-                if isinstance(error, asyncio.CancelledError) and told_to_end():
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                     raise
                 if heard or not backoff.failures:
                     trace = not isinstance(error, ChancyError)  # of what nobody has foreseen

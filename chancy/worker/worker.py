@@ -14,7 +14,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
 from chancy.broker.notices import Notice, NoticeKind
-from chancy.checks import several
+from chancy.checks import check_instances
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 from chancy.worker.broker_session import BrokerSession, BrokerSessionHost
@@ -73,9 +73,11 @@ class Worker:
     ) -> None:
         if not hasattr(chancy, "broker"):
             raise ConfigurationError(f"{shown(chancy)} is not a Chancy: give the application")
-        tags = several(tags, str, "tags", "give texts")
+        tags = check_instances(tags, str, "tags", "give texts")
         if queues is not None:
-            queues = several(queues, str, "queues", "give the names of queues, which are texts")
+            queues = check_instances(
+                queues, str, "queues", "give the names of queues, which are texts"
+            )
         check_times(shutdown_timeout_s, heartbeat_s, heartbeat_timeout_s)
         bounds = WorkerLimits(concurrency=concurrency, most_ahead=most_ahead)
         self._app = chancy

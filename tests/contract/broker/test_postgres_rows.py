@@ -141,7 +141,7 @@ ODD_QUEUES = {
         'limits = \'{"time_s": 5, "memory_bytes": "1G"}\'',
         (Limit.time(5),),
         None,
-        "a limit of memory is from",
+        "a limit of memory must be from",
     ),
     "limits-one-unknown": (
         'limits = \'{"cpu_s": 5, "memory_bytes": 1e9, "time_s": null}\'',
@@ -155,7 +155,7 @@ ODD_QUEUES = {
         None,
         "so none of them can have a limit of its own",
     ),
-    "limits-endless": ("limits = '{\"time_s\": 1e400}'", (), None, "a limit of time is from"),
+    "limits-endless": ("limits = '{\"time_s\": 1e400}'", (), None, "a limit of time must be from"),
     "limits-of-a-thread": (
         "executor = 'thread', limits = '{\"time_s\": 5}'",
         (),

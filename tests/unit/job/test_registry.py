@@ -112,12 +112,14 @@ def test_the_error_says_what_to_do() -> None:
         Registry(["shop.*"]).find("tests.unit.jobs.plain")
     assert str(caught.value) == (
         "no job is registered as 'tests.unit.jobs.plain', and allow=['shop.*'] does not match it: "
-        "import its module in the application of the worker, or allow it"
+        "import its module in the worker's application, or add it to allow"
     )
 
 
 def test_a_re_exported_function_is_refused_with_its_home() -> None:
-    with pytest.raises(UnknownFunction, match="is defined in 'json': name it by the module that"):
+    with pytest.raises(
+        UnknownFunction, match="is defined in 'json': use the path of the module that"
+    ):
         Registry(["*"]).find("tests.unit.jobs.dumps")
 
 
