@@ -27,7 +27,7 @@ class Registry:
     """
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
-        self.allow = check_instances(allow, str, "allow", "give patterns such as 'shop.jobs.*'")
+        self.allow = check_instances(allow, str, "allow", "pass patterns such as 'shop.jobs.*'")
         self._found: dict[str, Callable[..., Any]] = {}
 
     def find(self, path: str) -> Callable[..., Any]:

@@ -30,14 +30,14 @@ def app(**given: Any) -> Chancy:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: app(queues=["mail"]), "queues: 'mail' is not a Queue: give Queue(name=...)"),
-        (lambda: app(queues="mail"), "queues='mail' must be a list of Queue: give Queue("),
+        (lambda: app(queues=["mail"]), "queues: 'mail' is not a Queue: pass a list of Q"),
+        (lambda: app(queues="mail"), "queues='mail' must be a list of Queue: pass a list"),
         (lambda: app(queues=MAIL), "queues=Queue(name='mail'"),
         (lambda: app(plugins=[object()]), "is not a Plugin: pass instances"),
         (lambda: app(plugins=[Retries]), "is not a Plugin: pass instances"),
         (lambda: app(plugins=Retries()), "must be a list of Plugin: pass instances"),
-        (lambda: app(allow="shop.*"), "allow='shop.*' must be a list of str: give patterns"),
-        (lambda: app(allow=[1]), "allow: 1 is not a str: give patterns"),
+        (lambda: app(allow="shop.*"), "allow='shop.*' must be a list of str: pass patterns"),
+        (lambda: app(allow=[1]), "allow: 1 is not a str: pass patterns"),
         (lambda: app(max_payload="1"), "max_payload='1' must be a whole number"),
         (lambda: app(dsn=b"secret"), "dsn must be a string, not bytes"),
         (lambda: Chancy("postgresql://a", pool_size=True), "pool_size=True must be a whole number"),
@@ -68,11 +68,11 @@ def test_what_cannot_be_is_named(make: Callable[[], object], told: str) -> None:
 @pytest.mark.parametrize(
     ("ask", "kind", "told"),
     [
-        (lambda a: a.declare("mail"), ConfigurationError, "queue='mail' is not a Queue: give"),
+        (lambda a: a.declare("mail"), ConfigurationError, "queue='mail' is not a Queue: pass"),
         (lambda a: a.find_jobs("mail"), ConfigurationError, "wanted='mail' is not a JobFilter"),
-        (lambda a: a.pause_queue(MAIL), ConfigurationError, "is not a str: give the name of a que"),
-        (lambda a: a.resume_queue(5), ConfigurationError, "name=5 is not a str: give the name"),
-        (lambda a: a.delete_queue(5), ConfigurationError, "name=5 is not a str: give the name"),
+        (lambda a: a.pause_queue(MAIL), ConfigurationError, "is not a str: pass the name of a que"),
+        (lambda a: a.resume_queue(5), ConfigurationError, "name=5 is not a str: pass the name"),
+        (lambda a: a.delete_queue(5), ConfigurationError, "name=5 is not a str: pass the name"),
         (
             lambda a: a.pause_queue("mail", resume_at="now"),
             ConfigurationError,

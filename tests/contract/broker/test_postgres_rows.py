@@ -153,7 +153,7 @@ ODD_QUEUES = {
         "executor = 'async', limits = '{\"memory_bytes\": 1e9, \"time_s\": 5}'",
         (Limit.time(5),),
         None,
-        "so none of them can have a limit of its own",
+        "so they take no memory limit",
     ),
     "limits-endless": ("limits = '{\"time_s\": 1e400}'", (), None, "a limit of time must be from"),
     "limits-of-a-thread": (
@@ -166,9 +166,9 @@ ODD_QUEUES = {
         "executor = 'async', limits = '{\"memory_bytes\": 1e9}'",
         (),
         None,
-        "so none of them can have a limit of its own",
+        "so they take no memory limit",
     ),
-    "options-no-object": ("options = '5'", (), None, "the options are not an object"),
+    "options-no-object": ("options = '5'", (), None, "the options are not a JSON object"),
     "options-unknown": ("options = '{\"x\": 1}'", (), None, "has the options jobs_per_child"),
     "options-of-another": (
         "executor = 'async', options = '{\"max_jobs\": 5}'",

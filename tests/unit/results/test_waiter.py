@@ -37,7 +37,7 @@ class Watched(MemoryBroker):
         #: Whoever looks at jobs waits for this, if there is one.
         self.answers: asyncio.Event | None = None
 
-    async def expect(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
+    async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         self._check()
         if self.answers is not None:
             await self.answers.wait()

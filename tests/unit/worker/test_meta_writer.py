@@ -34,7 +34,7 @@ class Store:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def note(self, notes: Sequence[Note]) -> frozenset[UUID]:
+    async def update_meta(self, notes: Sequence[Note]) -> frozenset[UUID]:
         self.calls.append(list(notes))
         await self.open.wait()
         if self.away:
