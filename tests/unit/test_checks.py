@@ -44,9 +44,9 @@ def app(**given: Any) -> Chancy:
         (lambda: JobFilter(states={"failed"}), "states: 'failed' is not a State: use any of State"),  # type: ignore[arg-type]
         (lambda: JobFilter(states="failed"), "State.SUCCEEDED, State.FAILED, State.CANCELLED"),  # type: ignore[arg-type]
         (lambda: JobFilter(states=State.FAILED), "must be a list of State: use any of"),  # type: ignore[arg-type]
-        (lambda: JobFilter(queue=MAIL), "is not a str: give its name"),
-        (lambda: JobFilter(func=len), "is not a str: give its name"),  # type: ignore[arg-type]
-        (lambda: JobFilter(before="1"), "before='1' is not a UUID: give the id of a job"),  # type: ignore[arg-type]
+        (lambda: JobFilter(queue=MAIL), "is not a str: pass its name"),
+        (lambda: JobFilter(func=len), "is not a str: pass its name"),  # type: ignore[arg-type]
+        (lambda: JobFilter(before="1"), "before='1' is not a UUID: pass the id of a job"),  # type: ignore[arg-type]
         (lambda: JobFilter(limit="5"), "limit='5' must be a whole number"),  # type: ignore[arg-type]
         (lambda: Queue(name="mail", resume_at="now"), "resume_at='now' must be an aware datetime"),  # type: ignore[arg-type]
         (lambda: Queue(name="mail", keep_finished="no"), "keep_finished='no' must be True or Fal"),  # type: ignore[arg-type]
