@@ -193,7 +193,7 @@ async def test_where_nobody_can_look_in_time_nothing_is_said_of_the_job(
     while not waiting.done():
         clock.advance(1.0)
         await asyncio.sleep(0)
-    with pytest.raises(WaitTimeout, match=r"could not be looked at after 0\.5 s"):
+    with pytest.raises(WaitTimeout, match=r"could not be read after 0\.5 s"):
         await waiting
 
 
