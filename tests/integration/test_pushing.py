@@ -141,7 +141,7 @@ async def test_times(chancy: Chancy) -> None:
 
 
 REFUSED: list[tuple[Job, type[Exception], str]] = [
-    (jobs.note.job(value=float("inf")), InvalidArguments, "inf is not a number of JSON"),
+    (jobs.note.job(value=float("inf")), InvalidArguments, "inf is not a JSON number"),
     (jobs.note.job(value={"a": ["b\x00"]}), InvalidArguments, r"\['value'\]\['a'\]\[0\].*NUL"),
     (jobs.note.job(value="\ud800"), InvalidArguments, "surrogate"),
     (jobs.note.job(value={1, 2}), InvalidArguments, "no type for set"),

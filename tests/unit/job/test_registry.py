@@ -132,7 +132,7 @@ def test_a_module_that_cannot_be_imported_is_an_unknown_function(module: str) ->
 
 
 def test_allow_is_a_list_not_a_text() -> None:
-    with pytest.raises(ConfigurationError, match=r"must be a list of str: give patterns"):
+    with pytest.raises(ConfigurationError, match=r"must be a list of str: pass patterns"):
         Registry("shop.*")
 
 
